@@ -1,0 +1,90 @@
+"""Everything that can go wrong, as one tree.
+
+BreadcrumbsError
+├── InvalidInput             the request itself is wrong; says where and what to do
+│   ├── SessionConflict      two sessions claim one breadcrumb
+│   └── InvalidCursor        a page cursor that was changed, or belongs to another query
+├── NotFound                 no such thing, or not yours: the two look the same on purpose
+├── AlreadyExists            the id is taken
+├── VersionMismatch          somebody else wrote first; carries the version the store has
+├── IdempotencyMismatch      the key was used for another body
+├── StoreError               the server behind the store cannot do it now
+│   ├── StoreUnavailable     it does not answer
+│   └── StoreFull            it answers, but has no memory left
+└── StartupError             found while starting, before any request; says how to mend it
+    └── DataDirectoryInUse   another process holds the data directory
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """One thing that is wrong with an input: where it is and what to do about it."""
+
+    where: str
+    message: str
+
+
+class BreadcrumbsError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class InvalidInput(BreadcrumbsError):
+    """The input is wrong. Nothing was written."""
+
+    def __init__(self, message: str, *, where: str = "", complaints: list[Complaint] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.complaints = complaints or [Complaint(where, message)]
+
+
+class SessionConflict(InvalidInput):
+    """A breadcrumb belongs to at most one session, and stays in it."""
+
+
+class InvalidCursor(InvalidInput):
+    """The cursor was not made by this store for this query."""
+
+
+class NotFound(BreadcrumbsError):
+    """There is no such thing, or it belongs to somebody else."""
+
+
+class AlreadyExists(BreadcrumbsError):
+    """A breadcrumb with this id is there already."""
+
+
+class VersionMismatch(BreadcrumbsError):
+    """The update was based on a version that is no longer the newest."""
+
+    def __init__(self, current: int, expected: int) -> None:
+        super().__init__(f"expected version {expected}, but the newest is {current}")
+        self.current = current
+        self.expected = expected
+
+
+class IdempotencyMismatch(BreadcrumbsError):
+    """The idempotency key was used before, for another body."""
+
+
+class StoreError(BreadcrumbsError):
+    """The store cannot do it now; the same call may work later."""
+
+
+class StoreUnavailable(StoreError):
+    """The server behind the store does not answer."""
+
+
+class StoreFull(StoreError):
+    """The server behind the store has no memory left and refuses writes."""
+
+
+class StartupError(BreadcrumbsError):
+    """Something is wrong with the set-up. The message says how to mend it."""
+
+
+class DataDirectoryInUse(StartupError):
+    """Another process holds the data directory."""

@@ -1,0 +1,1 @@
+"""The RCRT wire contract over HTTP."""
