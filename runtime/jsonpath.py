@@ -1,0 +1,189 @@
+"""A small JSONPath: enough to point at a value, too little to cost much.
+
+    $                    the document            requestedBy     the same as $.requestedBy
+    .name  ['any name']  a key of an object      [0]  [-1]       an element of an array
+    .*     [*]           every child             ..name          that key, at any depth
+
+There are no filters, slices, unions or regular expressions. Paths come from users and run on every event, so
+a search also gives up after MAX_NODES values; `search` says whether it did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from breadcrumbs.runtime.errors import InvalidInput
+
+__all__ = ["MAX_LENGTH", "MAX_NODES", "MAX_STEPS", "MISSING", "Found", "JsonPath", "compile_path"]
+
+MAX_LENGTH = 256
+MAX_STEPS = 32
+MAX_NODES = 10_000
+
+
+class _Mark(Enum):
+    MISSING = "missing"
+    GAVE_UP = "gave up"
+
+
+#: Tells "there is no such value" from "the value is null".
+MISSING: Final = _Mark.MISSING
+
+
+class Step(NamedTuple):
+    """One step down: a key, an index, or None for every child; `deep` looks at any depth."""
+
+    key: str | int | None
+    deep: bool = False
+
+
+class Found(NamedTuple):
+    """What a search found. When not `complete`, it stopped at MAX_NODES and there may be more."""
+
+    values: list[Any]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPath:
+    """A checked path. Make one with `compile_path`."""
+
+    text: str
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def search(self, document: Any) -> Found:
+        """Every value the path leads to, in document order, and whether all of them were reached."""
+        values = list(self._walk(document))
+        if values and values[-1] is _Mark.GAVE_UP:
+            return Found(values[:-1], complete=False)
+        return Found(values, complete=True)
+
+    def find(self, document: Any) -> list[Any]:
+        """Every value the path leads to, in document order."""
+        return self.search(document).values
+
+    def first(self, document: Any, default: Any = MISSING) -> Any:
+        """The first value the path leads to, or `default`."""
+        value = next(self._walk(document), default)
+        return default if value is _Mark.GAVE_UP else value
+
+    def _walk(self, document: Any) -> Iterator[Any]:
+        # A stack of iterators, not recursion and not lists of children: a document may be deeper than
+        # Python's stack, and a wide one must not be copied to look at its first MAX_NODES values.
+        stack = [iter([(document, 0)])]
+        visited = 0
+        while stack:
+            entry = next(stack[-1], None)
+            if entry is None:
+                stack.pop()
+                continue
+            if visited == MAX_NODES:
+                yield _Mark.GAVE_UP
+                return
+            visited += 1
+            node, at = entry
+            if at == len(self.steps):
+                yield node
+            else:
+                stack.append(_follow(self.steps[at], node, at))
+
+
+def _follow(step: Step, node: Any, at: int) -> Iterator[tuple[Any, int]]:
+    key = step.key
+    if key is None:
+        for child in _children(node):
+            yield child, at + 1
+    elif isinstance(key, int):
+        if isinstance(node, list | tuple) and -len(node) <= key < len(node):
+            yield node[key], at + 1
+    else:
+        if isinstance(node, Mapping) and key in node:
+            yield node[key], at + 1
+        if step.deep:
+            for child in _children(node):
+                yield child, at
+
+
+def _children(node: Any) -> Iterable[Any]:
+    if isinstance(node, Mapping):
+        return node.values()
+    return node if isinstance(node, list | tuple) else ()
+
+
+@lru_cache(maxsize=1024)
+def compile_path(text: str) -> JsonPath:
+    """Check a path. Raises InvalidInput that says what is wrong and where."""
+    if not text:
+        raise InvalidInput("the path is empty; write $ for the whole document")
+    if len(text) > MAX_LENGTH:
+        raise InvalidInput(f"the path is {len(text)} characters long; at most {MAX_LENGTH} are allowed")
+    steps: list[Step] = []
+    at = 1 if text[0] == "$" else 0
+    while at < len(text):
+        if len(steps) == MAX_STEPS:
+            raise _bad(text, at, f"more than {MAX_STEPS} steps")
+        step, at = _read_step(text, at)
+        steps.append(step)
+    return JsonPath(text, tuple(steps))
+
+
+_NAME = re.compile(r"[\w$@:-]+")
+_INDEX = re.compile(r"\[(-?[0-9]+)\]")
+_QUOTED = re.compile(r"""\[(?P<quote>['"])(?P<name>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)\]""", re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+def _read_step(text: str, at: int) -> tuple[Step, int]:
+    if text.startswith("..", at):
+        if text.startswith("[", at + 2):
+            name, end = _read_quoted(text, at + 2, "only a name or ['name'] may follow '..'")
+        else:
+            name, end = _read_name(text, at + 2)
+        return Step(name, deep=True), end
+    if text[at] == "[":
+        return _read_bracket(text, at)
+    if text[at] == ".":
+        at += 1
+    elif at > 0:
+        raise _bad(text, at, "expected '.' or '['")
+    if text.startswith("*", at):
+        return Step(None), at + 1
+    name, end = _read_name(text, at)
+    return Step(name), end
+
+
+def _read_name(text: str, at: int) -> tuple[str, int]:
+    found = _NAME.match(text, at)
+    if found is None:
+        raise _bad(text, at, "expected a name; write unusual names as ['name']")
+    return found.group(), found.end()
+
+
+def _read_bracket(text: str, at: int) -> tuple[Step, int]:
+    if text.startswith("[*]", at):
+        return Step(None), at + 3
+    if found := _INDEX.match(text, at):
+        return Step(int(found[1])), found.end()
+    name, end = _read_quoted(
+        text, at, "expected [0], [*] or ['name']; filters, slices and unions are not supported"
+    )
+    return Step(name), end
+
+
+def _read_quoted(text: str, at: int, otherwise: str) -> tuple[str, int]:
+    found = _QUOTED.match(text, at)
+    if found is None:
+        raise _bad(text, at, otherwise)
+    return _ESCAPE.sub(r"\1", found["name"]), found.end()
+
+
+def _bad(text: str, at: int, why: str) -> InvalidInput:
+    return InvalidInput(f"bad path {text!r} at character {at + 1}: {why}")

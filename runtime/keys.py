@@ -1,0 +1,107 @@
+"""The key schema. Nobody else spells a key.
+
+A key is `<namespace>:{L<lane>}<kind><name>`. The part in braces is the cluster hash tag: all keys of a
+lane live on one node, so one script can write them together. `<kind>` is one byte. Names are binary:
+an owner is 16 bytes and an id is 16 bytes, and at most the last part of a name has a free length (where
+there are two such parts, the first is preceded by its length). So no two names share a key, whatever
+colons, braces, globs or spaces they hold, and no key is ever matched by a pattern.
+
+Per breadcrumb
+    b <owner> <id>                   string   the newest version: header, newline, two agents, JSON (see record.py)
+    h <owner> <id>                   hash     older versions: version -> the same form; absent until the first update
+    a <owner> <id>                   string   signpost in the id's home lane to the lane where it really lives (imports)
+Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at in microseconds
+    x <owner> <len> <session> <schema>        the breadcrumbs of one schema in one session
+    s <owner> <schema>                        of one schema ("" = without one)
+    t <owner> <tag>                           with one tag; session tags have none, `x` serves them
+    u <owner>                                 updated at least once; score = updated_at. Never-updated ones
+                                              are where their created_at is, so they need no entry here
+    d <owner>                        set      the schema names that `s` has for this owner in this lane
+Per lane, the rest
+    e                                stream   events; the id is `<microseconds>-0`, the same clock as the scores
+    c                                string   the lane's clock: the last time it gave out
+    q                                zset     what expires: member = owner + id, score = when, in microseconds
+    i <owner> <digest>               string   an idempotency key: what it created (expires by itself)
+Lane 0 only: small records of an owner
+    A <owner>                        hash     agents: id -> JSON
+    S <owner>                        hash     saved selectors: id -> JSON
+    T                                hash     tenants: id -> JSON
+    H                                hash     hygiene counters
+Once per store
+    <namespace>:meta                 hash     number of lanes, format, the secret that signs tokens and cursors
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from uuid import UUID
+
+
+class Keys:
+    """Spells every key of one store."""
+
+    def __init__(self, namespace: str, lanes: int) -> None:
+        self.lanes = lanes
+        self.meta = f"{namespace}:meta".encode()
+        self._prefixes = [b"%s:{L%02d}" % (namespace.encode(), lane) for lane in range(lanes)]
+
+    def prefix(self, lane: int) -> bytes:
+        return self._prefixes[lane]
+
+    def body(self, lane: int, owner: UUID, id: bytes) -> bytes:
+        return b"%sb%s%s" % (self._prefixes[lane], owner.bytes, id)
+
+    def history(self, lane: int, owner: UUID, id: bytes) -> bytes:
+        return b"%sh%s%s" % (self._prefixes[lane], owner.bytes, id)
+
+    def signpost(self, lane: int, owner: UUID, id: bytes) -> bytes:
+        return b"%sa%s%s" % (self._prefixes[lane], owner.bytes, id)
+
+    def by_session(self, lane: int, owner: UUID, session: str, schema: str) -> bytes:
+        name = session.encode()
+        return b"%sx%s%s%s%s" % (
+            self._prefixes[lane],
+            owner.bytes,
+            len(name).to_bytes(2),
+            name,
+            schema.encode(),
+        )
+
+    def by_schema(self, lane: int, owner: UUID, schema: str) -> bytes:
+        return b"%ss%s%s" % (self._prefixes[lane], owner.bytes, schema.encode())
+
+    def by_tag(self, lane: int, owner: UUID, tag: str) -> bytes:
+        return b"%st%s%s" % (self._prefixes[lane], owner.bytes, tag.encode())
+
+    def updated(self, lane: int, owner: UUID) -> bytes:
+        return b"%su%s" % (self._prefixes[lane], owner.bytes)
+
+    def schemas(self, lane: int, owner: UUID) -> bytes:
+        return b"%sd%s" % (self._prefixes[lane], owner.bytes)
+
+    def events(self, lane: int) -> bytes:
+        return self._prefixes[lane] + b"e"
+
+    def clock(self, lane: int) -> bytes:
+        return self._prefixes[lane] + b"c"
+
+    def expiries(self, lane: int) -> bytes:
+        return self._prefixes[lane] + b"q"
+
+    def idempotency(self, lane: int, owner: UUID, session: str, key: str) -> bytes:
+        # Two free-length parts and no need to read them back: a digest keeps the key short.
+        name = session.encode()
+        digest = blake2b(len(name).to_bytes(2) + name + key.encode(), digest_size=16).digest()
+        return b"%si%s%s" % (self._prefixes[lane], owner.bytes, digest)
+
+    def agents(self, owner: UUID) -> bytes:
+        return b"%sA%s" % (self._prefixes[0], owner.bytes)
+
+    def selectors(self, owner: UUID) -> bytes:
+        return b"%sS%s" % (self._prefixes[0], owner.bytes)
+
+    def tenants(self) -> bytes:
+        return self._prefixes[0] + b"T"
+
+    def hygiene(self) -> bytes:
+        return self._prefixes[0] + b"H"

@@ -1,0 +1,41 @@
+#!lua
+--[[
+Remove a breadcrumb from everywhere: body, history, every index, its expiry. Its event stays.
+
+KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
+      8 the schema's index   9… the other indexes
+ARGV  1 id (16 bytes)                 2 owner (16 bytes)
+      3 the version whose indexes these are
+      4 event: what follows owner, id and version
+      5 schema name
+      6 '1' = only if it has expired
+Reply {0, version, deleted_at}   removed
+      {1, version}               it has another version now
+      {2}                        not there
+      {3}                        it has not expired
+]]
+local old = redis.call('GET', KEYS[1])
+local member = ARGV[2] .. ARGV[1]
+if not old then
+  redis.call('ZREM', KEYS[4], member)
+  return {2}
+end
+local version, _, _, expires, reads = string.match(old, '^(%d+) (%d+) (%d+) (%d+) (%-?%d+)\n')
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local expired = expires ~= '0' and tonumber(reads) >= 0 and tonumber(expires) <= now
+if ARGV[6] == '1' and not expired then return {3} end
+if ARGV[6] ~= '1' and expired then return {2} end
+if version ~= ARGV[3] then return {1, version} end
+
+local last = tonumber(redis.call('GET', KEYS[3]) or 0)
+if now <= last then now = last + 1 end
+local stamp = string.format('%.0f', now)
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'd' .. member .. version .. ' ' .. ARGV[4])
+redis.call('SET', KEYS[3], stamp)
+redis.call('DEL', KEYS[1], KEYS[6])
+redis.call('ZREM', KEYS[7], ARGV[1])
+for place = 8, #KEYS do redis.call('ZREM', KEYS[place], ARGV[1]) end
+if redis.call('EXISTS', KEYS[8]) == 0 then redis.call('SREM', KEYS[5], ARGV[5]) end
+redis.call('ZREM', KEYS[4], member)
+return {0, version, stamp}

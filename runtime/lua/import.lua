@@ -1,0 +1,33 @@
+#!lua
+--[[
+Write a breadcrumb that existed before, with its own id, version, times and history.
+
+KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated   8… indexes
+ARGV  1 id (16 bytes)    2 owner (16 bytes)
+      3 the whole body, header included
+      4 version    5 created_at    6 updated_at    7 expires_at (0 = never)    8 schema name
+      9 event: what follows owner, id and version
+      10… older versions: version, body, version, body …
+Reply {0, version, created_at, updated_at}   written
+      {3, version, created_at, updated_at}   the id is taken; nothing was changed
+]]
+local taken = redis.call('GET', KEYS[1])
+if taken then
+  local version, created, updated = string.match(taken, '^(%d+) (%d+) (%d+)')
+  return {3, version, created, updated}
+end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local last = tonumber(redis.call('GET', KEYS[3]) or 0)
+if now <= last then now = last + 1 end
+local stamp = string.format('%.0f', now)
+local member = ARGV[2] .. ARGV[1]
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. member .. ARGV[4] .. ' ' .. ARGV[9])
+redis.call('SET', KEYS[3], stamp)
+redis.call('SET', KEYS[1], ARGV[3])
+for place = 10, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[place], ARGV[place + 1]) end
+if ARGV[4] ~= '1' then redis.call('ZADD', KEYS[7], ARGV[6], ARGV[1]) end
+for place = 8, #KEYS do redis.call('ZADD', KEYS[place], ARGV[5], ARGV[1]) end
+redis.call('SADD', KEYS[5], ARGV[8])
+if ARGV[7] ~= '0' then redis.call('ZADD', KEYS[4], ARGV[7], member) end
+return {0, ARGV[4], ARGV[5], ARGV[6]}

@@ -1,0 +1,54 @@
+#!lua
+--[[
+Write the next version of a breadcrumb: the old one into its history, the new body, the indexes that
+change, the event. The new content was made from version ARGV 7 and is refused if that is not the newest.
+
+KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
+      8… indexes to leave (ARGV 9 of them), then indexes to join
+ARGV  1 id (16 bytes)                 2 owner (16 bytes)
+      3 the body without its header: two agents (32 bytes) and the JSON
+      4 expires_at in microseconds, 0 = at no fixed time, 'keep' = expiry and reads stay as they are
+      5 lifetime in microseconds, 0 = none; counts from now
+      6 max_reads
+      7 the version this was made from
+      8 event: what follows owner, id and version
+      9 how many indexes to leave; the first of them is the schema's where the schema changes
+      10 the schema left, or ''       11 the schema joined, or ''
+Reply {0, version, created_at, updated_at}   written
+      {1, version}                           somebody else wrote first
+      {2}                                    not there, or expired
+]]
+local old = redis.call('GET', KEYS[1])
+if not old then return {2} end
+local version, created, _, expires, reads = string.match(old, '^(%d+) (%d+) (%d+) (%d+) (%-?%d+)\n')
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+if expires ~= '0' and tonumber(reads) >= 0 and tonumber(expires) <= now then return {2} end
+if version ~= ARGV[7] then return {1, version} end
+
+local last = tonumber(redis.call('GET', KEYS[3]) or 0)
+if now <= last then now = last + 1 end
+local stamp = string.format('%.0f', now)
+local following = string.format('%.0f', tonumber(version) + 1)
+local member = ARGV[2] .. ARGV[1]
+if ARGV[4] ~= 'keep' then
+  expires, reads = ARGV[4], ARGV[6]
+  if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
+end
+
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'u' .. member .. following .. ' ' .. ARGV[8])
+redis.call('SET', KEYS[3], stamp)
+redis.call('HSET', KEYS[6], version, old)
+redis.call('SET', KEYS[1],
+  following .. ' ' .. created .. ' ' .. stamp .. ' ' .. expires .. ' ' .. reads .. '\n' .. ARGV[3])
+redis.call('ZADD', KEYS[7], stamp, ARGV[1])
+local leave = tonumber(ARGV[9])
+for place = 8, 7 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
+for place = 8 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
+if ARGV[10] ~= ARGV[11] then
+  if redis.call('EXISTS', KEYS[8]) == 0 then redis.call('SREM', KEYS[5], ARGV[10]) end
+  redis.call('SADD', KEYS[5], ARGV[11])
+end
+if expires == '0' then redis.call('ZREM', KEYS[4], member)
+else redis.call('ZADD', KEYS[4], expires, member) end
+return {0, following, created, stamp}

@@ -1,0 +1,67 @@
+"""How a breadcrumb lies in the store: a short text header, the two agents, and the JSON as it came.
+
+`<version> <created> <updated> <expires> <max_reads>\n<created_by: 16 bytes><updated_by: 16 bytes><json>`
+
+The header is text because the scripts rewrite it; the JSON is never touched again after it was validated.
+What every reader gets besides (id, owner) is in the key.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import orjson
+
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, Content
+
+_NOBODY = bytes(16)
+
+
+def rest(content: Content, created_by: UUID | None, updated_by: UUID | None) -> bytes:
+    """The body without its header, which the script writes."""
+    return (created_by.bytes if created_by else _NOBODY) + (updated_by.bytes if updated_by else _NOBODY) + content.json
+
+
+def whole(crumb: Breadcrumb) -> bytes:
+    """The whole body, for what existed before."""
+    return b"%d %d %d %d %d\n%s%s%s" % (
+        crumb.version,
+        crumb.created,
+        crumb.updated,
+        crumb.expires,
+        crumb.max_reads,
+        crumb.created_by.bytes if crumb.created_by else _NOBODY,
+        crumb.updated_by.bytes if crumb.updated_by else _NOBODY,
+        crumb.json,
+    )
+
+
+def decode(owner: UUID, id: UUID, body: bytes) -> Breadcrumb:
+    header, _, tail = body.partition(b"\n")
+    version, created, updated, expires, max_reads = header.split(b" ")
+    created_by, updated_by = tail[:16], tail[16:32]
+    return Breadcrumb(
+        id,
+        owner,
+        int(version),
+        int(created),
+        int(updated),
+        int(expires),
+        int(max_reads),
+        None if created_by == _NOBODY else UUID(bytes=created_by),
+        None if updated_by == _NOBODY else UUID(bytes=updated_by),
+        tail[32:],
+    )
+
+
+def is_gone(crumb: Breadcrumb, now: int) -> bool:
+    """Whether its time is up. Read limits end by setting `expires`, so this is the only question."""
+    return crumb.expires != 0 and crumb.max_reads >= 0 and crumb.expires <= now
+
+
+def event_note(schema_name: str, tags: list[str] | tuple[str, ...], private_to: UUID | None) -> bytes:
+    """What an event says besides id and version: enough to filter without the body, also after a delete."""
+    note: list[object] = [schema_name, tags]
+    if private_to is not None:
+        note.append(str(private_to))
+    return orjson.dumps(note)

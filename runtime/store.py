@@ -1,0 +1,750 @@
+"""The store: breadcrumbs in, breadcrumbs out, each write one script.
+
+Nothing here knows of HTTP, of tokens or of agents. Every method takes the owner first, and the owner is
+part of every key: what belongs to another tenant is not filtered out, it is somewhere else.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, TypeVar
+from uuid import UUID
+
+import anyio
+import orjson
+
+from breadcrumbs.runtime import record, ttl
+from breadcrumbs.runtime.breadcrumb import (
+    SESSION,
+    Breadcrumb,
+    BreadcrumbCreate,
+    BreadcrumbUpdate,
+    Content,
+    check_name,
+    check_session_id,
+    content_of,
+)
+from breadcrumbs.runtime.connection import (
+    ClusterConnection,
+    Connection,
+    Script,
+    StandaloneConnection,
+    parse_address,
+)
+from breadcrumbs.runtime.edge import canonical
+from breadcrumbs.runtime.errors import (
+    AlreadyExists,
+    IdempotencyMismatch,
+    InvalidInput,
+    NotFound,
+    StartupError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    VersionMismatch,
+)
+from breadcrumbs.runtime.ids import MAX_LANES, home_lane, lane_for, new_id
+from breadcrumbs.runtime.keys import Keys
+from breadcrumbs.runtime.query import (
+    MOST_SCANNED,
+    Index,
+    Merge,
+    Page,
+    Place,
+    Query,
+    open_cursor,
+    sign_cursor,
+)
+
+DEFAULT_LANES = 16
+FORMAT = "1"
+
+_CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
+_IMPORT, _READ, _RECENT = Script("import"), Script("read"), Script("recent")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a write did, as the store has it."""
+
+    id: UUID
+    version: int
+    created: int
+    updated: int
+    replayed: bool = False
+    """True: nothing was written, this is the first result of the same idempotency key."""
+
+
+class Store:
+    """Breadcrumbs of all owners on one Redis-protocol server or cluster."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        keys: Keys,
+        *,
+        secret: bytes,
+        ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
+        idempotency_seconds: int = 86_400,
+    ) -> None:
+        self.connection = connection
+        self.keys = keys
+        self.lanes = keys.lanes
+        self.secret = secret
+        self._ttl_defaults = ttl_defaults or {}
+        self._idempotency_seconds = idempotency_seconds
+        self._clock_offset = 0
+        self._clock_read = 0.0
+
+    @classmethod
+    async def open(
+        cls,
+        url: str | Callable[[int], Connection],
+        *,
+        lanes: int | None = None,
+        namespace: str = "bc",
+        ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
+        idempotency_seconds: int = 86_400,
+    ) -> Store:
+        """Connect, and agree with whoever was here first on the number of lanes.
+
+        `url` is an address, or a function that makes a connection for a number of lanes.
+        """
+        if lanes is not None and not 1 <= lanes <= MAX_LANES:
+            raise StartupError(f"the number of lanes must be from 1 to {MAX_LANES}")
+        wanted = lanes or DEFAULT_LANES
+        connection = await _connect(url, namespace, wanted)
+        try:
+            keys = Keys(namespace, wanted)
+            for field, value in (("lanes", wanted), ("format", FORMAT), ("secret", secrets.token_hex(32))):
+                await connection.call(0, b"HSETNX", keys.meta, field, value)
+            pairs = await connection.call(0, b"HGETALL", keys.meta)
+            meta = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            if meta[b"format"].decode() != FORMAT:
+                raise StartupError(
+                    f"this store has format {meta[b'format'].decode()}, this version of Breadcrumbs writes {FORMAT}"
+                )
+            stored = int(meta[b"lanes"])
+            if stored != wanted:
+                if lanes is not None:
+                    raise StartupError(
+                        f"this store has {stored} lanes, but {lanes} were asked for: leave the setting out, or "
+                        "export, start with an empty store and import"
+                    )
+                await connection.close()
+                connection = await _connect(url, namespace, stored)
+                keys = Keys(namespace, stored)
+            store = cls(
+                connection,
+                keys,
+                secret=bytes.fromhex(meta[b"secret"].decode()),
+                ttl_defaults=ttl_defaults,
+                idempotency_seconds=idempotency_seconds,
+            )
+            await store.read_clock()
+        except BaseException:
+            await connection.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    # Writing
+
+    async def create(
+        self,
+        owner: UUID,
+        new: BreadcrumbCreate,
+        *,
+        by: UUID | None = None,
+        idempotency_key: str | None = None,
+    ) -> Written:
+        """Write a new breadcrumb.
+
+        The same `idempotency_key` (per owner and session) and the same content give the first result
+        again; other content is an `IdempotencyMismatch`.
+        """
+        content = content_of(new, default_ttl=self._default_ttl(new.schema_name))
+        if idempotency_key is not None:
+            _check_idempotency_key(idempotency_key)
+        lane = self._lane_of(owner, content.session_id, idempotency_key)
+        id = new_id(lane)
+        keys = self.keys
+        body = keys.body(lane, owner, id.bytes)
+        digest = b""
+        idempotency = body
+        if idempotency_key is not None:
+            digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
+            idempotency = keys.idempotency(lane, owner, content.session_id or "", idempotency_key)
+        expiry = content.expiry
+        reply = await self._safely(
+            lambda: self.connection.run(
+                lane,
+                _CREATE,
+                [
+                    body,
+                    keys.events(lane),
+                    keys.clock(lane),
+                    keys.expiries(lane),
+                    keys.schemas(lane, owner),
+                    idempotency,
+                    *self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags),
+                ],
+                [
+                    id.bytes,
+                    owner.bytes,
+                    record.rest(content, by, by),
+                    expiry.at,
+                    expiry.after,
+                    _max_reads(expiry),
+                    content.schema_name,
+                    record.event_note(content.schema_name, content.tags, _private_to(new.visibility, by)),
+                    digest,
+                    self._idempotency_seconds,
+                ],
+            )
+        )
+        match int(reply[0]):
+            case 1:
+                return Written(UUID(bytes=reply[4]), int(reply[1]), int(reply[2]), int(reply[3]), replayed=True)
+            case 2:
+                raise IdempotencyMismatch(
+                    "this Idempotency-Key was used before with another body: use a new key for a new breadcrumb"
+                )
+            case _:
+                # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
+                return Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
+
+    async def update(
+        self,
+        owner: UUID,
+        id: UUID,
+        change: BreadcrumbUpdate,
+        *,
+        by: UUID | None = None,
+        expected_version: int | None = None,
+        merge_context: bool = False,
+        allowed: Callable[[Breadcrumb], bool] | None = None,
+    ) -> Written:
+        """Write the next version. Without `expected_version` the last writer wins.
+
+        `allowed` sees the breadcrumb before it is changed; where it says no, there is nothing to change.
+        """
+        tried: tuple[int, bytes] | None = None
+        touches_ttl = bool(change.model_fields_set & {"ttl", "ttl_type", "ttl_config"})
+        for _ in range(200):
+            lane, base = await self._find(owner, id)
+            if tried == (base.version - 1, base.json) and base.updated_by == by:
+                return Written(id, base.version, base.created, base.updated)  # written, only the answer was lost
+            if allowed is not None and not allowed(base):
+                raise NotFound("no such breadcrumb")
+            if expected_version is not None and base.version != expected_version:
+                raise VersionMismatch(base.version, expected_version)
+            after = base.changed_by(change, merge_context=merge_context)
+            content = content_of(after, default_ttl=self._default_ttl(after.schema_name))
+            try:
+                reply = await self._run_update(lane, owner, base, content, after.visibility, by, touches_ttl)
+            except StoreUnavailable:
+                if tried is not None:
+                    raise
+                tried = (base.version, content.json)
+                continue
+            match int(reply[0]):
+                case 0:
+                    return Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
+                case 2:
+                    raise NotFound("no such breadcrumb")
+        raise StoreUnavailable("too many writers at this breadcrumb: try again")
+
+    async def _run_update(
+        self,
+        lane: int,
+        owner: UUID,
+        base: Breadcrumb,
+        content: Content,
+        visibility: str | None,
+        by: UUID | None,
+        touches_ttl: bool,
+    ) -> list[Any]:
+        keys = self.keys
+        old = self._indexes_of(lane, base)
+        new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
+        leave = [key for key in old if key not in new]
+        join = [key for key in new if key not in old]
+        reply: list[Any] = await self.connection.run(
+            lane,
+            _UPDATE,
+            [
+                keys.body(lane, owner, base.id.bytes),
+                keys.events(lane),
+                keys.clock(lane),
+                keys.expiries(lane),
+                keys.schemas(lane, owner),
+                keys.history(lane, owner, base.id.bytes),
+                keys.updated(lane, owner),
+                *leave,
+                *join,
+            ],
+            [
+                base.id.bytes,
+                owner.bytes,
+                record.rest(content, base.created_by, by),
+                content.expiry.at if touches_ttl else "keep",
+                content.expiry.after,
+                _max_reads(content.expiry),
+                base.version,
+                record.event_note(content.schema_name, content.tags, _private_to(visibility, base.created_by)),
+                len(leave),
+                base.schema_name or "",
+                content.schema_name,
+            ],
+        )
+        return reply
+
+    async def delete(
+        self,
+        owner: UUID,
+        id: UUID,
+        *,
+        expected_version: int | None = None,
+        allowed: Callable[[Breadcrumb], bool] | None = None,
+    ) -> None:
+        """Remove a breadcrumb, its history and its index entries."""
+        for attempt in range(200):
+            try:
+                lane, base = await self._find(owner, id)
+            except NotFound:
+                if attempt:
+                    return  # we, or somebody else at the same moment
+                raise
+            if allowed is not None and not allowed(base):
+                raise NotFound("no such breadcrumb")
+            if expected_version is not None and base.version != expected_version:
+                raise VersionMismatch(base.version, expected_version)
+            reply = await self._safely(lambda lane=lane, base=base: self._run_delete(lane, base))  # type: ignore[misc]
+            if int(reply[0]) != 1:
+                home = home_lane(id, self.lanes)
+                if home != lane:
+                    await self.connection.call(home, b"DEL", self.keys.signpost(home, owner, id.bytes))
+                return
+        raise StoreUnavailable("too many writers at this breadcrumb: try again")
+
+    async def _run_delete(self, lane: int, base: Breadcrumb, *, only_expired: bool = False) -> list[Any]:
+        keys, owner = self.keys, base.owner_id
+        reply: list[Any] = await self.connection.run(
+            lane,
+            _DELETE,
+            [
+                keys.body(lane, owner, base.id.bytes),
+                keys.events(lane),
+                keys.clock(lane),
+                keys.expiries(lane),
+                keys.schemas(lane, owner),
+                keys.history(lane, owner, base.id.bytes),
+                keys.updated(lane, owner),
+                *self._indexes_of(lane, base),
+            ],
+            [
+                base.id.bytes,
+                owner.bytes,
+                base.version,
+                record.event_note(
+                    base.schema_name or "", base.tags, _private_to(base.visibility, base.created_by)
+                ),
+                base.schema_name or "",
+                int(only_expired),
+            ],
+        )
+        return reply
+
+    async def restore(self, crumb: Breadcrumb, history: list[Breadcrumb]) -> None:
+        """Write a breadcrumb that existed before, with its id, version, times and history."""
+        owner, keys = crumb.owner_id, self.keys
+        lane = self._lane_of(owner, crumb.session_id, None, id=crumb.id)
+        home = home_lane(crumb.id, self.lanes)
+        if home != lane:
+            await self.connection.call(home, b"SET", keys.signpost(home, owner, crumb.id.bytes), lane)
+        older: list[bytes | str | int] = []
+        for version in history:
+            older += [version.version, record.whole(version)]
+        reply = await self.connection.run(
+            lane,
+            _IMPORT,
+            [
+                keys.body(lane, owner, crumb.id.bytes),
+                keys.events(lane),
+                keys.clock(lane),
+                keys.expiries(lane),
+                keys.schemas(lane, owner),
+                keys.history(lane, owner, crumb.id.bytes),
+                keys.updated(lane, owner),
+                *self._indexes_of(lane, crumb),
+            ],
+            [
+                crumb.id.bytes,
+                owner.bytes,
+                record.whole(crumb),
+                crumb.version,
+                crumb.created,
+                crumb.updated,
+                crumb.expires,
+                crumb.schema_name or "",
+                record.event_note(
+                    crumb.schema_name or "", crumb.tags, _private_to(crumb.visibility, crumb.created_by)
+                ),
+                *older,
+            ],
+        )
+        if int(reply[0]) == 3:
+            raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
+
+    # Reading
+
+    async def get(self, owner: UUID, id: UUID, *, count_read: bool = True) -> Breadcrumb:
+        """The newest version. Counts as a read where the TTL counts reads."""
+        lane, crumb = await self._find(owner, id)
+        if crumb.max_reads and count_read:
+            body = await self.connection.run(
+                lane,
+                _READ,
+                [self.keys.body(lane, owner, id.bytes), self.keys.expiries(lane)],
+                [id.bytes, owner.bytes],
+            )
+            if body is None:
+                raise NotFound("no such breadcrumb")
+            return record.decode(owner, id, body)
+        return crumb
+
+    async def get_version(self, owner: UUID, id: UUID, version: int) -> Breadcrumb:
+        """One version: what an event speaks of, also after it was overwritten."""
+        lane, crumb = await self._find(owner, id)
+        if crumb.version == version:
+            return crumb
+        body = await self.connection.call(lane, b"HGET", self.keys.history(lane, owner, id.bytes), version)
+        if body is None:
+            raise NotFound(f"breadcrumb {id} has no version {version}")
+        return record.decode(owner, id, body)
+
+    async def history(self, owner: UUID, id: UUID) -> list[Breadcrumb]:
+        """All versions, the newest first."""
+        lane, crumb = await self._find(owner, id)
+        bodies = await self.connection.call(lane, b"HVALS", self.keys.history(lane, owner, id.bytes))
+        older = [record.decode(owner, id, body) for body in bodies]
+        return sorted([crumb, *older], key=lambda version: version.version, reverse=True)
+
+    async def list(self, owner: UUID, query: Query) -> Page:
+        """One page; `next_cursor` is there exactly as long as there is more."""
+        query.check()
+        start = open_cursor(self.secret, owner, query)
+        indexes = await self._plan(owner, query)
+        wanted = query.offset + query.limit
+        found: list[tuple[Place, Breadcrumb]] = []
+        scanned, place, more = 0, start, bool(indexes)
+        spread = 1 if len(indexes) <= 1 else 2
+        merge = Merge(
+            indexes,
+            self._read_range(query),
+            descending=query.descending,
+            start=start,
+            piece=spread * (wanted + 1) // max(1, len(indexes)) + 1,
+        )
+        batch = wanted + 1
+        while more and len(found) <= wanted and scanned < MOST_SCANNED:
+            taken = await merge.take(batch)
+            more = len(taken) == batch
+            scanned += len(taken)
+            bodies = await self._bodies(owner, [(index.lane, at.id) for at, index in taken])
+            for (at, index), crumb in zip(taken, bodies, strict=True):
+                place = at
+                # In the order of updates a breadcrumb stands where it was last written: in `u` if it was updated.
+                misplaced = query.by_update and index.of_updates != (crumb is not None and crumb.version > 1)
+                if crumb is not None and not misplaced and query.accepts(crumb):
+                    found.append((at, crumb))
+                    if len(found) > wanted:
+                        break
+            batch = min(1_000, max(64, 2 * batch))
+        items = found[query.offset : wanted]
+        if len(found) > wanted:
+            return self._page(owner, query, items, items[-1][0])
+        return self._page(owner, query, items, place if more else None)
+
+    async def recent(
+        self, owner: UUID, session_id: str, schema_name: str, limit: int = 10
+    ) -> list[Breadcrumb]:
+        """The last breadcrumbs of a schema in a session, the newest first, in one round trip."""
+        lane = lane_for(owner, "session", session_id, self.lanes)
+        now = self.now()
+        flat = await self.connection.run(
+            lane,
+            _RECENT,
+            [self.keys.by_session(lane, owner, session_id, schema_name)],
+            [self.keys.body(lane, owner, b""), limit],
+        )
+        crumbs = (
+            record.decode(owner, UUID(bytes=id), body)
+            for id, body in zip(flat[::2], flat[1::2], strict=True)
+            if body is not None
+        )
+        alive = [crumb for crumb in crumbs if not record.is_gone(crumb, now)]
+        if len(alive) < limit <= len(flat) // 2:  # some have expired and are not swept yet: look further back
+            query = Query(session_id=session_id, schema_name=schema_name, limit=limit)
+            return (await self.list(owner, query)).items
+        return alive
+
+    async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
+        """Everything a query finds, page by page."""
+        cursor = None
+        while True:
+            page = await self.list(owner, replace(query, cursor=cursor))
+            for crumb in page.items:
+                yield crumb
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def _page(
+        self, owner: UUID, query: Query, items: list[tuple[Place, Breadcrumb]], end: Place | None
+    ) -> Page:
+        cursor = None if end is None else sign_cursor(self.secret, owner, query, end)
+        return Page([crumb for _, crumb in items], cursor)
+
+    async def _plan(self, owner: UUID, query: Query) -> list[Index]:
+        """The smallest set of indexes that holds everything the query can find."""
+        sessions = query.sessions
+        if len(sessions) > 1:
+            return []
+        if sessions:
+            base = await self._session_indexes(owner, next(iter(sessions)), query.schema_name)
+            lanes = [lane_for(owner, "session", next(iter(sessions)), self.lanes)]
+        else:
+            base = await self._smallest(await self._alternatives(owner, query))
+            lanes = sorted({index.lane for index in base}) if not query.by_update else list(range(self.lanes))
+        if query.by_update:
+            base = base + [Index(lane, self.keys.updated(lane, owner), of_updates=True) for lane in lanes]
+        return base
+
+    async def _alternatives(self, owner: UUID, query: Query) -> list[list[Index]]:
+        lanes, keys = range(self.lanes), self.keys
+        choices = [
+            [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
+            for tag in dict.fromkeys(query.all_tags)
+        ]
+        if query.schema_name is not None:
+            choices.append([Index(lane, keys.by_schema(lane, owner, query.schema_name)) for lane in lanes])
+        if query.any_tags:
+            union: list[Index] = []
+            for tag in dict.fromkeys(query.any_tags):
+                if tag.startswith(SESSION):
+                    union += await self._session_indexes(owner, tag[len(SESSION) :], query.schema_name)
+                else:
+                    union += [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
+            choices.append(union)
+        if not choices:
+            schemas = await self._schemas(owner, list(lanes))
+            choices.append(
+                [
+                    Index(lane, keys.by_schema(lane, owner, schema))
+                    for lane, names in schemas.items()
+                    for schema in names
+                ]
+            )
+        return choices
+
+    async def _smallest(self, choices: list[list[Index]]) -> list[Index]:
+        if len(choices) == 1:
+            return choices[0]
+        flat = [index for choice in choices for index in choice]
+        sizes = iter(await self.connection.call_all([(index.lane, (b"ZCARD", index.key)) for index in flat]))
+        totals = [sum(next(sizes) for _ in choice) for choice in choices]
+        return choices[totals.index(min(totals))]
+
+    async def _session_indexes(self, owner: UUID, session: str, schema: str | None) -> list[Index]:
+        lane = lane_for(owner, "session", session, self.lanes)
+        if schema is not None:
+            return [Index(lane, self.keys.by_session(lane, owner, session, schema))]
+        names = (await self._schemas(owner, [lane]))[lane]
+        return [Index(lane, self.keys.by_session(lane, owner, session, name)) for name in names]
+
+    async def _schemas(self, owner: UUID, lanes: list[int]) -> dict[int, list[str]]:
+        replies = await self.connection.call_all(
+            [(lane, (b"SMEMBERS", self.keys.schemas(lane, owner))) for lane in lanes]
+        )
+        return {
+            lane: sorted(name.decode() for name in names) for lane, names in zip(lanes, replies, strict=True)
+        }
+
+    def _read_range(self, query: Query) -> Callable[[list[tuple[Index, int, int, int]]], Awaitable[list[list[Place]]]]:
+        # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
+        floor = query.updated_since if query.by_update and query.updated_since is not None else 0
+
+        async def read(asked: list[tuple[Index, int, int, int]]) -> list[list[Place]]:
+            command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)
+            replies = await self.connection.call_all(
+                [
+                    (
+                        index.lane,
+                        (
+                            command,
+                            index.key,
+                            max(score, floor) if lowest is None else score,
+                            b"+inf" if lowest is None else lowest,
+                            b"WITHSCORES",
+                            b"LIMIT",
+                            passed,
+                            count,
+                        ),
+                    )
+                    for index, score, passed, count in asked
+                ]
+            )
+            return [
+                [Place(int(float(score)), id) for id, score in zip(flat[::2], flat[1::2], strict=True)]
+                for flat in replies
+            ]
+
+        return read
+
+    async def _bodies(self, owner: UUID, places: list[tuple[int, bytes]]) -> list[Breadcrumb | None]:
+        """Load bodies, one command per lane; what expired meanwhile is not there."""
+        by_lane: dict[int, list[int]] = defaultdict(list)
+        for position, (lane, _) in enumerate(places):
+            by_lane[lane].append(position)
+        replies = await self.connection.call_all(
+            [
+                (lane, (b"MGET", *(self.keys.body(lane, owner, places[at][1]) for at in positions)))
+                for lane, positions in by_lane.items()
+            ]
+        )
+        now = self.now()
+        crumbs: list[Breadcrumb | None] = [None] * len(places)
+        for positions, bodies in zip(by_lane.values(), replies, strict=True):
+            for at, body in zip(positions, bodies, strict=True):
+                if body is not None:
+                    crumb = record.decode(owner, UUID(bytes=places[at][1]), body)
+                    crumbs[at] = None if record.is_gone(crumb, now) else crumb
+        return crumbs
+
+    async def _find(self, owner: UUID, id: UUID) -> tuple[int, Breadcrumb]:
+        lane = home_lane(id, self.lanes)
+        body = await self._safely(
+            lambda: self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
+        )
+        if body is None:
+            elsewhere = await self.connection.call(lane, b"GET", self.keys.signpost(lane, owner, id.bytes))
+            if elsewhere is not None:
+                lane = int(elsewhere)
+                body = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
+        if body is not None:
+            crumb = record.decode(owner, id, body)
+            if not record.is_gone(crumb, self.now()):
+                return lane, crumb
+        raise NotFound("no such breadcrumb")
+
+    # Expiry
+
+    async def purge_expired(self, lane: int, *, most: int = 500) -> int:
+        """Remove what has expired in a lane from everywhere. Safe to run in several processes at once."""
+        await self.read_clock()
+        members = await self.connection.call(
+            lane, b"ZRANGEBYSCORE", self.keys.expiries(lane), 0, self.now(), b"LIMIT", 0, most
+        )
+        purged = 0
+        for member in members:
+            owner, id = UUID(bytes=member[:16]), UUID(bytes=member[16:])
+            body = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
+            if body is None:
+                await self.connection.call(lane, b"ZREM", self.keys.expiries(lane), member)
+                continue
+            reply = await self._run_delete(lane, record.decode(owner, id, body), only_expired=True)
+            purged += int(reply[0]) == 0
+            home = home_lane(id, self.lanes)
+            if home != lane:
+                await self.connection.call(home, b"DEL", self.keys.signpost(home, owner, id.bytes))
+        return purged
+
+    # The server's clock, as well as we know it
+
+    def now(self) -> int:
+        """Microseconds by the server's clock: its times decide what has expired."""
+        return time.time_ns() // 1000 + self._clock_offset
+
+    async def read_clock(self) -> None:
+        before = time.time_ns() // 1000
+        seconds, microseconds = await self.connection.call(0, b"TIME")
+        after = time.time_ns() // 1000
+        self._clock_offset = int(seconds) * 1_000_000 + int(microseconds) - (before + after) // 2
+
+    # Small things
+
+    async def ping(self) -> None:
+        await self.connection.call(0, b"PING")
+
+    def _lane_of(
+        self, owner: UUID, session: str | None, idempotency_key: str | None, *, id: UUID | None = None
+    ) -> int:
+        if session is not None:
+            return lane_for(owner, "session", session, self.lanes)
+        if idempotency_key is not None:
+            return lane_for(owner, "key", idempotency_key, self.lanes)
+        return secrets.randbelow(self.lanes) if id is None else home_lane(id, self.lanes)
+
+    def _default_ttl(self, schema_name: str | None) -> ttl.Expiry:
+        return self._ttl_defaults.get(schema_name or "", ttl.NEVER)
+
+    def _indexes(
+        self, lane: int, owner: UUID, schema: str, session: str | None, tags: set[str]
+    ) -> list[bytes]:
+        """The indexes of a breadcrumb, its schema's first: the scripts rely on that."""
+        found = [self.keys.by_schema(lane, owner, schema)]
+        if session is not None:
+            found.append(self.keys.by_session(lane, owner, session, schema))
+        found += [self.keys.by_tag(lane, owner, tag) for tag in tags]
+        return found
+
+    def _indexes_of(self, lane: int, crumb: Breadcrumb) -> list[bytes]:
+        tags = {tag for tag in crumb.tags if not tag.startswith(SESSION)}
+        return self._indexes(lane, crumb.owner_id, crumb.schema_name or "", crumb.session_id, tags)
+
+    async def _safely(self, action: Callable[[], Awaitable[_T]]) -> _T:
+        """Run what may run twice: once more after a lost link, because a restarted server is a common one."""
+        try:
+            return await action()
+        except StoreFull:
+            raise
+        except StoreUnavailable:
+            await anyio.sleep(0.05)
+            return await action()
+
+
+def _max_reads(expiry: ttl.Expiry) -> int:
+    return -expiry.max_reads if expiry.needs_all else expiry.max_reads
+
+
+def _private_to(visibility: str | None, agent: UUID | None) -> UUID | None:
+    return agent if visibility == "private" else None
+
+
+def _check_idempotency_key(key: str) -> None:
+    try:
+        check_name(key)
+    except ValueError as error:
+        raise InvalidInput(f"the Idempotency-Key is not usable: {error}", where="Idempotency-Key") from None
+    if len(key) > 255:
+        raise InvalidInput("an Idempotency-Key has at most 255 characters", where="Idempotency-Key")
+
+
+async def _connect(url: str | Callable[[int], Connection], namespace: str, lanes: int) -> Connection:
+    if callable(url):
+        return url(lanes)
+    if "+cluster://" in url:
+        keys = Keys(namespace, lanes)
+        return await ClusterConnection.open(url, [keys.prefix(lane) for lane in range(lanes)])
+    return StandaloneConnection(parse_address(url), lanes=lanes)

@@ -1,0 +1,57 @@
+"""Fixtures every test may ask for. Servers start when a test first asks, one of each kind per xdist worker.
+
+They are shared: a test that needs an empty server empties it itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from tests.support.servers import Cluster, Server, redis_binary
+
+# No deadlines: an example that talks to a server takes as long as a busy machine makes it take.
+settings.register_profile("default", max_examples=60, deadline=None)
+settings.register_profile("ci", max_examples=300, deadline=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture(scope="session")
+def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("embedded") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def standalone_server() -> Iterator[Server]:
+    """The redis-server of the system where there is one, so that we are not tested on Valkey alone."""
+    with Server(binary=redis_binary()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def every_standalone_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The test runs on Valkey, and again on the redis-server of the system."""
+    binary = None
+    if request.param == "redis":
+        binary = redis_binary()
+        if binary is None:
+            pytest.skip("no redis-server on this system (Debian: apt-get install redis-server)")
+    with Server(binary=binary) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster_server() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
