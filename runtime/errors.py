@@ -4,6 +4,8 @@ BreadcrumbsError
 ├── InvalidInput             the request itself is wrong; says where and what to do
 │   ├── SessionConflict      two sessions claim one breadcrumb
 │   └── InvalidCursor        a page cursor that was changed, or belongs to another query
+├── Unauthenticated          no token, or one that is not good
+├── Forbidden                a good token that does not allow this
 ├── NotFound                 no such thing, or not yours: the two look the same on purpose
 ├── AlreadyExists            the id is taken
 ├── VersionMismatch          somebody else wrote first; carries the version the store has
@@ -47,6 +49,14 @@ class SessionConflict(InvalidInput):
 
 class InvalidCursor(InvalidInput):
     """The cursor was not made by this store for this query."""
+
+
+class Unauthenticated(BreadcrumbsError):
+    """Nobody we know."""
+
+
+class Forbidden(BreadcrumbsError):
+    """Somebody we know, who may not do this."""
 
 
 class NotFound(BreadcrumbsError):

@@ -19,6 +19,7 @@ Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at i
     d <owner>                        set      the schema names that `s` has for this owner in this lane
 Per lane, the rest
     e                                stream   events; the id is `<microseconds>-0`, the same clock as the scores
+    m                                string   events up to this time may have been trimmed away
     c                                string   the lane's clock: the last time it gave out
     q                                zset     what expires: member = owner + id, score = when, in microseconds
     i <owner> <digest>               string   an idempotency key: what it created (expires by itself)
@@ -81,6 +82,9 @@ class Keys:
 
     def events(self, lane: int) -> bytes:
         return self._prefixes[lane] + b"e"
+
+    def trimmed(self, lane: int) -> bytes:
+        return self._prefixes[lane] + b"m"
 
     def clock(self, lane: int) -> bytes:
         return self._prefixes[lane] + b"c"

@@ -38,7 +38,7 @@ MAX_VIEW_STEPS = 100_000
 MAX_PATHS = 256
 MAX_PATH_LENGTH = 256
 MAX_PATH_DEPTH = 32
-MAX_TRANSFORMS = 64
+MAX_TRANSFORMS = 32
 MAX_TEMPLATE_LENGTH = 65_536
 MAX_TEMPLATE_DEPTH = 32
 MAX_COMPLAINTS = 20
@@ -254,6 +254,8 @@ def _transform(context: dict[str, Any], rule: dict[str, Any], allowance: _Allowa
 
 
 def _extract(context: dict[str, Any], path: str, allowance: _Allowance) -> Any:
+    if allowance.text == 0:
+        return TRUNCATED
     found = compile_path(path).search(context)
     values: list[Any] = []
     for value in found.values:

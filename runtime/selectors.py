@@ -241,4 +241,5 @@ def _complaint(detail: ErrorDetails) -> Complaint:
     if detail["type"] == "extra_forbidden":
         model = ContextMatch if len(detail["loc"]) > 1 else Selector
         return Complaint(where[1:], f"unknown field; the known ones are {', '.join(model.model_fields)}")
-    return Complaint(where[1:], detail["msg"])
+    # The fields are tuples so that a selector is immutable; who sent JSON knows them as lists.
+    return Complaint(where[1:], detail["msg"].replace("Tuple", "List").replace("tuple", "list"))

@@ -275,11 +275,12 @@ def test_a_forked_copy_of_the_owner_does_not_stop_the_server(tmp_path: Path) -> 
         if child == 0:
             sys.exit(0)
         os.waitpid(child, 0)
-        print(server.alive)
+        lock, way_in = server.data_dir / "lock", server.data_dir / "valkey.sock"
+        print(server.alive, way_in.exists(), lock.stat().st_size > 0)
         server.stop()
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True\n"
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True True True\n"
 
 
 # --- what it listens on and what it keeps ----------------------------------------------------------------
@@ -352,7 +353,8 @@ def test_a_log_that_has_grown_large_is_put_aside(tmp_path: Path, monkeypatch: py
         assert (tmp_path / "valkey.log.1").read_text().startswith("old")
 
 
-def test_the_default_directory_is_the_users_own() -> None:
+def test_the_default_directory_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     assert default_data_dir().name == "breadcrumbs"
     assert default_data_dir().is_relative_to(Path.home())
 

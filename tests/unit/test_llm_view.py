@@ -162,17 +162,13 @@ def test_a_literal_stands_as_it_is(literal: Any) -> None:
         ("$.name", "catalog"),
         ("name", "catalog"),
         ("$.tools[*].name", ["search", "random"]),
-        ("$.tools[0:1]", None),
         ("$.tools[*].user.id", 9),
         ("$.words", ["a", "b", "c"]),
         ("$.empty[*]", None),
     ],
 )
 def test_extract_gives_nothing_one_value_or_a_list(path: str, expected: Any) -> None:
-    if path == "$.tools[0:1]":
-        assert check_hints({"transform": {"out": rule("extract", path)}})
-    else:
-        assert view("extract", path) == expected
+    assert view("extract", path) == expected
 
 
 @pytest.mark.parametrize(
@@ -338,7 +334,7 @@ def test_a_key_called_context_is_reached_through_the_context() -> None:
             "llm_hints.transform.x.template",
             "a format rule has type and format",
         ),
-        ({"transform": {str(n): rule("literal", n) for n in range(65)}}, "llm_hints.transform", "at most 64"),
+        ({"transform": {str(n): rule("literal", n) for n in range(33)}}, "llm_hints.transform", "at most 32"),
     ],
 )
 def test_bad_hints_are_named_and_leave_the_context_alone(hints: Any, where: str, complaint: str) -> None:
@@ -393,7 +389,7 @@ def test_a_bad_format_is_refused(text: str, complaint: str) -> None:
         ("{{#each a}}{{else}}{{@index}}{{/each}}", "'@index' is not known here"),
         ("{{#each a}}{{@root}}{{/each}}", "'@root' is not known here"),
         ("{{#if a}}", "at character 1: {{#if}} is never closed"),
-        ("{{#each a}}{{#if b}}{{/each}}{{/if}}", "at character 20: {{/each}} closes no open block"),
+        ("{{#each a}}{{#if b}}{{/each}}{{/if}}", "at character 21: {{/each}} closes no open block"),
         ("{{/if}}", "{{/if}} closes no open block"),
         ("{{/}}", "{{/}} closes no open block"),
         ("{{else}}", "{{else}} belongs once into a block"),
@@ -509,10 +505,17 @@ def test_no_context_and_no_hints_raise_or_are_changed(context: dict[str, Any], h
     assert repr((context, hints)) == before
 
 
-@given(st.dictionaries(KEYS, JSON, max_size=4), st.lists(WRAPPED, max_size=4).map("".join))
+WORDLESS = st.recursive(
+    st.none() | st.booleans() | st.integers(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@given(st.dictionaries(KEYS, WORDLESS, max_size=4), st.lists(WRAPPED, max_size=4).map("".join))
 def test_well_formed_templates_are_accepted_and_never_show_python(context: dict[str, Any], text: str) -> None:
-    nothing = {key: value for key, value in context.items() if not isinstance(value, str)}
-    assert "None" not in view("template", text, nothing)
+    out = view("template", text, context)
+    assert not any(word in out for word in ("None", "True", "False", "_Mark", "'"))
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

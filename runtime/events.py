@@ -1,0 +1,140 @@
+"""Events: one per write, in a stream per lane, in the order of the lane's clock.
+
+An event says what happened to which breadcrumb, with enough to filter it (owner, schema, tags) without
+its body. A reader's `Position` is one time per lane: everything up to it has been seen. It is what an
+event stream gives out as `id:`, so that a reader can come back to any process and miss nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from uuid import UUID
+
+import orjson
+
+from breadcrumbs.runtime.breadcrumb import SESSION
+from breadcrumbs.runtime.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from breadcrumbs.runtime.connection import BlockingLink
+    from breadcrumbs.runtime.store import Store
+
+Operation = Literal["created", "updated", "deleted"]
+Position: TypeAlias = list[int]
+
+_OPERATIONS: dict[int, Operation] = {ord("c"): "created", ord("u"): "updated", ord("d"): "deleted"}
+_TIME_BYTES = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    operation: Operation
+    owner_id: UUID
+    id: UUID
+    version: int
+    schema_name: str | None
+    tags: list[str]
+    private_to: UUID | None
+    """The only agent (besides curators) who may know of it."""
+    lane: int
+    at: int
+    """Microseconds; unique and increasing in its lane."""
+
+    @property
+    def session_id(self) -> str | None:
+        return next((tag[len(SESSION) :] for tag in self.tags if tag.startswith(SESSION)), None)
+
+
+def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
+    version, _, note = payload[33:].partition(b" ")
+    schema_name, tags, *private_to = orjson.loads(note)
+    return Event(
+        _OPERATIONS[payload[0]],
+        UUID(bytes=payload[1:17]),
+        UUID(bytes=payload[17:33]),
+        int(version),
+        schema_name or None,
+        tags,
+        UUID(private_to[0]) if private_to else None,
+        lane,
+        int(stream_id.partition(b"-")[0]),
+    )
+
+
+class EventLog:
+    """Reads the streams of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lane_of = {store.keys.events(lane): lane for lane in range(store.lanes)}
+
+    async def end(self) -> Position:
+        """Where the newest events are now."""
+        return await self._times(self._store.keys.clock)
+
+    async def beginning(self) -> Position:
+        """Up to where events may have been trimmed away: who comes from before has missed some."""
+        return await self._times(self._store.keys.trimmed)
+
+    async def wait(
+        self, link: BlockingLink, position: Position, lanes: list[int], *, block_ms: int, count: int = 512
+    ) -> list[Event]:
+        """The next events of some lanes; waits for them."""
+        streams = [self._store.keys.events(lane) for lane in lanes]
+        after = [b"%d-0" % position[lane] for lane in lanes]
+        reply = await link.call((b"XREAD", b"COUNT", count, b"BLOCK", block_ms, b"STREAMS", *streams, *after))
+        events = [
+            decode_event(self._lane_of[stream], entry[0], entry[1][1])
+            for stream, entries in reply or ()
+            for entry in entries
+        ]
+        # Streams come one after the other; readers of several lanes want them in time.
+        events.sort(key=lambda event: event.at)
+        return events
+
+    async def between(self, after: Position, until: Position, *, count: int = 256) -> list[Event]:
+        """Some of the events after one position and up to another, at least one if there are any."""
+        keys = self._store.keys
+        lanes = [lane for lane in range(self._store.lanes) if after[lane] < until[lane]]
+        replies = await self._store.connection.call_all(
+            [
+                (
+                    lane,
+                    (b"XRANGE", keys.events(lane), b"(%d-0" % after[lane], b"%d-0" % until[lane], b"COUNT", count),
+                )
+                for lane in lanes
+            ]
+        )
+        events = [
+            decode_event(lane, entry[0], entry[1][1])
+            for lane, entries in zip(lanes, replies, strict=True)
+            for entry in entries
+        ]
+        events.sort(key=lambda event: event.at)
+        return events
+
+    async def _times(self, key: Any) -> Position:
+        replies = await self._store.connection.call_all(
+            [(lane, (b"GET", key(lane))) for lane in range(self._store.lanes)]
+        )
+        return [int(reply or 0) for reply in replies]
+
+
+def encode_position(position: Position) -> str:
+    raw = b"".join(at.to_bytes(_TIME_BYTES) for at in position)
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def decode_position(text: str, lanes: int) -> Position:
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raw = b""
+    if len(raw) != lanes * _TIME_BYTES:
+        raise InvalidInput(
+            "Last-Event-ID was not given out by this store: leave it out to start with what happens now",
+            where="Last-Event-ID",
+        )
+    return [int.from_bytes(raw[at : at + _TIME_BYTES]) for at in range(0, len(raw), _TIME_BYTES)]

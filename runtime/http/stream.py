@@ -1,0 +1,215 @@
+"""GET /events/stream: what happens on the blackboard, as server-sent events.
+
+Raw ASGI, because thousands of these are open at a time. A stream ends when its client goes, when the
+server stops, or when the client does not read: then its queue (see hub.py) is full or a write hangs, and
+the connection is cut, so that it can come back with `Last-Event-ID` and take what it missed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import orjson
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from breadcrumbs.runtime import clock
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id
+from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.events import Event, Position, decode_position
+from breadcrumbs.runtime.hub import EventHub, Subscription
+from breadcrumbs.runtime.http.auth import Authenticator
+from breadcrumbs.runtime.http.parameters import tag_list
+from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.registry import Registry
+from breadcrumbs.runtime.selectors import Selector, parse_selector
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Store
+
+ABORT = "breadcrumbs.abort"
+"""ASGI extension of our server: cut the connection now, without waiting for what is still to be sent."""
+
+KNOWN_PARAMETERS = frozenset(
+    (
+        "schema_name",
+        "tag",
+        "tags",
+        "any_tags",
+        "all_tags",
+        "session_id",
+        "filters",
+        "agent_id",
+        "selector_id",
+        "last_event_id",
+        "token",
+        "access_token",
+    )
+)
+
+_WRITE_TIMEOUT = 30.0
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+]
+
+
+class StreamFilter:
+    """What this token may see, and of that what this client asked for."""
+
+    __slots__ = ("_any_of", "_principal", "_selectors", "owner_id")
+
+    def __init__(self, principal: Principal, selectors: list[Selector], any_of: list[Selector]) -> None:
+        self.owner_id = principal.owner_id
+        self._principal = principal
+        self._selectors = selectors
+        self._any_of = any_of
+
+    def wants(self, event: Event) -> bool:
+        session = event.session_id
+        return (
+            self._principal.may_see_tags(event.tags, event.private_to)
+            and all(s.matches_meta(event.schema_name, event.tags, session) for s in self._selectors)
+            and (
+                not self._any_of
+                or any(s.matches_meta(event.schema_name, event.tags, session) for s in self._any_of)
+            )
+        )
+
+    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+        if crumb is None:
+            # Gone: whether a filter on its content would have matched cannot be known any more.
+            return not any(selector.needs_context for selector in (*self._selectors, *self._any_of))
+        return all(selector.matches(crumb) for selector in self._selectors if selector.needs_context) and (
+            not self._any_of or any(selector.matches(crumb) for selector in self._any_of)
+        )
+
+    def shows_context(self, crumb: Breadcrumb) -> bool:
+        return self._principal.may_read_context(crumb)
+
+
+class EventStream:
+    """The ASGI endpoint."""
+
+    def __init__(
+        self, store: Store, hub: EventHub, auth: Authenticator, registry: Registry, settings: Settings
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._auth = auth
+        self._registry = registry
+        self._ping = settings.ping_interval.total_seconds()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        principal = self._auth.authenticate(request, query_token=True)
+        principal.require("subscriber")
+        filter = await self._filter(principal, request.query_params)
+        position = self._position(request)
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+        subscription = Subscription(filter)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_until_disconnected, receive, tasks.cancel_scope.cancel)
+                tasks.start_soon(_until_dropped, subscription, tasks.cancel_scope.cancel)
+                await self._stream(subscription, position, send)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._hub.leave(subscription)
+        await _finish(scope, send, subscription)
+
+    async def _stream(self, subscription: Subscription, position: Position | None, send: Send) -> None:
+        await _write(send, b"retry: 2000\n: connected\n\n")
+        if position is None:
+            await self._hub.subscribe(subscription)
+        else:
+            if any(gone > seen for gone, seen in zip(await self._hub.log.beginning(), position, strict=True)):
+                await _write(
+                    send,
+                    b'event: gap\ndata: {"type":"gap","detail":"events between your Last-Event-ID and now are '
+                    b'no longer kept: list what you need again"}\n\n',
+                )
+            async for frame in self._hub.catch_up(subscription, position):
+                await _write(send, frame)
+        while not subscription.dropped:
+            frames = b""
+            with anyio.move_on_after(self._ping):
+                frames = await subscription.take()
+            await _write(send, frames or _ping())
+
+    async def _filter(self, principal: Principal, query: QueryParams) -> StreamFilter:
+        if unknown := set(query) - KNOWN_PARAMETERS:
+            raise InvalidInput(
+                f"there is no parameter {sorted(unknown)[0]!r} here; there are {', '.join(sorted(KNOWN_PARAMETERS))}",
+                where=sorted(unknown)[0],
+            )
+        asked: dict[str, Any] = {
+            "schema_name": query.get("schema_name"),
+            "session_id": check_session_id(query["session_id"]) if "session_id" in query else None,
+            "any_tags": tag_list(query, "any_tags"),
+            "all_tags": [*tag_list(query, "tag"), *tag_list(query, "tags"), *tag_list(query, "all_tags")],
+        }
+        selectors = [parse_selector(asked)]
+        if "filters" in query:
+            selectors.append(parse_selector(query["filters"]))
+        return StreamFilter(
+            principal,
+            [selector for selector in selectors if not selector.is_empty],
+            await self._saved(principal, query),
+        )
+
+    async def _saved(self, principal: Principal, query: QueryParams) -> list[Selector]:
+        """Saved selectors: those named, or all of an agent's; an agent without any gets everything."""
+        ids = [parse_id(text, what="selector_id") for text in query.getlist("selector_id")]
+        agent = parse_id(query["agent_id"], what="agent_id") if "agent_id" in query else None
+        found: list[Selector] = []
+        if ids:
+            found += [await self._registry.selector(principal.owner_id, id) for id in ids]
+        if agent is not None:
+            found += await self._registry.selectors_of(principal.owner_id, agent)
+        return found
+
+    def _position(self, request: Request) -> Position | None:
+        text = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
+        return decode_position(text, self._store.lanes) if text else None
+
+
+async def _write(send: Send, body: bytes) -> None:
+    """A write that hangs is a client that does not read."""
+    with anyio.fail_after(_WRITE_TIMEOUT):
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _until_disconnected(receive: Receive, cancel: Callable[[], None]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    cancel()
+
+
+async def _until_dropped(subscription: Subscription, cancel: Callable[[], None]) -> None:
+    await subscription.until_dropped()
+    cancel()
+
+
+async def _finish(scope: Scope, send: Send, subscription: Subscription) -> None:
+    abort = scope.get("extensions", {}).get(ABORT)
+    if subscription.overflowed and abort is not None:
+        abort()
+        return
+    with anyio.move_on_after(1):
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _ping() -> bytes:
+    return b"event: ping\ndata: %s\n\n" % orjson.dumps(
+        {"type": "ping", "ts": clock.to_text(time.time_ns() // 1000)}
+    )

@@ -1,0 +1,339 @@
+"""One reader for all the event-stream clients of a process.
+
+The hub reads each lane once, loads each body once, renders each event once, and hands the same bytes to
+every client that wants it. It reads only while somebody listens. A client that does not take its events
+fills its own queue and is dropped; it costs the others nothing.
+
+A client that comes back with a position is first brought up to date straight from the streams, at its
+own speed, and then joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+import orjson
+import structlog
+
+from breadcrumbs.runtime import clock, record
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.events import Event, EventLog, Position, encode_position
+from breadcrumbs.runtime.multiplexer import LinkLost, ReplyError
+from breadcrumbs.runtime.store import Store
+
+MOST_WAITING_BYTES = 1 << 20
+
+_BLOCK_MS = 5_000
+_log = structlog.get_logger("breadcrumbs.hub")
+
+
+class Filter(Protocol):
+    """What a client may see and wants to see."""
+
+    owner_id: UUID
+
+    def wants(self, event: Event) -> bool:
+        """Decides by the event alone; may say yes where only the body can tell."""
+        ...
+
+    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+        """The last word, with the body; None: it is gone."""
+        ...
+
+    def shows_context(self, crumb: Breadcrumb) -> bool: ...
+
+
+class Subscription:
+    """One client's queue of rendered events."""
+
+    __slots__ = ("_dropped", "_floor", "_frames", "_ready", "_waiting_bytes", "filter", "overflowed")
+
+    def __init__(self, filter: Filter) -> None:
+        self.filter = filter
+        self.overflowed = False
+        """Its client did not read."""
+        self._frames: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._ready = asyncio.Event()
+        self._dropped = asyncio.Event()
+        self._floor: Position | None = None
+
+    @property
+    def dropped(self) -> bool:
+        return self._dropped.is_set()
+
+    async def until_dropped(self) -> None:
+        await self._dropped.wait()
+
+    async def take(self) -> bytes:
+        """Everything that is waiting, in one piece; waits for the first."""
+        await self._ready.wait()
+        self._ready.clear()
+        frames = b"".join(self._frames)
+        self._frames.clear()
+        self._waiting_bytes = 0
+        return frames
+
+    def drop(self) -> None:
+        """End it: the hub closes, or its client does not keep up."""
+        self._frames.clear()
+        self._dropped.set()
+        self._ready.set()
+
+    def offer(self, frame: bytes) -> bool:
+        if self._waiting_bytes + len(frame) > MOST_WAITING_BYTES:
+            self.overflowed = True
+            self.drop()
+            return False
+        self._frames.append(frame)
+        self._waiting_bytes += len(frame)
+        self._ready.set()
+        return True
+
+
+class EventHub:
+    """Reads the event streams for all clients of this process."""
+
+    def __init__(self, store: Store, *, rcrt_events: bool = True) -> None:
+        self.store = store
+        self.log = EventLog(store)
+        self._rcrt_events = rcrt_events
+        self._clients: dict[UUID, set[Subscription]] = {}
+        self._position: Position = [0] * store.lanes
+        self._readers: list[asyncio.Task[None]] = []
+        self._starting = asyncio.Lock()
+        self._closed = False
+        self.dropped_clients = 0
+
+    @property
+    def clients(self) -> int:
+        return sum(len(clients) for clients in self._clients.values())
+
+    async def start(self) -> None:
+        """Nothing to do yet: reading begins with the first client."""
+
+    async def close(self) -> None:
+        """End every stream and stop reading."""
+        self.end_streams()
+        await self._stop_reading()
+
+    def end_streams(self) -> None:
+        """End every stream at once; for signal handlers."""
+        self._closed = True
+        for clients in self._clients.values():
+            for client in clients:
+                client.drop()
+
+    async def subscribe(self, subscription: Subscription) -> None:
+        """Join for what happens from now on."""
+        await self._start_reading()
+        self._join(subscription)
+
+    async def catch_up(self, subscription: Subscription, position: Position) -> AsyncIterator[bytes]:
+        """Give what happened since a position, then join; nothing is left out in between."""
+        position = list(position)
+        await self._start_reading()
+        while not self._closed:
+            until = list(self._position)
+            async for frame in self._replay(subscription.filter, position, until):
+                yield frame
+            # No await between this look and joining: what comes after it goes into the queue.
+            if all(seen >= now for seen, now in zip(position, self._position, strict=True)):
+                subscription._floor = None if position == self._position else position
+                break
+        self._join(subscription)
+
+    def leave(self, subscription: Subscription) -> None:
+        clients = self._clients.get(subscription.filter.owner_id)
+        if clients is not None:
+            clients.discard(subscription)
+            if not clients:
+                del self._clients[subscription.filter.owner_id]
+        if not self._clients:
+            for reader in self._readers:
+                reader.cancel()
+            self._readers.clear()
+
+    def _join(self, subscription: Subscription) -> None:
+        if self._closed:
+            subscription.drop()
+            return
+        self._clients.setdefault(subscription.filter.owner_id, set()).add(subscription)
+
+    async def _start_reading(self) -> None:
+        async with self._starting:
+            if self._readers or self._closed:
+                return
+            self._position = await self.log.end()
+            self._readers = [
+                asyncio.create_task(self._read(lanes)) for lanes in self.store.connection.reader_groups()
+            ]
+
+    async def _stop_reading(self) -> None:
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+    async def _read(self, lanes: list[int]) -> None:
+        wait = 0.1
+        while True:
+            link = await self.store.connection.blocking(lanes[0])
+            try:
+                while True:
+                    events = await self.log.wait(link, self._position, lanes, block_ms=_BLOCK_MS)
+                    await self._deliver(events)
+                    wait = 0.1
+            except (LinkLost, ReplyError, StoreError) as error:
+                # The position stays where it is, so nothing is missed, however long it takes.
+                _log.warning("event reader lost its server, trying again", error=str(error), wait=wait)
+            finally:
+                await link.close()
+            await asyncio.sleep(wait)
+            wait = min(2.0, wait * 2)
+
+    async def _deliver(self, events: list[Event]) -> None:
+        loaded: dict[int, Breadcrumb | None] = {}
+        while missing := [
+            number
+            for number, event in enumerate(events)
+            if number not in loaded and event.operation != "deleted" and self._wanted(event)
+        ]:
+            # A client may join while bodies are loaded, and want what nobody wanted before.
+            bodies = await load_versions(self.store, [events[number] for number in missing])
+            loaded.update(zip(missing, bodies, strict=True))
+        for number, event in enumerate(events):
+            self._position[event.lane] = event.at
+            clients = self._clients.get(event.owner_id)
+            if clients:
+                self._hand_out(event, loaded.get(number), clients)
+
+    def _wanted(self, event: Event) -> bool:
+        return any(client.filter.wants(event) for client in self._clients.get(event.owner_id, ()))
+
+    def _hand_out(self, event: Event, crumb: Breadcrumb | None, clients: set[Subscription]) -> None:
+        rendered = Rendering(event, crumb, self._rcrt_events)
+        id = ""
+        for client in list(clients):
+            filter = client.filter
+            if not filter.wants(event) or not filter.accepts(event, crumb):
+                continue
+            position = self._position
+            if client._floor is not None:
+                # This client has seen more than we had: do not repeat it, nor let its position fall back.
+                if event.at <= client._floor[event.lane]:
+                    continue
+                position = [max(pair) for pair in zip(client._floor, self._position, strict=True)]
+                client._floor = None if position == self._position else client._floor
+            if position is self._position or position == self._position:
+                id = id or encode_position(self._position)
+                frame = rendered.frame(id, with_context=crumb is not None and filter.shows_context(crumb))
+            else:
+                frame = rendered.frame(
+                    encode_position(position), with_context=crumb is not None and filter.shows_context(crumb)
+                )
+            if not client.offer(frame):
+                self.dropped_clients += 1
+                self.leave(client)
+
+    async def _replay(self, filter: Filter, position: Position, until: Position) -> AsyncIterator[bytes]:
+        """Rendered events up to `until`; moves `position` along."""
+        while events := await self.log.between(position, until):
+            mine = [event for event in events if event.owner_id == filter.owner_id and filter.wants(event)]
+            bodies = await load_versions(self.store, [event for event in mine if event.operation != "deleted"])
+            crumbs = iter(bodies)
+            wanted = {(event.lane, event.at) for event in mine}
+            for event in events:
+                position[event.lane] = event.at
+                if (event.lane, event.at) not in wanted:
+                    continue
+                crumb = None if event.operation == "deleted" else next(crumbs)
+                if filter.accepts(event, crumb):
+                    shown = crumb is not None and filter.shows_context(crumb)
+                    yield Rendering(event, crumb, self._rcrt_events).frame(
+                        encode_position(position), with_context=shown
+                    )
+        for lane, at in enumerate(until):
+            position[lane] = max(position[lane], at)
+
+
+@dataclass(slots=True)
+class Rendering:
+    """An event as its readers get it, rendered at most once per form."""
+
+    event: Event
+    crumb: Breadcrumb | None
+    rcrt_events: bool
+    _bare: bytes | None = None
+    _full: bytes | None = None
+
+    def frame(self, id: str, *, with_context: bool) -> bytes:
+        if with_context:
+            data = self._full = self._full or orjson.dumps(self.payload(with_context=True))
+        else:
+            data = self._bare = self._bare or orjson.dumps(self.payload(with_context=False))
+        return b"id: %s\ndata: %s\n\n" % (id.encode(), data)
+
+    def payload(self, *, with_context: bool) -> dict[str, object]:
+        event, crumb = self.event, self.crumb
+        # RCRT's clients wait for "breadcrumb.updated" also where something is new; `operation` says which.
+        kind = "updated" if self.rcrt_events and event.operation == "created" else event.operation
+        payload: dict[str, object] = {
+            "type": f"breadcrumb.{kind}",
+            "operation": event.operation,
+            "breadcrumb_id": str(event.id),
+            "owner_id": str(event.owner_id),
+            "version": event.version,
+            "tags": event.tags,
+            "updated_at": clock.to_text(crumb.updated if crumb else event.at),
+        }
+        if event.schema_name is not None:
+            payload["schema_name"] = event.schema_name
+        if event.session_id is not None:
+            payload["session_id"] = event.session_id
+        if crumb is not None:
+            payload["title"] = crumb.title
+            if with_context:
+                payload["context"] = crumb.context
+        return payload
+
+
+async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | None]:
+    """The version that each event speaks of, also where it has been overwritten; None: deleted or expired."""
+    keys = store.keys
+    bodies = await store.connection.call_all(
+        [(event.lane, (b"GET", keys.body(event.lane, event.owner_id, event.id.bytes))) for event in events]
+    )
+    found: list[Breadcrumb | None] = []
+    now = store.now()
+    for event, body in zip(events, bodies, strict=True):
+        crumb = None if body is None else record.decode(event.owner_id, event.id, body)
+        found.append(None if crumb is None or record.is_gone(crumb, now) else crumb)
+    old = [
+        number
+        for number, crumb in enumerate(found)
+        if crumb is not None and crumb.version != events[number].version
+    ]
+    older = await store.connection.call_all(
+        [
+            (
+                events[number].lane,
+                (
+                    b"HGET",
+                    keys.history(events[number].lane, events[number].owner_id, events[number].id.bytes),
+                    events[number].version,
+                ),
+            )
+            for number in old
+        ]
+    )
+    for number, body in zip(old, older, strict=True):
+        event = events[number]
+        found[number] = None if body is None else record.decode(event.owner_id, event.id, body)
+    return found

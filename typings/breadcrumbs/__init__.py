@@ -1,0 +1,1 @@
+../../breadcrumbs/__init__.py
