@@ -185,7 +185,11 @@ def content_of(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Content
         document["ttl_source"] = "explicit"
     elif default_ttl is not NEVER:
         document["ttl_source"] = "schema-default"
-    return Content(new.schema_name or "", session, tuple(tags), orjson.dumps(document), expiry)
+    try:
+        json = orjson.dumps(document)
+    except orjson.JSONEncodeError as error:
+        raise InvalidInput(f"this cannot be written as JSON: {error}", where="context") from None
+    return Content(new.schema_name or "", session, tuple(tags), json, expiry)
 
 
 def _under_session_rule(tags: list[str], context: dict[str, Any]) -> tuple[list[str], dict[str, Any], str | None]:
@@ -318,8 +322,8 @@ class Breadcrumb:
     def _keep_session(self, fields: dict[str, Any]) -> None:
         session = self.session_id
         stated = fields["context"].get("session_id")
-        for claimed in {session_of(fields["tags"]), stated} - {None}:
-            if claimed != session:
+        for claimed in (session_of(fields["tags"]), stated):
+            if claimed is not None and claimed != session:
                 raise SessionConflict(
                     f"a breadcrumb stays in its session ({session or 'none'}): post a new one in {claimed!r} instead",
                     where="tags",

@@ -10,16 +10,26 @@ import asyncio
 import ssl
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Protocol, TypeVar
+from itertools import count
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from breadcrumbs.runtime.errors import StartupError, StoreError, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.multiplexer import Address, Command, LinkLost, Multiplexer, ReplyError
 
-_UNAVAILABLE = frozenset(
-    "LOADING CLUSTERDOWN MASTERDOWN READONLY TRYAGAIN NOREPLICAS MISCONF BUSY NOAUTH WRONGPASS NOPERM".split()
-)
-_MOVED = frozenset(("MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN"))
+_UNAVAILABLE = frozenset((
+    "LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "NOREPLICAS", "MISCONF", "BUSY", "NOAUTH",
+    "WRONGPASS", "NOPERM",
+))  # fmt: skip
+_REFUSED = frozenset(("MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN"))
+"""What a node of a cluster says instead of carrying a command out."""
+
+_PATIENCE = 3.0
+"""For how many seconds a refused command is sent again; lanes on the move and elections take about that."""
+
+_PAUSE = 0.05
+
+_Node: TypeAlias = tuple[str, int]
 
 
 class Script:
@@ -28,6 +38,7 @@ class Script:
     def __init__(self, name: str) -> None:
         self.name = name
         self.source = files("breadcrumbs.runtime").joinpath(f"lua/{name}.lua").read_bytes()
+        self.read_only = self.source.startswith(b"#!lua flags=no-writes\n")
         # SHA-1 is how the server names scripts; nothing is protected by it.
         self.sha = sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
@@ -41,7 +52,9 @@ class Connection(Protocol):
         """Run commands (each with its lane) in one round trip per node; the first error is raised."""
         ...
 
-    async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any: ...
+    async def run(
+        self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]
+    ) -> Any: ...
 
     def reader_groups(self) -> list[list[int]]:
         """The lanes that one blocking read can cover together."""
@@ -67,7 +80,9 @@ def as_store_error(error: LinkLost | ReplyError) -> Exception:
     if isinstance(error, LinkLost):
         return StoreUnavailable(str(error))
     if error.code == "OOM":
-        return StoreFull("the Redis server has no memory left: raise its maxmemory, or delete old breadcrumbs")
+        return StoreFull(
+            "the Redis server has no memory left: raise its maxmemory, or delete old breadcrumbs"
+        )
     if error.code in _UNAVAILABLE:
         return StoreUnavailable(str(error))
     return StoreError(str(error))
@@ -89,9 +104,10 @@ class StandaloneConnection:
 
     async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
         try:
-            return _or_raise(await self._link.call_all([command for _, command in commands]))
-        except LinkLost as error:
+            replies = await self._link.call_all([command for _, command in commands])
+        except (LinkLost, ReplyError) as error:  # an error reply here is about the login
             raise as_store_error(error) from error
+        return _or_raise(replies)
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         try:
@@ -115,124 +131,220 @@ class StandaloneConnection:
 
 
 class ClusterConnection:
-    """A Redis Cluster: one link per node, redis-py for the map and for whatever is being moved."""
+    """A Redis Cluster: one link per node, and a map of which node serves which lane.
 
-    def __init__(self, cluster: Any, address: Address, slots: list[int]) -> None:
-        self._cluster = cluster
+    A command that a node refuses (it does not serve the slot any more, or not yet) was not carried out, and
+    is sent again where it belongs. A link that broke is left to the caller, who alone knows whether the
+    command may run twice; the map is read again, so that the next try finds whoever took over.
+    """
+
+    def __init__(self, address: Address, slots: list[int]) -> None:
         self._address = address
         self._slots = slots
-        self._links: dict[tuple[str, int], Multiplexer] = {}
+        self._links: dict[_Node, Multiplexer] = {}
+        self._map: dict[int, _Node] = {}
+        self._nodes: set[_Node] = {(address.host, address.port)}
+        self._reading: asyncio.Task[None] | None = None
+        self._closed = False
 
     @classmethod
     async def open(cls, url: str, prefixes: list[bytes]) -> ClusterConnection:
-        from redis.asyncio.cluster import RedisCluster
         from redis.crc import key_slot
 
-        plain = url.replace("+cluster://", "://", 1)
-        cluster = RedisCluster.from_url(plain, protocol=2)
+        connection = cls(
+            parse_address(url.replace("+cluster://", "://", 1)), [key_slot(prefix) for prefix in prefixes]
+        )
         try:
-            await cluster.initialize()
-        except Exception as error:
-            await cluster.aclose()
-            raise StoreUnavailable(f"cannot reach the cluster at {_without_password(url)}: {error}") from error
-        return cls(cluster, parse_address(plain), [key_slot(prefix) for prefix in prefixes])
+            await connection._read_map()
+        except StoreUnavailable as error:
+            await connection.close()
+            raise StoreUnavailable(
+                f"cannot reach the cluster at {_without_password(url)}: {error}"
+            ) from error
+        return connection
 
-    def _link(self, lane: int) -> Multiplexer:
-        node = self._cluster.nodes_manager.get_node_from_slot(self._slots[lane])
-        place = (node.host, node.port)
-        link = self._links.get(place)
+    # The map
+
+    async def _read_map(self) -> None:
+        """Ask the nodes we know who serves what; once for everybody who wants to know at the same time."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._ask_for_map())
+            self._reading.add_done_callback(self._map_read)
+        await asyncio.shield(self._reading)
+
+    def _map_read(self, reading: asyncio.Task[None]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # nobody may be waiting for it any more
+
+    async def _ask_for_map(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        last: Exception | None = None
+        # Nodes without a link are asked last: one that broke may well be the reason for asking.
+        for node in sorted(self._nodes, key=lambda node: not self._link(node).connected):
+            try:
+                ranges = await self._link(node).call((b"CLUSTER", b"SLOTS"))
+            except (LinkLost, ReplyError) as error:
+                last = error
+                continue
+            served = {
+                slot: (primary[0].decode() or node[0], primary[1])
+                for first, end, primary, *_ in ranges
+                for slot in self._slots
+                if first <= slot <= end
+            }
+            self._map |= served
+            if len(served) == len(set(self._slots)):
+                members = {
+                    (host.decode() or node[0], port) for _, _, *nodes in ranges for host, port, *_ in nodes
+                }
+                self._nodes = members | {(self._address.host, self._address.port)}
+                return
+            last = ReplyError("CLUSTERDOWN not all slots are served")
+        raise StoreUnavailable(f"no node of the cluster has a complete map: {last}") from last
+
+    def _link(self, node: _Node) -> Multiplexer:
+        link = self._links.get(node)
         if link is None:
-            link = self._links[place] = Multiplexer(self._address_of(node))
+            if self._closed:
+                raise LinkLost("the store is closed")
+            known = self._address
+            address = Address(node[0], node[1], "", known.username, known.password, 0, known.tls)
+            link = self._links[node] = Multiplexer(address)
         return link
 
-    def _address_of(self, node: Any) -> Address:
-        known = self._address
-        return Address(node.host, node.port, "", known.username, known.password, 0, known.tls)
+    # Commands
 
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
         try:
-            return await self._link(lane).call(command)
+            return await self._send(lane, command)
         except ReplyError as error:
-            if error.code not in _MOVED:
-                raise as_store_error(error) from error
-        except LinkLost:
-            pass
-        except Exception as error:  # redis-py: a slot nobody serves
-            raise StoreUnavailable(str(error)) from error
-        return await self._follow(command)
+            raise as_store_error(error) from error
 
     async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
-        by_link: dict[Multiplexer, list[int]] = {}
+        by_node: dict[_Node, list[int]] = {}
         for place, (lane, _) in enumerate(commands):
-            by_link.setdefault(self._link(lane), []).append(place)
+            by_node.setdefault(self._map[self._slots[lane]], []).append(place)
         replies: list[Any] = [None] * len(commands)
 
-        async def ask(link: Multiplexer, places: list[int]) -> None:
-            try:
-                answers = await link.call_all([commands[place][1] for place in places])
-            except LinkLost as error:
-                answers = [error] * len(places)
+        async def ask(node: _Node, places: list[int]) -> None:
+            answers = await self._unless_lost(node, [commands[place][1] for place in places])
             for place, answer in zip(places, answers, strict=True):
-                moved = isinstance(answer, LinkLost) or (isinstance(answer, ReplyError) and answer.code in _MOVED)
-                replies[place] = await self._follow(commands[place][1]) if moved else answer
+                if isinstance(answer, ReplyError) and answer.code in _REFUSED:
+                    answer = await self.call(commands[place][0], *commands[place][1])
+                replies[place] = answer
 
-        async with asyncio.TaskGroup() as group:
-            for link, places in by_link.items():
-                group.create_task(ask(link, places))
+        done = await asyncio.gather(*(ask(*group) for group in by_node.items()), return_exceptions=True)
+        for failure in done:
+            if isinstance(failure, ReplyError):  # about the login
+                raise as_store_error(failure) from failure
+            if failure is not None:
+                raise failure
         return _or_raise(replies)
 
-    async def _follow(self, command: Command) -> Any:
-        """The slow way: redis-py follows redirections, waits for a failover and learns the new map."""
-        from redis.exceptions import RedisError, ResponseError
-
-        try:
-            return await self._cluster.execute_command(*command)
-        except ResponseError as error:
-            raise as_store_error(ReplyError(f"{getattr(error, 'status_code', '') or ''}{error}")) from error
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"the cluster does not answer: {error}") from error
-
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
+        retry_split = script.read_only
         try:
-            return await self._link(lane).call((b"EVALSHA", script.sha, len(keys), *keys, *args))
+            try:
+                return await self._send(
+                    lane, (b"EVALSHA", script.sha, len(keys), *keys, *args), retry_split=retry_split
+                )
+            except ReplyError as error:
+                if error.code != "NOSCRIPT":
+                    raise
+            return await self._send(
+                lane, (b"EVAL", script.source, len(keys), *keys, *args), retry_split=retry_split
+            )
         except ReplyError as error:
-            if error.code != "NOSCRIPT" and error.code not in _MOVED:
-                raise as_store_error(error) from error
-        except LinkLost:
-            pass
-        return await self.call(lane, b"EVAL", script.source, len(keys), *keys, *args)
+            raise as_store_error(error) from error
+
+    async def _send(self, lane: int, command: Command, *, retry_split: bool = False) -> Any:
+        """Send a command to whoever serves its lane, following redirections for as long as is bearable."""
+        slot = self._slots[lane]
+        node, asking = self._map[slot], False
+        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        for redirections in count():
+            # Asking is good for the one command that follows it on the same link.
+            commands = [(b"ASKING",), command] if asking else [command]
+            reply = (await self._unless_lost(node, commands))[-1]
+            if not isinstance(reply, ReplyError):
+                return reply
+            # A script that reads keys it could not name may find that some went ahead to another node.
+            split = retry_split and "non local key" in str(reply)
+            if reply.code not in _REFUSED and not split:
+                raise reply
+            if asyncio.get_running_loop().time() > deadline:
+                raise StoreUnavailable(str(reply)) from reply
+            if reply.code in ("MOVED", "ASK"):
+                asking = reply.code == "ASK"
+                moved, node = _redirection(str(reply), node)
+                if not asking and moved == slot:
+                    self._map[slot] = node
+                if redirections > 1:  # they do not agree yet
+                    await asyncio.sleep(_PAUSE)
+                continue
+            await asyncio.sleep(_PAUSE)
+            if reply.code != "TRYAGAIN" and not split:
+                try:
+                    await self._read_map()
+                except StoreUnavailable:
+                    pass  # an election takes its time
+            node, asking = self._map[slot], False
+        raise AssertionError("unreachable")
+
+    async def _unless_lost(self, node: _Node, commands: list[Command]) -> list[Any]:
+        try:
+            return await self._link(node).call_all(commands)
+        except LinkLost as error:
+            try:
+                await self._read_map()
+            except StoreUnavailable:
+                pass  # what broke first says more
+            raise as_store_error(error) from error
 
     def reader_groups(self) -> list[list[int]]:
         return [[lane] for lane in range(len(self._slots))]
 
     async def blocking(self, lane: int) -> BlockingLink:
-        node = self._cluster.nodes_manager.get_node_from_slot(self._slots[lane])
-        return _ClusterBlockingLink(Multiplexer(self._address_of(node), reply_timeout=None), self._cluster)
+        return _ClusterBlockingLink(self, self._link(self._map[self._slots[lane]]).address)
 
     async def close(self) -> None:
+        self._closed = True
         for link in self._links.values():
             await link.close()
-        await self._cluster.aclose()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
 
 
 class _ClusterBlockingLink:
     """A reader's link; when its lane has moved away it says so as a lost link, and the reader comes again."""
 
-    def __init__(self, link: Multiplexer, cluster: Any) -> None:
-        self._link = link
+    def __init__(self, cluster: ClusterConnection, address: Address) -> None:
         self._cluster = cluster
+        self._link = Multiplexer(address, reply_timeout=None)
 
     async def call(self, command: Command) -> Any:
         try:
             return await self._link.call(command)
-        except ReplyError as error:
-            if error.code not in _MOVED:
+        except (LinkLost, ReplyError) as error:
+            if isinstance(error, ReplyError) and error.code not in _REFUSED:
                 raise
-            await self._cluster.nodes_manager.initialize()
-            raise LinkLost("the lane has moved to another node") from error
+            try:
+                await self._cluster._read_map()
+            except StoreUnavailable:
+                pass  # the reader comes again anyway
+            raise LinkLost(f"the lane is not served here any more: {error}") from error
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _redirection(reply: str, asked: _Node) -> tuple[int, _Node]:
+    """Read `MOVED 3999 127.0.0.1:6381` or `ASK …`; without a host it is the host that said so."""
+    _, slot, place = reply.split(" ")[:3]
+    host, _, port = place.rpartition(":")
+    return int(slot), (host or asked[0], int(port))
 
 
 def _or_raise(replies: list[_T]) -> list[_T]:
@@ -263,11 +375,11 @@ def parse_address(url: str) -> Address:
             tls.load_cert_chain(certificate, _text(options.get("ssl_keyfile")))
     return Address(
         host=_text(options.get("host")) or "127.0.0.1",
-        port=int(options.get("port") or 6379),
+        port=int(_text(options.get("port")) or 6379),
         path=_text(options.get("path")) or "",
         username=_text(options.get("username")),
         password=_text(options.get("password")),
-        database=int(options.get("db") or 0),
+        database=int(_text(options.get("db")) or 0),
         tls=tls,
     )
 

@@ -21,15 +21,15 @@ _LONG_NUMBER = re.compile(rb"\d{19}")
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 
 
-def parse_json(raw: bytes) -> Any:
+def parse_json(raw: bytes, *, levels: int = MAX_DEPTH) -> Any:
     """Parse untrusted JSON, or say in one sentence what is wrong with it."""
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the body is not valid JSON: {error}", where="body") from None
     # A document cannot nest deeper than it has opening brackets: most need no walk.
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and depth(document) > MAX_DEPTH:
-        raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels: flatten it", where="body")
+    if raw.count(b"{") + raw.count(b"[") > levels and depth(document) > levels:
+        raise InvalidInput(f"the JSON nests deeper than {levels} levels: flatten it", where="body")
     if _LONG_NUMBER.search(raw):
         _refuse_long_integers(raw)
     return document

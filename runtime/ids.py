@@ -55,3 +55,16 @@ def parse_id(text: str, *, what: str = "id") -> UUID:
             f"{what} must be a UUID such as 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b", where=what
         )
     return parsed
+
+
+def derived_id(lane: int, *parts: str) -> UUID:
+    """The same id for the same parts: what a turn produces is found, not written again, when it is run again.
+
+    A UUID of version 8, with the lane where a version 7 has it.
+    """
+    hasher = blake2b(digest_size=14)
+    for part in parts:
+        raw = part.encode()
+        hasher.update(len(raw).to_bytes(4) + raw)
+    bits = int.from_bytes(hasher.digest())
+    return UUID(int=(bits >> 64) << 80 | 8 << 76 | lane << 64 | _VARIANT | bits & (1 << 62) - 1)

@@ -23,6 +23,16 @@ Per lane, the rest
     c                                string   the lane's clock: the last time it gave out
     q                                zset     what expires: member = owner + id, score = when, in microseconds
     i <owner> <digest>               string   an idempotency key: what it created (expires by itself)
+Per lane and kind of worker (context builders, agent runners)
+    l <kind>                         string   who has the lane: fence number and worker; expires by itself
+    f <kind>                         string   the last fence number
+    o <kind>                         string   low-water mark: every event up to it is done
+    k <kind>                         zset     events above the mark that are done already
+    r <kind>                         hash     event -> how often it was begun
+    D <kind>                         hash     event -> dead letter (JSON)
+Lane 0 only: workers
+    K                                set      kinds of workers; events are kept until each has seen them
+    W <kind>                         zset     living workers; score = when they count as dead
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
     S <owner>                        hash     saved selectors: id -> JSON
@@ -35,7 +45,15 @@ Once per store
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Final
 from uuid import UUID
+
+# The kinds that a survey of the whole store asks for by name.
+BODY: Final = b"b"
+SCHEMAS: Final = b"d"
+UPDATED: Final = b"u"
+INDEXES: Final = frozenset((b"x", b"s", b"t"))
+"""Every one of these has its owner first, and its members are ids."""
 
 
 class Keys:
@@ -44,7 +62,13 @@ class Keys:
     def __init__(self, namespace: str, lanes: int) -> None:
         self.lanes = lanes
         self.meta = f"{namespace}:meta".encode()
+        self._deltas = f"{namespace}:deltas".encode()
         self._prefixes = [b"%s:{L%02d}" % (namespace.encode(), lane) for lane in range(lanes)]
+        self._lane_of = {prefix: lane for lane, prefix in enumerate(self._prefixes)}
+
+    def deltas(self) -> bytes:
+        """A Pub/Sub channel, not a key: what may get lost."""
+        return self._deltas
 
     def prefix(self, lane: int) -> bytes:
         return self._prefixes[lane]
@@ -98,6 +122,30 @@ class Keys:
         digest = blake2b(len(name).to_bytes(2) + name + key.encode(), digest_size=16).digest()
         return b"%si%s%s" % (self._prefixes[lane], owner.bytes, digest)
 
+    def lease(self, lane: int, kind: str) -> bytes:
+        return b"%sl%s" % (self._prefixes[lane], kind.encode())
+
+    def fence(self, lane: int, kind: str) -> bytes:
+        return b"%sf%s" % (self._prefixes[lane], kind.encode())
+
+    def low(self, lane: int, kind: str) -> bytes:
+        return b"%so%s" % (self._prefixes[lane], kind.encode())
+
+    def done(self, lane: int, kind: str) -> bytes:
+        return b"%sk%s" % (self._prefixes[lane], kind.encode())
+
+    def attempts(self, lane: int, kind: str) -> bytes:
+        return b"%sr%s" % (self._prefixes[lane], kind.encode())
+
+    def dead_letters(self, lane: int, kind: str) -> bytes:
+        return b"%sD%s" % (self._prefixes[lane], kind.encode())
+
+    def worker_kinds(self) -> bytes:
+        return self._prefixes[0] + b"K"
+
+    def workers(self, kind: str) -> bytes:
+        return b"%sW%s" % (self._prefixes[0], kind.encode())
+
     def agents(self, owner: UUID) -> bytes:
         return b"%sA%s" % (self._prefixes[0], owner.bytes)
 
@@ -109,3 +157,9 @@ class Keys:
 
     def hygiene(self) -> bytes:
         return self._prefixes[0] + b"H"
+
+    def parse(self, key: bytes) -> tuple[int, bytes, bytes] | None:
+        """Lane, kind and name of a key; None: not a lane's key of this store."""
+        prefix, brace, rest = key.partition(b"}")
+        lane = self._lane_of.get(prefix + brace)
+        return None if lane is None or not rest else (lane, rest[:1], rest[1:])

@@ -3,7 +3,7 @@
 redis-py takes a connection out of a pool for each command and waits for its reply before it sends the
 next. Here every command that is issued in one turn of the event loop leaves in one write, and replies
 are handed out in the order in which the commands went. An idle link sends at once; a busy one batches by
-itself, without a timer. redis-py still reads the URLs and knows the cluster.
+itself, without a timer. redis-py still reads the URLs.
 
 Nothing is retried here: a link that breaks fails everything that was under way with `LinkLost`, because
 only the caller knows whether a command may run twice.
@@ -56,12 +56,19 @@ class Address:
 class Multiplexer:
     """A connection that opens itself on first use, and again after it broke."""
 
-    def __init__(self, address: Address, *, reply_timeout: float | None = 10.0) -> None:
+    def __init__(
+        self, address: Address, *, reply_timeout: float | None = 10.0, connect_timeout: float = 5.0
+    ) -> None:
         self.address = address
         self._reply_timeout = reply_timeout
+        self._connect_timeout = connect_timeout
         self._wire: _Wire | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[_Wire] | None = None
         self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return self._wire is not None and not self._wire.lost
 
     async def call(self, command: Command) -> Any:
         """Send one command and wait for its reply; an error reply is raised as `ReplyError`."""
@@ -96,24 +103,38 @@ class Multiplexer:
 
     async def close(self) -> None:
         self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         if self._wire is not None:
             self._wire.close()
             self._wire = None
 
     async def _open(self) -> _Wire:
-        async with self._opening:
-            if self._closed:
-                raise LinkLost("the store is closed")
-            if self._wire is not None and not self._wire.lost:
-                return self._wire
-            try:
-                async with asyncio.timeout(5):
-                    wire = await self._connect()
-                    await self._introduce(wire)
-            except (OSError, TimeoutError) as error:
-                raise LinkLost(f"cannot reach {self.address}: {error or type(error).__name__}") from error
-            self._wire = wire
-            return wire
+        """Connect, once for everybody who is waiting: what fails for one has failed for all of them."""
+        if self._closed:
+            raise LinkLost("the store is closed")
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._dial())
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    def _opened(self, opening: asyncio.Task[_Wire]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # nobody may be waiting for it any more
+
+    async def _dial(self) -> _Wire:
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                wire = await self._connect()
+                await self._introduce(wire)
+        except (OSError, TimeoutError) as error:
+            raise LinkLost(f"cannot reach {self.address}: {error or type(error).__name__}") from error
+        except asyncio.CancelledError:  # by `close`: those who wait were not cancelled
+            raise LinkLost("the store is closed") from None
+        self._wire = wire
+        return wire
 
     async def _connect(self) -> _Wire:
         loop = asyncio.get_running_loop()
@@ -135,11 +156,14 @@ class Multiplexer:
             greetings.append(("AUTH", *name, self.address.password))
         if self.address.database:
             greetings.append(("SELECT", self.address.database))
-        for greeting in greetings:
-            reply = await wire.send(greeting)
-            if isinstance(reply, ReplyError):
-                wire.close()
-                raise reply
+        try:
+            for greeting in greetings:
+                reply = await wire.send(greeting)
+                if isinstance(reply, ReplyError):
+                    raise reply
+        except BaseException:
+            wire.close()
+            raise
 
 
 class _Wire(asyncio.Protocol):
@@ -172,7 +196,7 @@ class _Wire(asyncio.Protocol):
             return reply
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        self._unsent.append(hiredis.pack_command(command))
+        self._unsent.append(hiredis.pack_command(cast(Any, command)))  # typed there as a tuple of one
         self._waiting.append(reply)
         if self._watchdog is None and self._reply_timeout is not None:
             self._watch()

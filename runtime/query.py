@@ -107,7 +107,6 @@ class Index:
 
     lane: int
     key: bytes
-    of_updates: bool = False
 
 
 RangeReader = Callable[[list[tuple[Index, int, int, int]]], Awaitable[list[list[Place]]]]
@@ -158,16 +157,15 @@ class Merge:
         return taken
 
     async def _refill(self) -> None:
-        empty = [source for source in self._sources if not source.pending and not source.exhausted]
-        if not empty:
-            return
         edge = (1 << 60) if self._descending else 0
-        asked = [
-            (source.index, edge if source.score is None else source.score, source.passed, self._piece)
-            for source in empty
-        ]
-        for source, places in zip(empty, await self._read(asked), strict=True):
-            source.accept(places, self._piece, self._start, self._descending)
+        # More than once where a whole piece lies before the start, among breadcrumbs of the same microsecond.
+        while empty := [source for source in self._sources if not source.pending and not source.exhausted]:
+            asked = [
+                (source.index, edge if source.score is None else source.score, source.passed, self._piece)
+                for source in empty
+            ]
+            for source, places in zip(empty, await self._read(asked), strict=True):
+                source.accept(places, self._piece, self._start, self._descending)
 
 
 class _Source:
@@ -208,7 +206,7 @@ def _ordered(id: bytes, descending: bool) -> int:
 
 def sign_cursor(secret: bytes, owner: UUID, query: Query, place: Place) -> str:
     payload = place.score.to_bytes(8) + place.id
-    return base64.urlsafe_b64encode(payload + _seal(secret, owner, query, payload)).decode().rstrip("=")
+    return _spell(payload + _seal(secret, owner, query, payload))
 
 
 def open_cursor(secret: bytes, owner: UUID, query: Query) -> Place | None:
@@ -219,13 +217,18 @@ def open_cursor(secret: bytes, owner: UUID, query: Query) -> Place | None:
     except ValueError:
         raw = b""
     payload, seal = raw[:24], raw[24:]
-    if len(raw) != 40 or not hmac.compare_digest(seal, _seal(secret, owner, query, payload)):
+    # Base64 has several spellings of the same bytes: ours is the only one that is unchanged.
+    if _spell(raw) != query.cursor or not hmac.compare_digest(seal, _seal(secret, owner, query, payload)):
         raise InvalidCursor(
             "this cursor was not given for this query: take it unchanged from the last answer, "
             "and keep the filters the same",
             where="cursor",
         )
     return Place(int.from_bytes(payload[:8]), payload[8:])
+
+
+def _spell(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def _seal(secret: bytes, owner: UUID, query: Query, payload: bytes) -> bytes:

@@ -137,7 +137,8 @@ def load_settings(*, config: Path | None = None, **flags: Any) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None}
     path = config or (Path(named) if (named := os.environ.get("CRUMB_CONFIG")) else None)
     from_file = _read_file(path) if path else _read_file(Path("crumb.toml"), optional=True)
-    in_environment = {name for name in Settings.model_fields if f"CRUMB_{name.upper()}" in os.environ}
+    spelt = {name.upper() for name in os.environ}  # as pydantic reads it: in any case
+    in_environment = {name for name in Settings.model_fields if f"CRUMB_{name.upper()}" in spelt}
     try:
         settings = Settings(**{k: v for k, v in from_file.items() if k not in in_environment} | given)
     except ValidationError as error:

@@ -123,10 +123,11 @@ class Store:
         connection = await _connect(url, namespace, wanted)
         try:
             keys = Keys(namespace, wanted)
-            for field, value in (("lanes", wanted), ("format", FORMAT), ("secret", secrets.token_hex(32))):
-                await connection.call(0, b"HSETNX", keys.meta, field, value)
-            pairs = await connection.call(0, b"HGETALL", keys.meta)
-            meta = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            meta = await _read_meta(connection, keys)
+            if len(meta) < 3:  # a server that is full cannot be written to, but its store can be opened
+                for field, value in (("lanes", wanted), ("format", FORMAT), ("secret", secrets.token_hex(32))):
+                    await connection.call(0, b"HSETNX", keys.meta, field, value)
+                meta = await _read_meta(connection, keys)
             if meta[b"format"].decode() != FORMAT:
                 raise StartupError(
                     f"this store has format {meta[b'format'].decode()}, this version of Breadcrumbs writes {FORMAT}"
@@ -214,7 +215,9 @@ class Store:
         )
         match int(reply[0]):
             case 1:
-                return Written(UUID(bytes=reply[4]), int(reply[1]), int(reply[2]), int(reply[3]), replayed=True)
+                first = UUID(bytes=reply[4])
+                # Our own id: a first try of this very call, whose answer was lost on the way.
+                return Written(first, int(reply[1]), int(reply[2]), int(reply[3]), replayed=first != id)
             case 2:
                 raise IdempotencyMismatch(
                     "this Idempotency-Key was used before with another body: use a new key for a new breadcrumb"
@@ -242,16 +245,22 @@ class Store:
         touches_ttl = bool(change.model_fields_set & {"ttl", "ttl_type", "ttl_config"})
         for _ in range(200):
             lane, base = await self._find(owner, id)
-            if tried == (base.version - 1, base.json) and base.updated_by == by:
-                return Written(id, base.version, base.created, base.updated)  # written, only the answer was lost
+            if tried is not None and (landed := await self._landed(lane, base, tried, by)) is not None:
+                return Written(id, landed.version, landed.created, landed.updated)  # only the answer was lost
             if allowed is not None and not allowed(base):
                 raise NotFound("no such breadcrumb")
             if expected_version is not None and base.version != expected_version:
                 raise VersionMismatch(base.version, expected_version)
             after = base.changed_by(change, merge_context=merge_context)
-            content = content_of(after, default_ttl=self._default_ttl(after.schema_name))
+            limit_changes = touches_ttl or (
+                # A default goes with its schema; a limit of its own stays.
+                after.schema_name != base.schema_name
+                and base.document.keys().isdisjoint(("ttl", "ttl_type", "ttl_config"))
+            )
+            default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
+            content = content_of(after, default_ttl=default)
             try:
-                reply = await self._run_update(lane, owner, base, content, after.visibility, by, touches_ttl)
+                reply = await self._run_update(lane, owner, base, content, after.visibility, by, limit_changes)
             except StoreUnavailable:
                 if tried is not None:
                     raise
@@ -264,6 +273,16 @@ class Store:
                     raise NotFound("no such breadcrumb")
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
 
+    async def _landed(
+        self, lane: int, base: Breadcrumb, tried: tuple[int, bytes], by: UUID | None
+    ) -> Breadcrumb | None:
+        """The version that a try without an answer has written, if it has; others may have written since."""
+        made_from, json = tried
+        if base.version <= made_from:
+            return None
+        written = base if base.version == made_from + 1 else await self._older(lane, base, made_from + 1)
+        return written if written is not None and (written.json, written.updated_by) == (json, by) else None
+
     async def _run_update(
         self,
         lane: int,
@@ -272,7 +291,7 @@ class Store:
         content: Content,
         visibility: str | None,
         by: UUID | None,
-        touches_ttl: bool,
+        limit_changes: bool,
     ) -> list[Any]:
         keys = self.keys
         old = self._indexes_of(lane, base)
@@ -297,7 +316,7 @@ class Store:
                 base.id.bytes,
                 owner.bytes,
                 record.rest(content, base.created_by, by),
-                content.expiry.at if touches_ttl else "keep",
+                content.expiry.at if limit_changes else "keep",
                 content.expiry.after,
                 _max_reads(content.expiry),
                 base.version,
@@ -368,6 +387,8 @@ class Store:
     async def restore(self, crumb: Breadcrumb, history: list[Breadcrumb]) -> None:
         """Write a breadcrumb that existed before, with its id, version, times and history."""
         owner, keys = crumb.owner_id, self.keys
+        if (await self._look_up(owner, crumb.id))[1] is not None:
+            raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         lane = self._lane_of(owner, crumb.session_id, None, id=crumb.id)
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
@@ -395,7 +416,7 @@ class Store:
                 crumb.version,
                 crumb.created,
                 crumb.updated,
-                crumb.expires,
+                crumb.expires if crumb.max_reads >= 0 else 0,
                 crumb.schema_name or "",
                 record.event_note(
                     crumb.schema_name or "", crumb.tags, _private_to(crumb.visibility, crumb.created_by)
@@ -428,17 +449,24 @@ class Store:
         lane, crumb = await self._find(owner, id)
         if crumb.version == version:
             return crumb
-        body = await self.connection.call(lane, b"HGET", self.keys.history(lane, owner, id.bytes), version)
-        if body is None:
+        older = await self._older(lane, crumb, version)
+        if older is None:
             raise NotFound(f"breadcrumb {id} has no version {version}")
-        return record.decode(owner, id, body)
+        return older
+
+    async def _older(self, lane: int, crumb: Breadcrumb, version: int) -> Breadcrumb | None:
+        history = self.keys.history(lane, crumb.owner_id, crumb.id.bytes)
+        body = await self.connection.call(lane, b"HGET", history, version)
+        return None if body is None else record.decode(crumb.owner_id, crumb.id, body)
 
     async def history(self, owner: UUID, id: UUID) -> list[Breadcrumb]:
         """All versions, the newest first."""
         lane, crumb = await self._find(owner, id)
         bodies = await self.connection.call(lane, b"HVALS", self.keys.history(lane, owner, id.bytes))
-        older = [record.decode(owner, id, body) for body in bodies]
-        return sorted([crumb, *older], key=lambda version: version.version, reverse=True)
+        older = (record.decode(owner, id, body) for body in bodies)
+        # What was the newest a moment ago may have become history since.
+        versions = {version.version: version for version in (crumb, *older)}
+        return [versions[number] for number in sorted(versions, reverse=True)]
 
     async def list(self, owner: UUID, query: Query) -> Page:
         """One page; `next_cursor` is there exactly as long as there is more."""
@@ -447,6 +475,8 @@ class Store:
         indexes = await self._plan(owner, query)
         wanted = query.offset + query.limit
         found: list[tuple[Place, Breadcrumb]] = []
+        shown: set[bytes] = set()
+        began = self.now()
         scanned, place, more = 0, start, bool(indexes)
         spread = 1 if len(indexes) <= 1 else 2
         merge = Merge(
@@ -462,11 +492,14 @@ class Store:
             more = len(taken) == batch
             scanned += len(taken)
             bodies = await self._bodies(owner, [(index.lane, at.id) for at, index in taken])
-            for (at, index), crumb in zip(taken, bodies, strict=True):
+            for (at, _), crumb in zip(taken, bodies, strict=True):
                 place = at
-                # In the order of updates a breadcrumb stands where it was last written: in `u` if it was updated.
-                misplaced = query.by_update and index.of_updates != (crumb is not None and crumb.version > 1)
-                if crumb is not None and not misplaced and query.accepts(crumb):
+                if crumb is None or at.id in shown or not query.accepts(crumb):
+                    continue
+                # In the order of updates a breadcrumb stands where it was last written, and what is written
+                # while we read still stands where we saw it.
+                if not query.by_update or at.score == crumb.updated or crumb.updated >= began:
+                    shown.add(at.id)
                     found.append((at, crumb))
                     if len(found) > wanted:
                         break
@@ -480,6 +513,8 @@ class Store:
         self, owner: UUID, session_id: str, schema_name: str, limit: int = 10
     ) -> list[Breadcrumb]:
         """The last breadcrumbs of a schema in a session, the newest first, in one round trip."""
+        query = Query(session_id=session_id, schema_name=schema_name, limit=limit)
+        query.check()
         lane = lane_for(owner, "session", session_id, self.lanes)
         now = self.now()
         flat = await self.connection.run(
@@ -495,7 +530,6 @@ class Store:
         )
         alive = [crumb for crumb in crumbs if not record.is_gone(crumb, now)]
         if len(alive) < limit <= len(flat) // 2:  # some have expired and are not swept yet: look further back
-            query = Query(session_id=session_id, schema_name=schema_name, limit=limit)
             return (await self.list(owner, query)).items
         return alive
 
@@ -528,7 +562,7 @@ class Store:
             base = await self._smallest(await self._alternatives(owner, query))
             lanes = sorted({index.lane for index in base}) if not query.by_update else list(range(self.lanes))
         if query.by_update:
-            base = base + [Index(lane, self.keys.updated(lane, owner), of_updates=True) for lane in lanes]
+            base = base + [Index(lane, self.keys.updated(lane, owner)) for lane in lanes]
         return base
 
     async def _alternatives(self, owner: UUID, query: Query) -> list[list[Index]]:
@@ -633,20 +667,23 @@ class Store:
         return crumbs
 
     async def _find(self, owner: UUID, id: UUID) -> tuple[int, Breadcrumb]:
-        lane = home_lane(id, self.lanes)
-        body = await self._safely(
-            lambda: self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
-        )
-        if body is None:
-            elsewhere = await self.connection.call(lane, b"GET", self.keys.signpost(lane, owner, id.bytes))
-            if elsewhere is not None:
-                lane = int(elsewhere)
-                body = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
+        lane, body = await self._safely(lambda: self._look_up(owner, id))
         if body is not None:
             crumb = record.decode(owner, id, body)
             if not record.is_gone(crumb, self.now()):
                 return lane, crumb
         raise NotFound("no such breadcrumb")
+
+    async def _look_up(self, owner: UUID, id: UUID) -> tuple[int, bytes | None]:
+        """The lane of a breadcrumb and its body, expired or not."""
+        lane = home_lane(id, self.lanes)
+        body: bytes | None = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
+        if body is None:
+            elsewhere = await self.connection.call(lane, b"GET", self.keys.signpost(lane, owner, id.bytes))
+            if elsewhere is not None:
+                lane = int(elsewhere)
+                body = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
+        return lane, body
 
     # Expiry
 
@@ -664,7 +701,9 @@ class Store:
                 await self.connection.call(lane, b"ZREM", self.keys.expiries(lane), member)
                 continue
             reply = await self._run_delete(lane, record.decode(owner, id, body), only_expired=True)
-            purged += int(reply[0]) == 0
+            if int(reply[0]) != 0:
+                continue
+            purged += 1
             home = home_lane(id, self.lanes)
             if home != lane:
                 await self.connection.call(home, b"DEL", self.keys.signpost(home, owner, id.bytes))
@@ -724,6 +763,11 @@ class Store:
             return await action()
 
 
+def _default_of(crumb: Breadcrumb) -> ttl.Expiry:
+    """What the schema gave it when it was written, whatever the default is today."""
+    return ttl.Expiry(at=crumb.expires) if crumb.document.get("ttl_source") == "schema-default" else ttl.NEVER
+
+
 def _max_reads(expiry: ttl.Expiry) -> int:
     return -expiry.max_reads if expiry.needs_all else expiry.max_reads
 
@@ -739,6 +783,11 @@ def _check_idempotency_key(key: str) -> None:
         raise InvalidInput(f"the Idempotency-Key is not usable: {error}", where="Idempotency-Key") from None
     if len(key) > 255:
         raise InvalidInput("an Idempotency-Key has at most 255 characters", where="Idempotency-Key")
+
+
+async def _read_meta(connection: Connection, keys: Keys) -> dict[bytes, bytes]:
+    pairs = await connection.call(0, b"HGETALL", keys.meta)
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
 async def _connect(url: str | Callable[[int], Connection], namespace: str, lanes: int) -> Connection:

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+)
 
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.errors import InvalidInput
@@ -71,6 +78,13 @@ class TtlConfig(BaseModel):
     duration_seconds: Annotated[float, Field(gt=0, le=_LONGEST.total_seconds())] | None = None
     max_reads: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     hybrid_mode: Literal["any", "all"] = "any"
+
+    @field_serializer("duration", mode="wrap", when_used="json-unless-none")
+    def _without_years(self, duration: timedelta, to_iso: SerializerFunctionWrapHandler) -> str:
+        # pydantic writes 400 days as P1Y35D, and years are what we refuse to read.
+        days = duration.days if duration.days >= 365 else 0
+        text: str = to_iso(duration - timedelta(days=days))
+        return f"P{days}D{text[1:]}" if days else text
 
     @property
     def lifetime(self) -> timedelta | None:

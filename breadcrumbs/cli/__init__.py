@@ -1,1 +1,16 @@
-def main() -> None: ...
+"""The command `crumb`."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Entry point. Nothing is imported before it is needed: `--help` must not wait for a web framework."""
+    import sys
+
+    # httpx loads its own command line, with rich and pygments, just in case: 200 ms that nobody asked for.
+    # Without it, httpx is as if it had been installed without that extra.
+    sys.modules["httpx._main"] = None  # type: ignore[assignment]
+
+    from breadcrumbs.cli.app import app
+
+    app(prog_name="crumb")

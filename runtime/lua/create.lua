@@ -46,6 +46,7 @@ redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], '1 ' .. stamp .. ' ' .. stamp .. ' ' .. expires .. ' ' .. ARGV[6] .. '\n' .. ARGV[3])
 for place = 7, #KEYS do redis.call('ZADD', KEYS[place], stamp, ARGV[1]) end
 redis.call('SADD', KEYS[5], ARGV[7])
-if expires ~= '0' then redis.call('ZADD', KEYS[4], expires, ARGV[2] .. ARGV[1]) end
+-- What waits for its last read ('all') joins the queue with that read: see read.lua.
+if expires ~= '0' and tonumber(ARGV[6]) >= 0 then redis.call('ZADD', KEYS[4], expires, ARGV[2] .. ARGV[1]) end
 if digest ~= '' then redis.call('SET', KEYS[6], digest .. ARGV[1] .. stamp, 'EX', ARGV[10]) end
 return {0, '1', stamp, stamp}

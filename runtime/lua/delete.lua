@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --[[
 Remove a breadcrumb from everywhere: body, history, every index, its expiry. Its event stays.
 

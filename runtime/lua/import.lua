@@ -5,7 +5,8 @@ Write a breadcrumb that existed before, with its own id, version, times and hist
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated   8… indexes
 ARGV  1 id (16 bytes)    2 owner (16 bytes)
       3 the whole body, header included
-      4 version    5 created_at    6 updated_at    7 expires_at (0 = never)    8 schema name
+      4 version    5 created_at    6 updated_at    8 schema name
+      7 when it expires by time alone, 0 = never, or not before its last read
       9 event: what follows owner, id and version
       10… older versions: version, body, version, body …
 Reply {0, version, created_at, updated_at}   written
@@ -26,7 +27,7 @@ redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. member .. ARGV[4] .. ' ' 
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], ARGV[3])
 for place = 10, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[place], ARGV[place + 1]) end
-if ARGV[4] ~= '1' then redis.call('ZADD', KEYS[7], ARGV[6], ARGV[1]) end
+if ARGV[4] ~= '1' or ARGV[5] ~= ARGV[6] then redis.call('ZADD', KEYS[7], ARGV[6], ARGV[1]) end
 for place = 8, #KEYS do redis.call('ZADD', KEYS[place], ARGV[5], ARGV[1]) end
 redis.call('SADD', KEYS[5], ARGV[8])
 if ARGV[7] ~= '0' then redis.call('ZADD', KEYS[4], ARGV[7], member) end

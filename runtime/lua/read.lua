@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --[[
 Read a breadcrumb whose reads are counted, and count this one. The last read it allows is still
 answered; after it the breadcrumb is expired ('any'), or left to its time limit alone ('all').
@@ -18,7 +18,7 @@ if expires ~= '0' and left >= 0 and tonumber(expires) <= now then return false e
 if left == 0 then return body end
 if left > 0 then
   left = left - 1
-  if left == 0 then expires = string.format('%.0f', now) end
+  if left == 0 then expires = '1' end -- over by anybody's clock
 else
   left = left + 1
 end

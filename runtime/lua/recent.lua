@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=no-writes
 --[[
 The newest entries of one index with their bodies, in one go.
 

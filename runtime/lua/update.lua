@@ -49,6 +49,6 @@ if ARGV[10] ~= ARGV[11] then
   if redis.call('EXISTS', KEYS[8]) == 0 then redis.call('SREM', KEYS[5], ARGV[10]) end
   redis.call('SADD', KEYS[5], ARGV[11])
 end
-if expires == '0' then redis.call('ZREM', KEYS[4], member)
+if expires == '0' or tonumber(reads) < 0 then redis.call('ZREM', KEYS[4], member)
 else redis.call('ZADD', KEYS[4], expires, member) end
 return {0, following, created, stamp}

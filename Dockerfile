@@ -1,0 +1,24 @@
+# The image of every role: `crumb` is its entry point, `docker run IMAGE COMMAND …` runs any command.
+
+FROM python:3.12-slim AS build
+WORKDIR /src
+RUN python -m venv /opt/breadcrumbs
+COPY pyproject.toml README.md LICENSE ./
+COPY breadcrumbs breadcrumbs
+COPY runtime runtime
+COPY context_builder context_builder
+COPY agents agents
+RUN /opt/breadcrumbs/bin/pip install --no-cache-dir --disable-pip-version-check .
+
+FROM python:3.12-slim
+# A fixed number, so that a mounted volume can be given to it by name or by number.
+RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin crumb
+COPY --from=build /opt/breadcrumbs /opt/breadcrumbs
+ENV PATH=/opt/breadcrumbs/bin:$PATH \
+    PYTHONUNBUFFERED=1
+USER 10001
+WORKDIR /home/crumb
+EXPOSE 8081
+# The exec form: SIGTERM reaches the server itself, which then ends its streams and drains.
+ENTRYPOINT ["crumb"]
+CMD ["serve", "--host", "0.0.0.0"]

@@ -1,0 +1,98 @@
+"""The agents in force: from files, from Python functions, and from an owner's `agent.def.v1` breadcrumbs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from uuid import UUID
+
+import orjson
+import structlog
+from pydantic import ValidationError
+
+from breadcrumbs.agents.definition import AgentDefinition, definition_fields
+from breadcrumbs.agents.functions import AgentFunction
+from breadcrumbs.runtime.breadcrumb import complaints_of
+from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.store import Store
+
+_log = structlog.get_logger("breadcrumbs.agents")
+
+_FRESH_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A definition, and the Python function that answers where there is one."""
+
+    definition: AgentDefinition
+    function: AgentFunction | None = None
+
+
+class AgentBook:
+    """Answers: which agents does this owner have now?"""
+
+    def __init__(self, store: Store, agents: Iterable[Agent]) -> None:
+        self._store = store
+        self._everybodys = {agent.definition.agent_id: agent for agent in agents}
+        self._owners: dict[UUID, tuple[float, dict[str, Agent]]] = {}
+
+    async def agents(self, owner: UUID) -> list[Agent]:
+        """Everybody's agents, and the owner's own on top: the same agent_id replaces."""
+        known = self._owners.get(owner)
+        now = time.monotonic()
+        if known is None or now - known[0] > _FRESH_SECONDS:
+            known = (now, await self._from_breadcrumbs(owner))
+            if len(self._owners) > 10_000:
+                self._owners.clear()
+            self._owners[owner] = known
+        return list((self._everybodys | known[1]).values())
+
+    def known(self, owner: UUID) -> list[Agent]:
+        """The same, as it was last read; for decisions that cannot wait."""
+        known = self._owners.get(owner)
+        return list((self._everybodys | (known[1] if known else {})).values())
+
+    async def _from_breadcrumbs(self, owner: UUID) -> dict[str, Agent]:
+        page = await self._store.list(owner, Query(schema_name="agent.def.v1", sort="created_at", limit=1000))
+        found: dict[str, Agent] = {}
+        for crumb in page.items:
+            try:
+                definition = AgentDefinition.model_validate(definition_fields(crumb.context))
+            except ValidationError as error:
+                _log.warning(
+                    "an agent.def.v1 breadcrumb is not usable",
+                    breadcrumb=str(crumb.id),
+                    problem="; ".join(f"{c.where}: {c.message}" for c in complaints_of(error)),
+                )
+                continue
+            found[definition.agent_id] = Agent(definition)
+        return found
+
+
+def definitions_from(folder: Path | None) -> list[Agent]:
+    """The definitions of a folder, or those that come with the package."""
+    place = files("breadcrumbs.agents").joinpath("definitions") if folder is None else folder
+    agents = []
+    for entry in sorted(place.iterdir(), key=lambda path: path.name):
+        if entry.name.endswith(".json"):
+            agents.append(Agent(_read(entry.name, entry.read_bytes())))
+    return agents
+
+
+def _read(name: str, raw: bytes) -> AgentDefinition:
+    try:
+        document = orjson.loads(raw)
+        # RCRT keeps definitions as whole breadcrumbs in its files.
+        if isinstance(document, dict) and isinstance(document.get("context"), dict):
+            document = document["context"]
+        return AgentDefinition.model_validate(definition_fields(document))
+    except orjson.JSONDecodeError as error:
+        raise StartupError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    except ValidationError as error:
+        lines = "\n".join(f"  {c.where}: {c.message}" for c in complaints_of(error))
+        raise StartupError(f"{name} is no agent definition:\n{lines}") from None

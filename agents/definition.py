@@ -1,0 +1,106 @@
+"""An agent's definition: `agent.def.v1` breadcrumbs and the files in `agents/definitions/`, same shape.
+
+The shape is RCRT's, so that a definition written for RCRT runs here; what it holds beyond this is kept and
+ignored. Triggers and filters are strict all the same: a misspelt one must not react to more than was meant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from breadcrumbs.runtime.breadcrumb import SchemaName, Tag
+from breadcrumbs.runtime.selectors import Selector
+from breadcrumbs.runtime.sources import Fetch
+
+WhenBusy = Literal["queue", "interrupt", "reject", "merge"]
+
+CONTEXT = "agent.context.v1"
+CONSUMER = "consumer:"
+
+
+class Subscription(Selector):
+    """A selector with a job: to start a turn, or to bring something into its prompt."""
+
+    role: Literal["trigger", "context"] = "trigger"
+    key: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    fetch: Fetch | None = None
+
+    @property
+    def consumer_id(self) -> str | None:
+        """The consumer whose contexts this waits for."""
+        if self.schema_name != CONTEXT:
+            return None
+        tags = (*(self.all_tags or ()), *(self.any_tags or ()))
+        return next((tag[len(CONSUMER) :] for tag in tags if tag.startswith(CONSUMER)), None)
+
+
+class Subscriptions(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    selectors: Annotated[tuple[Subscription, ...], Field(max_length=64)] = ()
+
+
+class Emits(BaseModel):
+    """What an answer becomes where the model does not say."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    schema_name: SchemaName = "agent.response.v1"
+    tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = ("agent:response", "chat:output")
+
+
+class AgentDefinition(BaseModel):
+    """Who answers, to what, with which model and which tools."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    agent_id: Annotated[Tag, Field(max_length=200)]
+    description: str | None = None
+    system_prompt: Annotated[str, Field(max_length=200_000)] = ""
+    model: Annotated[str, Field(max_length=300)] | None = Field(
+        None, description="offline, openai:…, openrouter:…, ollama:…; none: the one of the settings"
+    )
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    tools: Annotated[tuple[str, ...], Field(max_length=128)] = ()
+    subscriptions: Subscriptions = Subscriptions()
+    emits: Emits = Emits()
+    when_busy: WhenBusy = "queue"
+    max_steps: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Rounds of model and tools in a turn")
+    timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    hop_limit: Annotated[int, Field(ge=1, le=64)] = Field(
+        5, description="How often agents may trigger each other before they are stopped"
+    )
+
+    @model_validator(mode="after")
+    def _can_start(self) -> AgentDefinition:
+        if not self.triggers:
+            raise ValueError("subscriptions.selectors needs at least one with role 'trigger'")
+        for trigger in self.triggers:
+            if trigger.is_empty:
+                raise ValueError("a trigger that matches everything would answer its own answers: narrow it")
+        return self
+
+    @property
+    def triggers(self) -> tuple[Subscription, ...]:
+        return tuple(s for s in self.subscriptions.selectors if s.role == "trigger")
+
+    @property
+    def contexts(self) -> tuple[Subscription, ...]:
+        return tuple(s for s in self.subscriptions.selectors if s.role == "context")
+
+    @property
+    def consumers(self) -> set[str]:
+        return {trigger.consumer_id for trigger in self.triggers if trigger.consumer_id is not None}
+
+
+def definition_fields(context: dict[str, Any]) -> dict[str, Any]:
+    """RCRT spells some things differently; bring them into one form."""
+    fields = {key: value for key, value in context.items() if value is not None}
+    if "model" not in fields:
+        named = fields.get("llm_config", {})
+        if isinstance(named, dict) and isinstance(named.get("model"), str):
+            fields["model"] = named["model"]
+    return fields

@@ -1,0 +1,67 @@
+"""Pieces of an answer while it is being made.
+
+They go by Pub/Sub and may get lost; the breadcrumb at the end is the truth. Pieces are gathered for a few
+hundredths of a second, so that a fast model does not cost a message per word.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import orjson
+
+from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.store import Store
+
+_GATHER_SECONDS = 0.03
+
+
+class DeltaWriter:
+    """Publishes the text of one answer in pieces."""
+
+    def __init__(self, store: Store, event: Event, agent_id: str, trigger_id: str, answer_id: str) -> None:
+        self._store = store
+        self._event = event
+        self._note = {"agent_id": agent_id, "trigger_id": trigger_id, "breadcrumb_id": answer_id}
+        self._pending = ""
+        self._sent = 0
+        self._last = 0.0
+
+    async def __aenter__(self) -> DeltaWriter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.flush()
+
+    async def write(self, text: str) -> None:
+        self._pending += text
+        if time.monotonic() - self._last >= _GATHER_SECONDS:
+            await self.flush()
+
+    async def flush(self) -> None:
+        if not self._pending:
+            return
+        event = self._event
+        payload = {
+            "type": "agent.response.delta",
+            "owner_id": str(event.owner_id),
+            "session_id": event.session_id,
+            "tags": event.tags,
+            "offset": self._sent,
+            "text": self._pending,
+            **self._note,
+        }
+        self._sent += len(self._pending)
+        self._pending = ""
+        self._last = time.monotonic()
+        try:
+            await self._store.connection.call(
+                event.lane, b"PUBLISH", self._store.keys.deltas(), orjson.dumps(payload)
+            )
+        except StoreError:
+            pass  # a delta may get lost; if the store is gone, the commit will say so

@@ -1,0 +1,362 @@
+"""One turn of one agent: from a trigger to a breadcrumb in the trigger's session.
+
+The executor carries the session along; models and tools never see it and cannot change it. What a turn
+produces has an id derived from the message that started it, so a turn that is run again finds what it
+made before instead of making it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import anyio
+import orjson
+
+from breadcrumbs.agents.answer import Answer, parse_answer, product
+from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
+from breadcrumbs.agents.deltas import DeltaWriter
+from breadcrumbs.agents.functions import Call
+from breadcrumbs.agents.models.base import (
+    Message,
+    Model,
+    ModelError,
+    ModelReply,
+    ModelRequest,
+    OnDelta,
+    ToolCall,
+)
+from breadcrumbs.agents.prompt import build_prompt
+from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.ids import derived_id
+from breadcrumbs.runtime.inheritance import inherited_tags
+from breadcrumbs.runtime.lookup import look
+from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.worker import Turn, TurnCancelled, TurnFailed
+
+RESPONSE = "agent.response.v1"
+REQUEST = "context.request.v1"
+CANCEL = "agent.cancel.v1"
+
+Gather = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
+"""Makes the parts of a prompt for a trigger that is not a ready-made context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The message that started a turn."""
+
+    id: str
+    created: int
+    hops: int
+
+    @classmethod
+    def of(cls, trigger: Breadcrumb) -> Origin:
+        context = trigger.context
+        if trigger.schema_name == CONTEXT and isinstance(context.get("trigger_id"), str):
+            return cls(
+                context["trigger_id"], int(context.get("trigger_created", 0)), int(context.get("hops", 0))
+            )
+        hops = context.get("hops")
+        return cls(str(trigger.id), trigger.created, hops if isinstance(hops, int) else 0)
+
+
+class Executor:
+    """Runs turns."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        model_of: Callable[[AgentDefinition], Model],
+        toolbox: Toolbox,
+        gather: Gather,
+        inherited: tuple[str, ...],
+    ) -> None:
+        self._store = store
+        self._model_of = model_of
+        self._toolbox = toolbox
+        self._gather = gather
+        self._inherited = inherited
+
+    async def answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, *, last: bool) -> None:
+        """Answer a trigger, or find that it is answered, cancelled or out of date."""
+        definition, origin = agent.definition, Origin.of(trigger)
+        lane, owner = turn.event.lane, trigger.owner_id
+        answer_id = derived_id(lane, "answer", definition.agent_id, origin.id)
+        seen = await look(
+            self._store,
+            owner,
+            lane,
+            trigger.session_id,
+            ids=(answer_id,),
+            schemas={RESPONSE: 5, CANCEL: 1},
+        )
+        if answer_id in seen.existing:
+            await _finish(turn, last)
+            return
+        if any(cancel.created > origin.created for cancel in seen.recent[CANCEL]):
+            raise TurnCancelled("cancelled")
+        if origin.hops >= definition.hop_limit:
+            raise TurnFailed(
+                f"agents triggered each other {origin.hops} times in a row: stopped at the hop limit of "
+                f"{definition.agent_id}"
+            )
+        if await self._ask_for_a_fresh_context(turn, definition, trigger, origin, seen.recent[RESPONSE], last):
+            return
+        new = await self._make(turn, agent, trigger, origin, answer_id)
+        await self._store.create(
+            owner, new, id=answer_id, fence=turn.fence(acknowledge=last)
+        )
+
+    async def _ask_for_a_fresh_context(
+        self,
+        turn: Turn,
+        definition: AgentDefinition,
+        trigger: Breadcrumb,
+        origin: Origin,
+        answers: list[Breadcrumb],
+        last: bool,
+    ) -> bool:
+        """A context made before this agent's last answer does not know it: let it be made again."""
+        if trigger.schema_name != CONTEXT:
+            return False
+        as_of = int(trigger.context.get("as_of", 0))
+        newer = [
+            crumb for crumb in answers if crumb.created > as_of and creator_of(crumb) == definition.agent_id
+        ]
+        if not newer:
+            return False
+        consumers = [tag for tag in trigger.tags if tag.startswith("consumer:")]
+        request = BreadcrumbCreate.parse(
+            {
+                "schema_name": REQUEST,
+                "title": "A fresh context, please",
+                "tags": ["context:request", *consumers, *inherited_tags(trigger.tags, self._inherited)],
+                "context": {"trigger_id": origin.id, "creator": _creator(definition)},
+                "ttl_type": "duration",
+                "ttl_config": {"duration": "1h"},
+            }
+        )
+        id = derived_id(turn.event.lane, "request", definition.agent_id, origin.id, str(newer[0].id))
+        await self._store.create(trigger.owner_id, request, id=id, fence=turn.fence(acknowledge=last))
+        return True
+
+    async def _make(
+        self, turn: Turn, agent: Agent, trigger: Breadcrumb, origin: Origin, answer_id: UUID
+    ) -> BreadcrumbCreate:
+        definition = agent.definition
+        try:
+            with anyio.fail_after(definition.timeout_seconds):
+                answer = await self._speak(turn, agent, trigger, origin, answer_id)
+        except TimeoutError:
+            raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True) from None
+        except ModelError as error:
+            raise TurnFailed(error.reason, retry=error.retry) from error
+        glue: dict[str, Any] = {
+            "trigger_id": origin.id,
+            "creator": _creator(definition),
+            "hops": origin.hops + 1,
+        }
+        if trigger.session_id is not None:
+            glue["session_id"] = trigger.session_id
+        if trigger.schema_name == CONTEXT:
+            glue |= {"context_id": str(trigger.id), "context_version": trigger.version}
+        if definition.when_busy == "merge" and trigger.schema_name == CONTEXT:
+            glue["answers"] = _unanswered(trigger.context.get("parts", []))
+        try:
+            return product(answer, definition, trigger.tags, glue, self._inherited)
+        except InvalidInput as error:
+            raise TurnFailed(f"the answer cannot be stored: {error}") from error
+
+    async def _speak(
+        self, turn: Turn, agent: Agent, trigger: Breadcrumb, origin: Origin, answer_id: UUID
+    ) -> Answer:
+        definition = agent.definition
+        parts = trigger.context.get("parts") if trigger.schema_name == CONTEXT else None
+        if parts is None:
+            parts = await self._gather(definition, trigger)
+        messages = build_prompt(definition.system_prompt, parts, definition.agent_id)
+        async with DeltaWriter(
+            self._store, turn.event, definition.agent_id, origin.id, str(answer_id)
+        ) as deltas:
+            if agent.function is not None:
+                call = Call(
+                    text=messages[-1].content if messages else plain_text(trigger.context),
+                    messages=messages,
+                    session_id=trigger.session_id,
+                    owner_id=trigger.owner_id,
+                    trigger_id=origin.id,
+                    say=deltas.write,
+                )
+                return _function_answer(await agent.function(call))
+            text = await self._converse(turn, definition, trigger, origin, messages, deltas.write)
+        return parse_answer(text)
+
+    async def _converse(
+        self,
+        turn: Turn,
+        definition: AgentDefinition,
+        trigger: Breadcrumb,
+        origin: Origin,
+        messages: tuple[Message, ...],
+        on_delta: OnDelta,
+    ) -> str:
+        """Model, tools, model, … until it says something without asking for a tool."""
+        model = self._model_of(definition)
+        toolbox = self._toolbox.allowed(definition.tools)
+        specs = tuple(tool.spec for tool in toolbox)
+        for step in range(definition.max_steps):
+            reply = await model.complete(
+                ModelRequest(messages, specs, definition.temperature, definition.max_tokens), on_delta
+            )
+            if not reply.tool_calls:
+                return reply.text
+            results = [
+                await self._use_tool(turn, definition, trigger, origin, f"{step}.{number}", call, toolbox)
+                for number, call in enumerate(reply.tool_calls)
+            ]
+            if not any(goes_back for _, goes_back in results):
+                return reply.text or _worded(reply, [result for result, _ in results])
+            messages = (
+                *messages,
+                Message("assistant", reply.text, tool_calls=reply.tool_calls),
+                *(
+                    Message("tool", _result_text(result), tool_call_id=call.id, name=call.name)
+                    for call, (result, _) in zip(reply.tool_calls, results, strict=True)
+                ),
+            )
+        raise TurnFailed(f"the model asked for tools {definition.max_steps} times in a row and was stopped")
+
+    async def _use_tool(
+        self,
+        turn: Turn,
+        definition: AgentDefinition,
+        trigger: Breadcrumb,
+        origin: Origin,
+        step: str,
+        call: ToolCall,
+        toolbox: Toolbox,
+    ) -> tuple[ToolResult, bool]:
+        lane, owner = turn.event.lane, trigger.owner_id
+        place = (definition.agent_id, origin.id, step, call.name, call.arguments)
+        request_id, response_id = derived_id(lane, "request", *place), derived_id(lane, "response", *place)
+        tool = toolbox.find(call.name)
+        goes_back = tool is None or tool.return_to_llm
+        try:
+            # A turn that is run again does not run its tools again.
+            stored = await self._store.get(owner, response_id, count_read=False)
+            context = stored.context
+            return (
+                ToolResult(
+                    context["status"] == "success", context.get("output"), context.get("error"), 0.0
+                ),
+                goes_back,
+            )
+        except NotFound:
+            pass
+        common = {"tool": call.name, "request_id": str(request_id), "trigger_id": origin.id}
+        await self._store.create(
+            owner,
+            self._note(
+                "tool.request.v1",
+                f"{call.name}",
+                trigger,
+                {**common, "input": _arguments(call.arguments), "requestedBy": definition.agent_id},
+            ),
+            id=request_id,
+            fence=turn.fence(acknowledge=False),
+        )
+        if tool is None:
+            allowed = ", ".join(sorted(definition.tools)) or "none"
+            result = ToolResult(False, None, f"{call.name} is not one of your tools ({allowed})", 0.0)
+        else:
+            context_for_tool = ToolContext(
+                owner, trigger.session_id, definition.agent_id, origin.id, self._store
+            )
+            result = await tool.run(call.arguments, context_for_tool)
+        outcome: dict[str, Any] = {
+            **common,
+            "status": "success" if result.ok else "error",
+            "execution_time_ms": round(result.duration_ms, 3),
+            "return_to_llm": goes_back,
+        }
+        outcome |= {"output": result.output} if result.ok else {"error": result.error}
+        await self._store.create(
+            owner,
+            self._note("tool.response.v1", f"{call.name}: {outcome['status']}", trigger, outcome),
+            id=response_id,
+            fence=turn.fence(acknowledge=False),
+        )
+        return result, goes_back
+
+    def _note(
+        self, schema_name: str, title: str, trigger: Breadcrumb, context: dict[str, Any]
+    ) -> BreadcrumbCreate:
+        return BreadcrumbCreate.parse(
+            {
+                "schema_name": schema_name,
+                "title": title[:200],
+                "tags": [
+                    schema_name.removesuffix(".v1").replace(".", ":"),
+                    *inherited_tags(trigger.tags, self._inherited),
+                ],
+                "context": context,
+            }
+        )
+
+
+def creator_of(crumb: Breadcrumb) -> str | None:
+    creator = crumb.context.get("creator")
+    return creator.get("agent_id") if isinstance(creator, dict) else creator
+
+
+def _creator(definition: AgentDefinition) -> dict[str, str]:
+    return {"type": "agent", "agent_id": definition.agent_id}
+
+
+def _unanswered(parts: list[dict[str, Any]]) -> list[str]:
+    """The messages since the last answer: a merged answer is an answer to each of them."""
+    items = [item for part in parts if part["place"] == "conversation" for item in part["items"]]
+    waiting: list[str] = []
+    for item in items:
+        if item.get("schema_name") == RESPONSE:
+            waiting.clear()
+        elif item.get("schema_name") == "user.message.v1":
+            waiting.append(item["id"])
+    return waiting
+
+
+async def _finish(turn: Turn, last: bool) -> None:
+    if last:
+        await turn.acknowledge()
+
+
+def _function_answer(reply: str | dict[str, Any]) -> Answer:
+    if isinstance(reply, str):
+        return Answer(reply)
+    return parse_answer(orjson.dumps({"action": "create", "breadcrumb": reply}).decode())
+
+
+def _arguments(raw: str) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {"unreadable": raw[:10_000]}
+
+
+def _result_text(result: ToolResult) -> str:
+    return orjson.dumps({"output": result.output} if result.ok else {"error": result.error}).decode()
+
+
+def _worded(reply: ModelReply, results: list[ToolResult]) -> str:
+    lines = [
+        f"{call.name}: {_result_text(result)}" for call, result in zip(reply.tool_calls, results, strict=True)
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,66 @@
+"""Agents that are Python functions: `@agent(...)` on a function that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from breadcrumbs.agents.definition import CONSUMER, CONTEXT, AgentDefinition
+from breadcrumbs.agents.models.base import Message, OnDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a function agent gets: one message to answer, and what was said before."""
+
+    text: str
+    """The words of the message."""
+    messages: tuple[Message, ...]
+    """The whole prompt that a model would get."""
+    session_id: str | None
+    owner_id: UUID
+    trigger_id: str
+    say: OnDelta
+    """Shows a piece of the answer while it is being made."""
+
+
+Reply: TypeAlias = str | dict[str, Any]
+AgentFunction: TypeAlias = Callable[[Call], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionAgent:
+    """What `@agent` makes of a function."""
+
+    definition: AgentDefinition
+    function: AgentFunction
+
+    async def __call__(self, call: Call) -> Reply:
+        return await self.function(call)
+
+
+def agent(
+    agent_id: str,
+    *,
+    consumer: str | None = None,
+    triggers: Sequence[dict[str, Any]] = (),
+    **options: Any,
+) -> Callable[[AgentFunction], FunctionAgent]:
+    """Make an agent of an async function that takes a `Call` and returns text, or a breadcrumb's fields.
+
+    It answers contexts of `consumer` (its own agent_id unless told otherwise), or whatever `triggers`
+    (selectors) match. Other options are fields of `AgentDefinition`.
+    """
+    selectors = list(triggers) or [
+        {"schema_name": CONTEXT, "all_tags": [CONSUMER + (consumer or agent_id)], "role": "trigger"}
+    ]
+    definition = AgentDefinition.model_validate(
+        {"agent_id": agent_id, "subscriptions": {"selectors": selectors}, **options}
+    )
+
+    def decorate(function: AgentFunction) -> FunctionAgent:
+        return FunctionAgent(definition, function)
+
+    return decorate

@@ -1,0 +1,370 @@
+"""The chat-completions format: a request as JSON, and a reply put together from JSON, whole or in chunks.
+
+No HTTP in here. Everybody's dialect of the format is met with patience: what is missing but can be known is
+filled in, what makes no sense is a `ModelError` that says what came instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ModelRequest, ToolCall, Usage
+
+MAX_TOOL_CALLS = 128
+_SHOWN_OF_A_MESSAGE = 300
+
+_NAME_THAT_ALL_ACCEPT = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_PASSING_STATUS = frozenset((408, 409, 425, 429))
+_PASSING_KIND = re.compile(
+    r"rate.?limit|overload|server.?error|unavailable|timeout|timed.?out|capacity", re.I
+)
+_LASTING_KIND = re.compile(r"insufficient.?quota|billing|context.?length|invalid", re.I)
+
+
+class Hiccup(ModelError):
+    """The same request may well work in a moment."""
+
+    def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
+        super().__init__(reason, retry=True, retry_after=retry_after)
+
+
+class _Lasting(ModelError):
+    """The same request will fail the same way."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, retry=False)
+
+
+# The request
+
+
+def to_json(model: str, request: ModelRequest, *, stream: bool, omit: Collection[str] = ()) -> bytes:
+    """The body of a request, without the optional fields that the server was seen to refuse."""
+    body: dict[str, Any] = {"model": model, "messages": [_message(message) for message in request.messages]}
+    if request.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.parameters,
+                },
+            }
+            for tool in request.tools
+        ]
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if request.max_tokens is not None:
+        for field in ("max_tokens", "max_completion_tokens"):
+            if field not in omit:
+                body[field] = request.max_tokens
+                break
+    if stream and "stream" not in omit:
+        body["stream"] = True
+        if "stream_options" not in omit:
+            body["stream_options"] = {"include_usage": True}
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:
+        raise ModelError(f"the prompt cannot be written as JSON: {error}", retry=False) from None
+
+
+def _message(message: Message) -> dict[str, Any]:
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.role == "tool":
+        wire["tool_call_id"] = message.tool_call_id or ""
+    elif message.name and message.role != "system" and _NAME_THAT_ALL_ACCEPT.match(message.name):
+        wire["name"] = message.name
+    if message.tool_calls:
+        wire["content"] = message.content or None
+        wire["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _arguments_that_parse(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return wire
+
+
+def _arguments_that_parse(arguments: str) -> str:
+    """Servers answer 400 or 500 to a history with arguments that are no JSON object: wrap such ones."""
+    if not arguments.strip():
+        return "{}"
+    try:
+        if isinstance(orjson.loads(arguments), dict):
+            return arguments
+    except ValueError:
+        pass
+    return orjson.dumps({"invalid_json": _without_surrogates(arguments)}).decode()
+
+
+# The reply
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class Answer:
+    """A reply in the making. Each `add_…` returns the text that is new."""
+
+    def __init__(self, *, max_bytes: int, calls_before: int = 0) -> None:
+        self._max_bytes = max_bytes
+        self._calls_before = calls_before
+        self._size = 0
+        self._pieces: list[str] = []
+        self._half_character = ""
+        self._calls: list[_OpenCall] = []
+        self._call_at: dict[int, _OpenCall] = {}
+        self._usage: Usage | None = None
+        self._finish_reason: str | None = None
+        self._refused = False
+
+    @property
+    def finished(self) -> bool:
+        """The model said why it stopped; nothing but the usage can follow."""
+        return self._finish_reason is not None
+
+    def add_chunk(self, data: bytes) -> str:
+        choice = self._open(data, Hiccup)
+        if choice is None:
+            return ""
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            delta = choice.get("message") if isinstance(choice.get("message"), dict) else {}
+        return self._add(delta or {}, choice.get("finish_reason"))
+
+    def add_whole(self, data: bytes) -> str:
+        choice = self._open(data, _Lasting)
+        if choice is None or not isinstance(choice.get("message"), dict):
+            raise ModelError(f"the answer has no message in it: {shown(data)}", retry=False)
+        return self._add(choice["message"], choice.get("finish_reason")) + self.end()
+
+    def end(self) -> str:
+        """What was held back because its other half never came."""
+        held, self._half_character = self._half_character, ""
+        return self._keep(_without_surrogates(held))
+
+    def reply(self) -> ModelReply:
+        """The whole reply, which has text or tool calls; an answer with neither is an error."""
+        text = "".join(self._pieces)
+        calls = tuple(
+            ToolCall(call.id or f"call_{self._calls_before + number}", call.name, call.arguments)
+            for number, call in enumerate(self._calls, start=1)
+        )
+        if any(not call.name for call in calls):
+            raise ModelError("the model called a tool without naming it", retry=True)
+        if not text.strip() and not calls:
+            raise self._nothing()
+        reason = "refusal" if self._refused else self._finish_reason
+        return ModelReply(text=text, tool_calls=calls, usage=self._usage, finish_reason=reason)
+
+    def _nothing(self) -> ModelError:
+        if self._finish_reason == "content_filter":
+            return ModelError("the provider's content filter withheld the answer", retry=False)
+        if self._finish_reason == "length":
+            return ModelError(
+                "the model used up its tokens before it said anything: raise max_tokens", retry=False
+            )
+        return ModelError("the model returned nothing: no text and no tool call", retry=True)
+
+    def _open(self, data: bytes, broken: Callable[[str], ModelError]) -> dict[str, Any] | None:
+        """The first choice of a chunk or a whole answer, if it has one; an error in it is raised."""
+        body = parse(data)
+        if body is None:
+            raise broken(f"the answer is not JSON: {shown(data)}")
+        if not isinstance(body, dict):
+            raise ModelError(f"the answer is no chat completion: {shown(data)}", retry=False)
+        if (error := error_in(body)) is not None:
+            raise error
+        if isinstance(body.get("usage"), dict):
+            self._usage = _usage(body["usage"]) or self._usage
+        choices = body.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict):
+            return None
+        if (error := error_in(choice)) is not None:
+            raise error
+        return choice
+
+    def _add(self, message: dict[str, Any], finish_reason: Any) -> str:
+        if finish_reason == "error":
+            raise Hiccup("the model stopped with an error that it did not explain")
+        if isinstance(finish_reason, str) and finish_reason:
+            self._finish_reason = finish_reason
+        text = _text(message.get("content"))
+        if not text and (refusal := message.get("refusal")) and isinstance(refusal, str):
+            text = refusal
+            self._refused = True
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            for position, call in enumerate(calls):
+                if isinstance(call, dict):
+                    self._add_call(call, position)
+        return self._keep(self._whole_characters(text))
+
+    def _whole_characters(self, text: str) -> str:
+        """Servers that cut text by UTF-16 units send an emoji in two halves, neither of which is text."""
+        text = self._half_character + text
+        self._half_character = ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            self._half_character = text[-1]
+            text = text[:-1]
+        return _without_surrogates(text)
+
+    def _keep(self, text: str) -> str:
+        if text:
+            self._count(text)
+            self._pieces.append(text)
+        return text
+
+    def _count(self, text: str) -> None:
+        self._size += len(text.encode("utf-8", "surrogatepass"))
+        if self._size > self._max_bytes:
+            raise ModelError(
+                f"the answer was cut off at {self._max_bytes:,} bytes: the model does not seem to stop",
+                retry=False,
+            )
+
+    def _add_call(self, piece: dict[str, Any], position: int) -> None:
+        function = piece.get("function")
+        if not isinstance(function, dict):
+            function = {}
+        identity, name, arguments = piece.get("id"), function.get("name"), function.get("arguments")
+        identity = identity if isinstance(identity, str) else ""
+        name = name if isinstance(name, str) else ""
+        if arguments is not None and not isinstance(arguments, str):
+            arguments = _compact(arguments)
+        call = self._call_for(piece.get("index"), position, identity)
+        self._count(name + (arguments or ""))
+        call.id = call.id or identity
+        if name != call.name:  # some servers repeat the whole name in every piece
+            call.name += name
+        call.arguments += _without_surrogates(arguments or "")
+
+    def _call_for(self, index: Any, position: int, identity: str) -> _OpenCall:
+        """The call that a piece belongs to. Some servers leave `index` out, some send 0 for every call."""
+        if isinstance(index, int):
+            call = self._call_at.get(index)
+            belongs = call is not None and not (identity and call.id and identity != call.id)
+        else:
+            index = position
+            call = self._calls[-1] if self._calls else None
+            belongs = call is not None and (not identity or identity == call.id)
+        if call is not None and belongs:
+            return call
+        if len(self._calls) >= MAX_TOOL_CALLS:
+            raise ModelError(f"the model called more than {MAX_TOOL_CALLS} tools at once", retry=False)
+        call = _OpenCall()
+        self._calls.append(call)
+        self._call_at[index] = call
+        return call
+
+
+# What is wrong with an answer
+
+
+def error_in(body: dict[str, Any]) -> ModelError | None:
+    """The error that a body tells of, whatever its HTTP status was."""
+    error = body.get("error")
+    if not error and body.get("object") == "error":
+        error = body  # how vLLM writes it
+    return error_from(error) if error else None
+
+
+def error_from(error: Any, *, status: int | None = None, retry_after: float | None = None) -> ModelError:
+    """`error` is what the provider says: an object with `message`, `code` and `type`, or just a text."""
+    message, kinds, code = error, "", status
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("detail") or error
+        kinds = f"{error.get('code', '')} {error.get('type', '')}"
+        if isinstance(error.get("code"), int):
+            code = error["code"]
+    if not isinstance(message, str):
+        message = _compact(message)
+    text = f"{explain_status(code)}: {shown(message)}" if code else f"the provider says: {shown(message)}"
+    passing = bool(_PASSING_KIND.search(kinds)) if code is None else code in _PASSING_STATUS or code >= 500
+    if passing and not _LASTING_KIND.search(kinds):
+        return Hiccup(text, retry_after=retry_after)
+    return ModelError(text, retry=False)
+
+
+def explain_status(status: int) -> str:
+    match status:
+        case 401:
+            return "the key was not accepted (401)"
+        case 402:
+            return "the account has no credit (402)"
+        case 403:
+            return "this is not allowed (403)"
+        case 404:
+            return "there is no such model, or the URL is wrong (404)"
+        case 413:
+            return "the prompt is too large (413)"
+        case 429:
+            return "too many requests (429)"
+        case _ if status >= 500:
+            return f"the provider failed ({status})"
+        case _:
+            return f"the provider refused the request ({status})"
+
+
+def parse(data: bytes) -> Any:
+    """Nothing where it is no JSON; a JSON `null` is as useless."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        pass
+    try:  # orjson refuses half a surrogate pair, which the next chunk may complete
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def shown(content: bytes | str) -> str:
+    """The beginning of something foreign, on one line."""
+    text = content[:4000].decode("utf-8", "replace") if isinstance(content, bytes) else content[:4000]
+    text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return text if len(text) <= _SHOWN_OF_A_MESSAGE else text[: _SHOWN_OF_A_MESSAGE - 1] + "…"
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):  # typed parts
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        return "".join(part for part in parts if isinstance(part, str))
+    return ""
+
+
+def _usage(usage: dict[str, Any]) -> Usage | None:
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if isinstance(prompt, int) and isinstance(completion, int):
+        return Usage(prompt_tokens=prompt, completion_tokens=completion)
+    return None
+
+
+def _without_surrogates(text: str) -> str:
+    if not _LONE_SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _compact(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        raise ModelError("the answer is nested too deeply", retry=False) from None

@@ -1,0 +1,197 @@
+"""The model that needs no key and no network: the default, so that everything runs from the first minute on.
+
+It is no language model. It shows what an agent was given: it recites the messages of its prompt, counts
+them, uses the tools that it was offered, and otherwise says back what it heard. It keeps nothing between two
+calls, so what it can recite in one session is exactly what that session's context held. The same request gets
+the same answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from breadcrumbs.agents.models.base import Message, ModelReply, ModelRequest, OnDelta, ToolSpec
+from breadcrumbs.agents.models.offline_tools import calls_asked_for, results_in_words
+from breadcrumbs.agents.models.streaming import stream_words
+
+_LONGEST_QUESTION = 300  # a longer message is no request to this model
+_LONGEST_ECHO = 2_000
+
+# How the prompt marks what is in it, but was not said by the user of this conversation.
+_BACKGROUND = "background"
+
+_RECITE = re.compile(
+    r"""(?ix)
+    \bwhat \s+ (?:did|have|had) \s+ i \s+ (?:\w+ \s+){0,2}?
+        (?:say|said|write|written|tell|told|ask|asked|mention|mentioned) \b
+    | \bwhat (?:'s|\s+is|\s+was|\s+were) \s+ my \s+
+        (?:(?:last|first|previous|earlier) \s+)? (?:message|question)s? \b
+    | \b(?:what|which) \s+ .{0,24}? (?:thing|message)s? \s+ (?:that \s+)? i \s+ (?:said|wrote|sent) \b
+    | \bwhat \s+ (?:have|did|were|are) \s+ we \s+ (?:been \s+)? (?:talk|discuss|speak|spoke|chat|say|said)
+    | \b(?:list|show|repeat|recite|quote|recall|remember) \s+ (?:me \s+)? (?:all \s+ (?:of \s+)?)?
+        (?:my|our|everything|what \s+ (?:i|we)|the \s+ (?:messages|conversation|chat|session)) \b
+    | \bwhat \s+ do \s+ you \s+ (?:remember|know) \b
+    | ^\W* (?:please \s+)? (?:show \s+)? (?:me \s+)?
+        (?:(?:the|our|my|this|chat|conversation|session|message) \s+)* history \W*$
+    | ^\W* (?:please \s+)? (?:repeat|recite|recap|recall|summar(?:y|i[sz]e))
+        (?:\s+ (?:that|it|this|please|again))* \W*$
+    """
+)
+_RECITE_MY_ANSWERS = re.compile(
+    r"""(?ix)
+    \bwhat \s+ (?:did|have|had) \s+ you \s+ (?:\w+ \s+){0,2}? (?:say|said|answer|repl|tell|told)
+    | \bwhat (?:\s+was|\s+were|\s+is|'s) \s+ your \s+ (?:(?:last|first|previous) \s+)? (?:answer|repl|message)
+    """
+)
+_ONLY_FIRST = re.compile(r"(?i)\bfirst\b")
+_ONLY_LAST = re.compile(r"(?i)\b(?:last|just|previous)\b")
+_SAY = re.compile(r"(?is)^\W*(?:please )?(?:repeat after me|say|echo)\s*[:,]\s*(?P<words>.*\S)\s*$")
+_COUNT = re.compile(
+    r"(?i)\bhow many (?:messages|questions|things|times)\b"
+    r"|\bcount (?:(?:my|our|the|all) )*messages\b|\bmessage count\b"
+)
+_SEE = re.compile(
+    r"(?i)\bwhat (?:do|can|did) you see\b|\bwhat were you given\b|\bwhat is (?:in )?your (?:context|prompt)\b"
+    r"|\bshow (?:me )?(?:your|the) (?:context|prompt)\b"
+)
+_HELP = re.compile(r"(?i)^\W*(?:help|what can you do|who are you|what are you)\W*$")
+_GREETING = re.compile(
+    r"(?i)^\W*(?P<word>hello|hi|hey|howdy|greetings|good (?:morning|afternoon|evening|day))\b"
+)
+_THANKS = re.compile(r"(?i)^\W*(?:thanks|thank you|thx)\b.{0,30}$")
+
+
+class OfflineModel:
+    """Recites, counts, uses tools, echoes. `delay` pauses before each streamed word, to look like writing."""
+
+    def __init__(self, *, name: str = "offline", delay: float = 0.0) -> None:
+        self.name = name
+        self._delay = delay
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        reply = _reply(request)
+        await stream_words(reply.text, on_delta, delay=self._delay)
+        return reply
+
+    async def close(self) -> None:
+        return None
+
+
+def _reply(request: ModelRequest) -> ModelReply:
+    if results := results_in_words(request.messages):
+        return _says("\n".join(results))
+    heard = [
+        message for message in request.messages if message.role == "user" and message.name != _BACKGROUND
+    ]
+    if not heard:
+        return _says("I was given no message to answer.")
+    current = heard[-1]
+    if current.name is not None:
+        return _says(f"I was given this by {current.name}: {_quoted(current.content)}")
+    if not current.content.strip():
+        return _says("Your message was empty, so I have nothing to say back.")
+    before = [message for message in heard[:-1] if message.name is None]
+    if len(current.content) <= _LONGEST_QUESTION:
+        answer = _answer(current.content, before, request)
+        if answer is not None:
+            return _says(answer) if isinstance(answer, str) else answer
+    return _says(_echo(current.content, request))
+
+
+def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> ModelReply | str | None:
+    """To what this model understands; nothing when it does not."""
+    if wish := _SAY.match(question):
+        return str(wish["words"])
+    if _RECITE_MY_ANSWERS.search(question):
+        return _recite(question, _my_answers(request), "I said")
+    if _RECITE.search(question):
+        return _recite(question, before, "You said")
+    if _COUNT.search(question):
+        return _count(before, request)
+    if _SEE.search(question):
+        return _describe(before, request)
+    if _HELP.match(question):
+        return f"I am the offline model: no key, no network. {_abilities(request.tools)}"
+    calls, missing = calls_asked_for(question, request)
+    if missing:
+        return f"For that I need a {' and a '.join(missing)}, and I was offered none."
+    if calls:
+        return ModelReply(text="", tool_calls=tuple(calls), finish_reason="tool_calls")
+    if greeting := _GREETING.match(question):
+        word = greeting["word"].capitalize()
+        if question[greeting.end() :].strip(" \t\n!.,?"):
+            return f"{word}! You wrote: {_quoted(question)}"
+        return f"{word}! {_abilities(request.tools)}"
+    if _THANKS.match(question):
+        return "You are welcome."
+    return None
+
+
+def _recite(question: str, messages: Sequence[Message], intro: str) -> str:
+    if not messages:
+        return f"{intro} nothing before this: your question is the first message that I was given."
+    if _ONLY_FIRST.search(question):
+        return f"{intro} first: {_quoted(messages[0].content)}"
+    if _ONLY_LAST.search(question):
+        return f"{intro} last: {_quoted(messages[-1].content)}"
+    if len(messages) == 1:
+        return f"{intro}: {_quoted(messages[0].content)}"
+    lines = [f"{number}. {_quoted(message.content)}" for number, message in enumerate(messages, start=1)]
+    return "\n".join([f"{intro} {len(messages)} things before this:", *lines])
+
+
+def _count(before: Sequence[Message], request: ModelRequest) -> str:
+    return f"I was given {_yours(before)}, this one included, and {_mine(request)}."
+
+
+def _describe(before: Sequence[Message], request: ModelRequest) -> str:
+    others = sum(message.role == "user" and message.name is not None for message in request.messages)
+    instructions = sum(message.role == "system" for message in request.messages)
+    tools = ", ".join(tool.name for tool in request.tools)
+    lines = [
+        f"I was given {_yours(before)}, {_mine(request)}, {_number(others, 'message')} from elsewhere "
+        f"and {_number(instructions, 'instruction')}; " + (f"my tools: {tools}." if tools else "no tools."),
+        *(f"- {_quoted(message.content)}" for message in before),
+    ]
+    return "\n".join(lines)
+
+
+def _echo(content: str, request: ModelRequest) -> str:
+    if len(content) > _LONGEST_ECHO:
+        heard = f"You wrote {len(content):,} characters, beginning with {_quoted(content[:200])}"
+    else:
+        heard = f"You wrote: {_quoted(content)}"
+    # Said once in a conversation; later it would be in the way.
+    return heard if _my_answers(request) else f"{heard}\nI am the offline model. {_abilities(request.tools)}"
+
+
+def _abilities(tools: Iterable[ToolSpec]) -> str:
+    able = 'I can tell what was said here ("what did I say?"), count ("how many messages?")'
+    names = ", ".join(tool.name for tool in tools)
+    return f"{able} and use my tools ({names})." if names else f"{able} and say back what you write."
+
+
+def _my_answers(request: ModelRequest) -> list[Message]:
+    return [message for message in request.messages if message.role == "assistant" and message.content]
+
+
+def _yours(before: Sequence[Message]) -> str:
+    return f"{_number(len(before) + 1, 'message')} of yours"
+
+
+def _mine(request: ModelRequest) -> str:
+    return f"{_number(len(_my_answers(request)), 'answer')} of mine"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
+
+
+def _quoted(text: str) -> str:
+    """Exactly as it was, so that whoever looks for it finds it."""
+    return f'"{text}"'
+
+
+def _says(text: str) -> ModelReply:
+    return ModelReply(text=text, finish_reason="stop")

@@ -1,0 +1,487 @@
+"""Models that speak chat completions over HTTP: OpenAI, OpenRouter, Ollama, vLLM and everybody alike.
+
+A call either returns a whole reply or raises `ModelError`; what may pass is tried again in here, but never
+after a part of the answer was passed on: then the caller has to know.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from secrets import SystemRandom
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+import structlog
+from pydantic import SecretStr
+
+from breadcrumbs.agents.models.base import ModelError, ModelReply, ModelRequest, OnDelta
+from breadcrumbs.agents.models.chat_format import (
+    Answer,
+    Hiccup,
+    error_from,
+    parse,
+    shown,
+    to_json,
+)
+from breadcrumbs.agents.models.server_sent_events import EventParser
+from breadcrumbs.runtime.errors import StartupError
+
+_log = structlog.get_logger("breadcrumbs.models")
+_random = SystemRandom()
+
+# How long to wait for the usage and [DONE] once the model has said that it is finished.
+_GRACE = 2.0
+_LONGEST_BACKOFF = 8.0
+_READ_OF_AN_ERROR = 64 << 10
+
+_DOES_NOT_KNOW = re.compile(
+    r"(?i)unsupported|not (?:supported|permitted|allowed)|unknown|unrecogni[sz]ed|unexpected|extra"
+)
+_FIELDS_TO_DO_WITHOUT = {
+    "stream_options": re.compile(r"\bstream_options\b"),
+    "max_tokens": re.compile(r"\bmax_tokens\b"),
+    "max_completion_tokens": re.compile(r"\bmax_completion_tokens\b"),
+    "stream": re.compile(r"(?i)\bstream(?:ing)?\b"),
+}
+_ALTERNATIVE = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+
+# Providers quote a part of the key when they turn it away.
+_LOOKS_LIKE_A_KEY = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|key|hf|xai)[-_][\w*.-]{6,}|\bbearer\s+\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds, sizes in bytes."""
+
+    connect: float = 10.0
+    read: float = 90.0
+    """Between two pieces of an answer; the first one may wait for a model to be loaded."""
+    total: float = 300.0
+    """Of one call with all its retries."""
+    max_text: int = 1 << 20
+    retries: int = 3
+    backoff: float = 0.5
+    """Before the first retry; doubles each time."""
+    max_wait: float = 30.0
+    """A provider that asks for a longer pause than this is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What is known about a provider."""
+
+    url: str
+    key_env: str
+    needs_key: bool
+    prefers_max_completion_tokens: bool = False
+
+
+PRESETS: dict[str, Preset] = {
+    # OpenAI's reasoning models refuse `max_tokens`, all of its models take the newer name.
+    "openai": Preset("https://api.openai.com/v1", "OPENAI_API_KEY", True, prefers_max_completion_tokens=True),
+    "openrouter": Preset("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", True),
+    "ollama": Preset("http://127.0.0.1:11434/v1", "OLLAMA_API_KEY", False),
+    "vllm": Preset("http://127.0.0.1:8000/v1", "VLLM_API_KEY", False),
+}
+
+
+class Endpoint:
+    """A server that models live on: its address, its key and the connections to it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: SecretStr | None = None,
+        limits: Limits | None = None,
+        streaming: bool = True,
+        prefers_max_completion_tokens: bool = False,
+    ) -> None:
+        self.url = checked_url(url)
+        self.limits = limits or Limits()
+        self.streaming = streaming
+        self.omit: set[str] = {"max_tokens"} if prefers_max_completion_tokens else set()
+        """Optional fields that this server was seen to refuse."""
+        self._key = _checked_key(key)
+        self._client: httpx.AsyncClient | None = None
+        if self._key and self.url.startswith("http://") and not _on_loopback(self.url):
+            _log.warning("a model's key travels unencrypted: use https", url=self.url)
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(self.limits.read, connect=self.limits.connect, pool=self.limits.total),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+                # A redirect would carry prompt and key to a place that nobody configured.
+                follow_redirects=False,
+                trust_env=not _on_loopback(self.url),
+            )
+        return self._client
+
+    def headers(self, *, stream: bool) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json" if stream else "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "breadcrumbs",
+        }
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
+        return headers
+
+    def redact(self, text: str) -> str:
+        if self._key is not None:
+            text = text.replace(self._key.get_secret_value(), "***")
+        return _LOOKS_LIKE_A_KEY.sub("***", text)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.url}>"
+
+
+class OpenAICompatibleModel:
+    """One model of an endpoint. Every reply has text or tool calls; what has neither is a `ModelError`.
+
+    `close` closes the endpoint too, unless the endpoint is shared with other models.
+    """
+
+    def __init__(
+        self, model: str, endpoint: Endpoint, *, name: str | None = None, shares_endpoint: bool = False
+    ) -> None:
+        self.name = name or f"{endpoint.url}#{model}"
+        self.model = model
+        self.endpoint = endpoint
+        self._shares_endpoint = shares_endpoint
+
+    def __repr__(self) -> str:
+        return f"<OpenAICompatibleModel {self.name}>"
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        limits = self.endpoint.limits
+        call = _Call(self, request, on_delta)
+        try:
+            with anyio.move_on_after(limits.total):
+                return await call.run()
+        except ModelError as error:
+            # Whatever a provider said is in there, and a user may read it.
+            reason = self.endpoint.redact(f"{self.name}: {error.reason}")
+            raise ModelError(reason, retry=error.retry, retry_after=error.retry_after) from None
+        if call.answering:
+            raise ModelError(
+                f"{self.name}: cut off after {limits.total:g} s: the answer did not come to an end",
+                retry=False,
+            )
+        raise ModelError(f"{self.name}: no answer within {limits.total:g} s", retry=True)
+
+    async def close(self) -> None:
+        if not self._shares_endpoint:
+            await self.endpoint.close()
+
+
+class _FieldRefused(Exception):
+    """The server does not know an optional field, which is left out from now on."""
+
+
+class _Call:
+    """One call of a model, with its retries."""
+
+    def __init__(self, model: OpenAICompatibleModel, request: ModelRequest, on_delta: OnDelta | None) -> None:
+        self.answering = False
+        """Something of an answer has come in."""
+        self._model = model
+        self._endpoint = model.endpoint
+        self._limits = model.endpoint.limits
+        self._request = request
+        self._on_delta = on_delta
+        self._passed_on = False
+
+    async def run(self) -> ModelReply:
+        retries = 0
+        while True:
+            try:
+                return await self._attempt()
+            except _FieldRefused:
+                continue
+            except Hiccup as error:
+                retries += 1
+                wait = self._pause(retries, error.retry_after)
+                if self._passed_on or retries > self._limits.retries or wait is None:
+                    raise
+                _log.warning(
+                    "model call failed, trying again",
+                    model=self._model.name,
+                    reason=self._endpoint.redact(error.reason),
+                    wait=round(wait, 3),
+                    retry=retries,
+                )
+            await anyio.sleep(wait)
+
+    def _pause(self, retries: int, asked_for: float | None) -> float | None:
+        """Seconds to wait, or nothing when it would be longer than anybody should."""
+        if asked_for is None:
+            wait = min(_LONGEST_BACKOFF, self._limits.backoff * 2 ** (retries - 1)) * _random.uniform(
+                0.5, 1.0
+            )
+        elif asked_for <= self._limits.max_wait:
+            # Not all of those who were sent away at once should come back at once.
+            wait = asked_for + _random.uniform(0.0, self._limits.backoff / 2)
+        else:
+            return None
+        return wait if anyio.current_time() + wait < anyio.current_effective_deadline() else None
+
+    async def _attempt(self) -> ModelReply:
+        self.answering = False
+        endpoint, limits = self._endpoint, self._limits
+        streaming = endpoint.streaming and "stream" not in endpoint.omit
+        body = to_json(self._model.model, self._request, stream=streaming, omit=endpoint.omit)
+        client = endpoint.client
+        http_request = client.build_request(
+            "POST",
+            f"{endpoint.url}/chat/completions",
+            content=body,
+            headers=endpoint.headers(stream=streaming),
+            # Without a stream the first byte comes when the model is done.
+            timeout=client.timeout if streaming else httpx.Timeout(limits.total, connect=limits.connect),
+        )
+        response = await self._send(client, http_request)
+        try:
+            if response.status_code != httpx.codes.OK:
+                raise await self._error(response)
+            answer = Answer(
+                max_bytes=limits.max_text,
+                calls_before=sum(len(message.tool_calls) for message in self._request.messages),
+            )
+            if "event-stream" in response.headers.get("Content-Type", ""):
+                await self._read_events(response, answer)
+            else:
+                await self._read_whole(response, answer)
+            return answer.reply()
+        finally:
+            await response.aclose()
+
+    async def _send(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+        try:
+            return await client.send(request, stream=True)
+        except httpx.ConnectTimeout:
+            raise Hiccup(
+                f"cannot connect to {self._endpoint.url} within {self._limits.connect:g} s"
+            ) from None
+        except httpx.ConnectError as error:
+            hint = "; is it running?" if _on_loopback(self._endpoint.url) else ""
+            raise Hiccup(f"cannot connect to {self._endpoint.url}: {error}{hint}") from None
+        except httpx.TimeoutException:
+            raise Hiccup(f"no answer began within {self._limits.read:g} s") from None
+        except httpx.HTTPError as error:
+            raise Hiccup(f"the connection broke before an answer: {_describe(error)}") from None
+
+    async def _read_events(self, response: httpx.Response, answer: Answer) -> None:
+        parser = EventParser(max_line=self._body_limit)
+        async with aclosing(self._pieces(response, 64 * self._limits.max_text + (1 << 20))) as pieces:
+            while True:
+                piece = None
+                with anyio.move_on_after(_GRACE if answer.finished else math.inf):
+                    try:
+                        piece = await anext(pieces, None)
+                    except Hiccup:
+                        if not answer.finished:
+                            raise
+                if piece is None:
+                    break
+                for event in parser.feed(piece):
+                    if await self._take_event(event, answer):
+                        return
+        rest = parser.end()
+        if rest is not None and not answer.finished:
+            if parse(rest) is None and rest.strip() != b"[DONE]":
+                raise Hiccup("the connection ended in the middle of the answer")
+            if await self._take_event(rest, answer):
+                return
+        if not answer.finished:
+            if not self.answering:
+                await self._take_body(
+                    bytes(parser.stray), answer
+                )  # says what came instead, or understands it
+                return
+            raise Hiccup("the connection ended in the middle of the answer")
+        await self._pass_on(answer.end())
+
+    async def _read_whole(self, response: httpx.Response, answer: Answer) -> None:
+        body = bytearray()
+        async with aclosing(self._pieces(response, self._body_limit)) as pieces:
+            async for piece in pieces:
+                body += piece
+        await self._take_body(bytes(body), answer)
+
+    async def _take_body(self, body: bytes, answer: Answer) -> None:
+        """A body that does not claim to be an event stream, but may be one."""
+        start = body.lstrip()
+        if not start:
+            raise Hiccup("the answer has an empty body")
+        if start[:1] == b"<":
+            raise ModelError(
+                f"the answer is a web page, no JSON; is the URL right? {shown(body)}", retry=False
+            )
+        if not start.startswith((b"data:", b"event:", b":")):
+            await self._pass_on(answer.add_whole(body))
+            return
+        parser = EventParser(max_line=len(body))
+        rest = [*parser.feed(body), parser.end()]
+        for event in rest:
+            if event is not None and await self._take_event(event, answer):
+                return
+        if not answer.finished:
+            raise Hiccup("the connection ended in the middle of the answer")
+        await self._pass_on(answer.end())
+
+    async def _take_event(self, event: bytes, answer: Answer) -> bool:
+        """Whether this was the last one."""
+        if event.strip() == b"[DONE]":
+            await self._pass_on(answer.end())
+            return True
+        text = answer.add_chunk(event)
+        self.answering = True
+        await self._pass_on(text)
+        return False
+
+    async def _pass_on(self, text: str) -> None:
+        if text and self._on_delta is not None:
+            self._passed_on = True
+            await self._on_delta(text)
+
+    async def _pieces(self, response: httpx.Response, limit: int) -> AsyncGenerator[bytes]:
+        received = 0
+        try:
+            async for piece in response.aiter_bytes():
+                received += len(piece)
+                if received > limit:
+                    raise ModelError(
+                        f"the answer was cut off at {limit:,} bytes: it is far longer than an answer may be",
+                        retry=False,
+                    )
+                yield piece
+        except httpx.TimeoutException:
+            raise Hiccup(f"the answer stopped: nothing came for {self._limits.read:g} s") from None
+        except httpx.HTTPError as error:
+            raise Hiccup(f"the connection broke in the middle of the answer: {_describe(error)}") from None
+
+    @property
+    def _body_limit(self) -> int:
+        # JSON may spell a byte with six.
+        return 6 * self._limits.max_text + (1 << 20)
+
+    async def _error(self, response: httpx.Response) -> ModelError | _FieldRefused:
+        status = response.status_code
+        if 300 <= status < 400:
+            return ModelError(
+                f"the server redirects ({status}), which is not followed: set the URL to where it leads",
+                retry=False,
+            )
+        body = bytearray()
+        try:
+            async with aclosing(self._pieces(response, _READ_OF_AN_ERROR)) as pieces:
+                async for piece in pieces:
+                    body += piece
+        except ModelError:
+            pass  # the status says enough
+        text = shown(bytes(body))
+        if status in (400, 422) and self._can_do_without(text):
+            return _FieldRefused()
+        parsed = parse(bytes(body))
+        said = parsed.get("error") or parsed if isinstance(parsed, dict) else None
+        retry_after = _retry_after(response.headers)
+        if said:
+            return error_from(said, status=status, retry_after=retry_after)
+        if body.lstrip()[:1] == b"<":
+            text = "a web page"
+        return error_from(text or "without a word", status=status, retry_after=retry_after)
+
+    def _can_do_without(self, complaint: str) -> bool:
+        if not _DOES_NOT_KNOW.search(complaint):
+            return False
+        omit = self._endpoint.omit
+        sent = to_json(self._model.model, self._request, stream=self._endpoint.streaming, omit=omit)
+        fields = parse(sent)
+        for field, mention in _FIELDS_TO_DO_WITHOUT.items():
+            # Never without both: a limit that somebody set must not be dropped.
+            if field in fields and mention.search(complaint) and _ALTERNATIVE.get(field) not in omit:
+                omit.add(field)
+                _log.info("the model server does not know a field", url=self._endpoint.url, field=field)
+                return True
+        return False
+
+
+def checked_url(url: str) -> str:
+    """The base URL without what people paste along with it; `StartupError` if it is none."""
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise StartupError("the URL of a model server cannot be read") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise StartupError("the URL of a model server looks like https://host/v1 or http://127.0.0.1:8000/v1")
+    if parts.username is not None or parts.password is not None:
+        raise StartupError("put the key of a model server into the environment, not into its URL")
+    if parts.query or parts.fragment:
+        raise StartupError(
+            f"the URL of a model server ends with its path: {parts.scheme}://{parts.netloc}{parts.path}"
+        )
+    path = parts.path.rstrip("/").removesuffix("/chat/completions")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _checked_key(key: SecretStr | None) -> SecretStr | None:
+    if key is None:
+        return None
+    text = key.get_secret_value().strip()
+    if not text:
+        return None
+    if not all("!" <= char <= "~" for char in text):
+        raise StartupError("the key of a model has characters that no key has: was it copied whole?")
+    return SecretStr(text)
+
+
+def _on_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _retry_after(headers: httpx.Headers) -> float | None:
+    """In seconds. Either a number, or a date; OpenAI has milliseconds too."""
+    seconds: float | None = None
+    try:
+        if "retry-after-ms" in headers:
+            seconds = float(headers["retry-after-ms"]) / 1000
+        elif "retry-after" in headers:
+            seconds = float(headers["retry-after"])
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(headers["retry-after"])
+        except (ValueError, KeyError):
+            return None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        seconds = (moment - datetime.fromtimestamp(time.time(), UTC)).total_seconds()
+    if seconds is None or not math.isfinite(seconds):
+        return None
+    return max(0.0, seconds)
+
+
+def _describe(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__

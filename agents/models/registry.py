@@ -1,0 +1,267 @@
+"""A model from its name, as settings and agent definitions write it.
+
+    offline                             no key, no network
+    openai:gpt-4.1-mini                 a provider and one of its models; openai/gpt-4.1-mini is the same
+    openrouter/anthropic/claude-sonnet  as RCRT writes it
+    http://127.0.0.1:8000/v1#my-model   any server that speaks chat completions
+    house-model                         whatever `aliases` in the settings says it is
+
+What the settings say is the operator's word. What an agent's definition says may come from a client, so a
+definition can name providers, endpoints and aliases, but cannot send prompts to a URL of its own making, and
+no key ever comes from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from breadcrumbs.agents.models.base import Model
+from breadcrumbs.agents.models.offline import OfflineModel
+from breadcrumbs.agents.models.openai_compatible import (
+    PRESETS,
+    Endpoint,
+    Limits,
+    OpenAICompatibleModel,
+    Preset,
+    checked_url,
+)
+from breadcrumbs.runtime.errors import InvalidInput, StartupError
+
+OFFLINE = "offline"
+
+# RCRT's names of its model tools.
+_OTHER_NAMES = {"ollama_local": "ollama", "openai_compatible": "vllm"}
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class EndpointSettings(BaseModel):
+    """A server of models: a preset with something changed, or one of your own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = Field(None, description="Base URL, up to and including /v1; not needed for a preset")
+    key: SecretStr | None = None
+    key_env: str | None = Field(None, description="Environment variable that holds the key")
+    streaming: bool = True
+
+
+class ModelSettings(BaseModel):
+    """Everything about models that can be set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    default: str = Field(OFFLINE, description="The model of agents that name none")
+    aliases: dict[str, str] = Field(
+        default_factory=dict, description="Names of your own, RCRT's llm_config ids for one"
+    )
+    endpoints: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")], EndpointSettings] = Field(
+        default_factory=dict
+    )
+    connect_timeout: Seconds = Limits().connect
+    read_timeout: Seconds = Limits().read
+    total_timeout: Seconds = Limits().total
+    retries: Annotated[int, Field(ge=0, le=10)] = Limits().retries
+    max_retry_wait: Annotated[float, Field(ge=0, le=3600)] = Limits().max_wait
+    max_answer_bytes: Annotated[int, Field(ge=1, le=64 << 20)] = Limits().max_text
+    offline_delay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="Seconds before each word")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            connect=self.connect_timeout,
+            read=self.read_timeout,
+            total=self.total_timeout,
+            max_text=self.max_answer_bytes,
+            retries=self.retries,
+            max_wait=self.max_retry_wait,
+        )
+
+
+class ModelPool:
+    """Makes models that share their connections, one client an endpoint, and closes them together.
+
+    The settings are checked here, at start: the default model must be there, with its key.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings | Mapping[str, Any] | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._settings = _checked(settings)
+        self._environment = os.environ if environment is None else environment
+        self._offline = OfflineModel(delay=self._settings.offline_delay)
+        self._endpoints: dict[str, Endpoint] = {}
+        for name, endpoint in self._settings.endpoints.items():
+            if name == OFFLINE:
+                raise StartupError(f"a model endpoint cannot be called {OFFLINE!r}")
+            if endpoint.url is None and name not in PRESETS:
+                raise StartupError(f"the model endpoint {name!r} needs a url")
+            self._url_of(name)
+        try:
+            self.default: Model = self._resolve(self._settings.default, trusted=True)
+            for alias in self._settings.aliases:
+                self._resolve(alias, trusted=True, check_only=True)
+        except InvalidInput as error:
+            raise StartupError(f"the model settings are not usable: {error}") from None
+
+    @property
+    def names(self) -> list[str]:
+        """What the name of a model may begin with, and the names that stand alone."""
+        providers = sorted({*PRESETS, *self._settings.endpoints})
+        return [OFFLINE, *sorted(self._settings.aliases), *(f"{provider}:…" for provider in providers)]
+
+    def resolve(self, spec: str | None, *, trusted: bool = False) -> Model:
+        """The model of that name; without one, the default.
+
+        `InvalidInput` lists what exists, `StartupError` says which key is missing. `trusted` is for names that
+        the operator wrote: only these may be URLs that are not in the settings.
+        """
+        if spec is None or not spec.strip():
+            return self.default
+        return self._resolve(spec.strip(), trusted=trusted)
+
+    async def close(self) -> None:
+        endpoints, self._endpoints = self._endpoints, {}
+        for endpoint in endpoints.values():
+            await endpoint.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _resolve(self, spec: str, *, trusted: bool, check_only: bool = False) -> Model:
+        followed: list[str] = []
+        while spec in self._settings.aliases:
+            if spec in followed:
+                raise InvalidInput(
+                    f"the model names {' → '.join([*followed, spec])} go in circles", where="model"
+                )
+            followed.append(spec)
+            spec, trusted = self._settings.aliases[spec].strip(), True
+        if spec == OFFLINE:
+            return self._offline
+        if "://" in spec:
+            return self._by_url(spec, trusted=trusted)
+        provider, model = self._split(spec)
+        if check_only:  # a key that nobody asks for need not be there
+            return self._offline
+        return OpenAICompatibleModel(
+            model, self._endpoint(provider), name=f"{provider}:{model}", shares_endpoint=True
+        )
+
+    def _split(self, spec: str) -> tuple[str, str]:
+        ends = [place for place in (spec.find(":"), spec.find("/")) if place > 0]
+        provider = spec[: min(ends)].lower() if ends else spec.lower()
+        provider = provider if provider in self._settings.endpoints else _OTHER_NAMES.get(provider, provider)
+        if provider not in PRESETS and provider not in self._settings.endpoints:
+            raise InvalidInput(
+                f"there is no model {_cut(spec)!r}. {self._advice(spec, provider)}", where="model"
+            )
+        model = spec[min(ends) + 1 :].strip() if ends else ""
+        if not model:
+            raise InvalidInput(
+                f"{_cut(spec)!r} names a provider, but no model of it: {provider}:<model>", where="model"
+            )
+        return provider, model
+
+    def _advice(self, spec: str, provider: str) -> str:
+        exists = f"There is {', '.join(self.names)} or http://host/v1#model"
+        known = [OFFLINE, *self._settings.aliases, *PRESETS, *self._settings.endpoints]
+        close = difflib.get_close_matches(provider, known, n=1, cutoff=0.75)
+        if close:
+            return f"Did you mean {close[0]}? {exists}"
+        if "/" in spec and ":" not in spec.partition("/")[0]:
+            return f"OpenRouter's models are written openrouter/{_cut(spec)}. {exists}"
+        return exists
+
+    def _by_url(self, spec: str, *, trusted: bool) -> Model:
+        address, _, model = spec.partition("#")
+        if not model:
+            raise InvalidInput("a model by URL is written http://host/v1#model", where="model")
+        try:
+            url = checked_url(address)
+        except StartupError as error:
+            raise InvalidInput(str(error), where="model") from None
+        for provider in (*self._settings.endpoints, *PRESETS):
+            if self._url_of(provider) == url:
+                return OpenAICompatibleModel(
+                    model, self._endpoint(provider), name=f"{provider}:{model}", shares_endpoint=True
+                )
+        if not trusted:
+            raise InvalidInput(
+                f"{_cut(url)} is no model endpoint of the settings, and only these may be used: add it there",
+                where="model",
+            )
+        if url not in self._endpoints:
+            self._endpoints[url] = Endpoint(url, limits=self._settings.limits)
+        return OpenAICompatibleModel(model, self._endpoints[url], shares_endpoint=True)
+
+    def _url_of(self, provider: str) -> str:
+        settings = self._settings.endpoints.get(provider)
+        return checked_url(settings.url if settings and settings.url else PRESETS[provider].url)
+
+    def _endpoint(self, provider: str) -> Endpoint:
+        if provider not in self._endpoints:
+            self._endpoints[provider] = self._new_endpoint(provider)
+        return self._endpoints[provider]
+
+    def _new_endpoint(self, provider: str) -> Endpoint:
+        settings = self._settings.endpoints.get(provider, EndpointSettings())
+        preset = PRESETS.get(provider, Preset(url="", key_env="", needs_key=False))
+        # A preset that was pointed at another server must not take the provider's key there.
+        is_providers_own = settings.url is None or checked_url(settings.url) == preset.url
+        key_env = settings.key_env or (preset.key_env if is_providers_own else "")
+        key = settings.key or (
+            SecretStr(self._environment[key_env]) if self._environment.get(key_env) else None
+        )
+        if key is None and (settings.key_env or (preset.needs_key and is_providers_own)):
+            raise StartupError(
+                f"{provider} needs a key, and {key_env} is not set. Set it in the environment of the process that "
+                f"runs the agents, or use a model that needs none: {OFFLINE}, ollama:<model>"
+            )
+        return Endpoint(
+            self._url_of(provider),
+            key=key,
+            limits=self._settings.limits,
+            streaming=settings.streaming,
+            prefers_max_completion_tokens=preset.prefers_max_completion_tokens and is_providers_own,
+        )
+
+
+def resolve_model(spec: str, settings: ModelSettings | Mapping[str, Any] | None = None) -> Model:
+    """One model with connections of its own, which its `close` closes.
+
+    For names that the operator wrote. Whoever runs what agents' definitions name uses a `ModelPool`.
+    """
+    pool = ModelPool(settings)
+    model = pool.resolve(spec, trusted=True)
+    if isinstance(model, OpenAICompatibleModel):
+        return OpenAICompatibleModel(model.model, model.endpoint, name=model.name)
+    return model
+
+
+def _checked(settings: ModelSettings | Mapping[str, Any] | None) -> ModelSettings:
+    if isinstance(settings, ModelSettings):
+        return settings
+    try:
+        return ModelSettings.model_validate(dict(settings or {}))
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
+            for detail in error.errors(include_url=False, include_input=False)
+        ]
+        raise StartupError("these model settings are not usable:\n" + "\n".join(lines)) from None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:79] + "…"

@@ -1,0 +1,25 @@
+"""For models that run in this process: passing on a text that is there already, word by word."""
+
+from __future__ import annotations
+
+import re
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from breadcrumbs.agents.models.base import OnDelta
+
+_WORD = re.compile(r"\s*\S+|\s+\Z")
+_WORDS_BETWEEN_CHECKPOINTS = 100
+
+
+async def stream_words(text: str, on_delta: OnDelta | None, *, delay: float = 0.0) -> None:
+    """Word by word; the pieces joined are `text`. `delay` is the pause before each word, in seconds."""
+    if on_delta is None:
+        return
+    for count, word in enumerate(_WORD.findall(text), start=1):
+        if delay > 0:
+            await anyio.sleep(delay)
+        elif count % _WORDS_BETWEEN_CHECKPOINTS == 0:  # a long text must not hold up other sessions
+            await checkpoint()
+        await on_delta(word)

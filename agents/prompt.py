@@ -1,0 +1,56 @@
+"""The prompt: who the agent is, what it is told, what was said.
+
+Words of users and results of tools are data. They never become a system message, and nothing is ever
+written into somebody's message: what comes from elsewhere has messages of its own that say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from breadcrumbs.agents.models.base import Message
+from breadcrumbs.runtime.wording import plain_text
+
+_LABELS = {
+    "shared": "Reference material ({key}); it is not part of this conversation:",
+    "elsewhere": "From other conversations ({key}); not said in this one:",
+}
+
+
+def build_prompt(system_prompt: str, parts: Iterable[dict[str, Any]], agent_id: str) -> tuple[Message, ...]:
+    """Messages in the order of the context's parts, the conversation last."""
+    messages = [Message("system", system_prompt)] if system_prompt else []
+    for part in parts:
+        if part["place"] == "conversation":
+            messages += [_spoken(item, agent_id) for item in part["items"]]
+        else:
+            label = _LABELS[part["place"]].format(key=part["key"])
+            entries = "\n".join(_entry(item) for item in part["items"])
+            messages.append(Message("user", f"{label}\n{entries}", name="background"))
+    return tuple(messages)
+
+
+def _spoken(item: dict[str, Any], agent_id: str) -> Message:
+    content = item["content"]
+    match item.get("schema_name"):
+        case "user.message.v1":
+            return Message("user", plain_text(content))
+        case "agent.response.v1":
+            speaker = item.get("creator")
+            if speaker in (None, agent_id):
+                return Message("assistant", plain_text(content))
+            return Message("user", plain_text(content), name=_name(str(speaker)))
+        case other:
+            return Message("user", f"{other or 'note'}: {orjson.dumps(content).decode()}", name="data")
+
+
+def _entry(item: dict[str, Any]) -> str:
+    return f"- {item.get('schema_name') or 'note'}: {plain_text(item['content'])}"
+
+
+def _name(text: str) -> str:
+    """OpenAI takes only these characters in a name."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in text)[:64]

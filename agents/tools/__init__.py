@@ -1,0 +1,9 @@
+"""Tools that agents may use: `@tool`, the toolbox, what ships with Breadcrumbs, what settings name."""
+
+from __future__ import annotations
+
+from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult, tool
+from breadcrumbs.agents.tools.loading import load_tools
+from breadcrumbs.agents.tools.shipped import SHIPPED, shipped_tools
+
+__all__ = ["SHIPPED", "Tool", "ToolContext", "ToolResult", "Toolbox", "load_tools", "shipped_tools", "tool"]

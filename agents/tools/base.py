@@ -1,0 +1,316 @@
+"""Tools: typed Python functions that a model may call.
+
+    @tool
+    def word_count(text: Annotated[str, Field(description="What to count in")]) -> int:
+        \"\"\"Count the words of a text.\"\"\"
+        return len(text.split())
+
+The signature becomes the JSON Schema, the docstring the description. `run` is the only way in for what a
+model wrote: it checks the arguments, keeps the time limit, and turns whatever happens into a `ToolResult`.
+
+A function that is not async runs in a thread of its own, so that it cannot hold up other sessions. After the
+time limit nobody waits for that thread any more, but nothing can end it: it counts as running until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import math
+import re
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, overload
+from uuid import UUID
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from breadcrumbs.agents.models.base import ToolSpec
+from breadcrumbs.agents.tools.output import as_json, in_one_line, in_words
+from breadcrumbs.agents.tools.parameters import Arguments, parameters_of
+from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.store import Store
+
+DEFAULT_TIMEOUT: Final = 30.0
+MAX_THREADS: Final = 32
+"""Per tool that is not async: a tool that hangs uses up its own threads, and nobody else's."""
+
+# What the chat completions API takes as the name of a function.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of the turn. A parameter of this type is filled in; no model sees or sets it."""
+
+    owner_id: UUID
+    session_id: str | None
+    agent_id: str
+    trigger_id: str
+    store: Store | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of a call. `output` is a JSON value where `ok`; `error` a sentence where not."""
+
+    ok: bool
+    output: Any
+    error: str | None
+    duration_ms: float
+
+
+class Tool:
+    """A function that a model may call. Made by `@tool`; calling it calls the function."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        return_to_llm: bool = True,
+        local_names: dict[str, Any] | None = None,
+    ) -> None:
+        self.name = name if name is not None else getattr(function, "__name__", "")
+        if not _NAME.fullmatch(self.name):
+            raise InvalidInput(
+                f"{self.name!r} cannot be the name of a tool: 1 to 64 letters, digits, _ or -; give name=…",
+                where="name",
+            )
+        if not (timeout > 0 and math.isfinite(timeout)):
+            raise InvalidInput(
+                f"{self.name}: the time limit must be a number of seconds above 0", where="timeout"
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidInput(f"{self.name}: a tool returns its result, it does not yield it")
+        self._parameters = parameters_of(function, injected=ToolContext, local_names=local_names)
+        self.description = description if description is not None else self._parameters.description
+        self.timeout = timeout
+        self.return_to_llm = return_to_llm
+        self.function = function
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 (an object with an async __call__)
+        )
+        self._threads: RunVar[anyio.Semaphore] = RunVar(f"threads of {self.name}")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """JSON Schema of the arguments."""
+        return self._parameters.schema
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}{self._parameters.in_words}>"
+
+    async def run(self, arguments: str | dict[str, Any], context: ToolContext) -> ToolResult:
+        """Call the function with what a model wrote. Raises nothing but cancellation from outside."""
+        began = time.perf_counter()
+        output, error = None, None
+        try:
+            output = await self._within_limit(self._parameters.read(arguments), context)
+        except InvalidInput as refusal:
+            error = in_one_line(f"{self.name}: {refusal.message}")
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            # It awaited something that was cancelled. Let through, it would silently end the turn.
+            error = f"{self.name} was cancelled from within"
+        except (Exception, SystemExit) as failure:  # a tool must not be able to end the worker
+            error = f"{self.name} failed: {in_words(failure)}"
+        duration = round((time.perf_counter() - began) * 1000, 3)
+        return ToolResult(error is None, output, error, duration)
+
+    async def _within_limit(self, given: Arguments, context: ToolContext) -> Any:
+        named = given.named | dict.fromkeys(self._parameters.injected, context)
+
+        def call() -> Any:
+            return self.function(*given.positional, **named)
+
+        output = None
+        with anyio.move_on_after(self.timeout) as limit:
+            try:
+                output = await (_finished(call()) if self._is_async else self._in_thread(call))
+            except (Exception, SystemExit):
+                if not limit.cancel_called:  # otherwise it is how the function took being stopped
+                    raise
+        if limit.cancel_called:
+            raise InvalidInput(f"did not finish within {self.timeout:g} s")
+        return output
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        """A daemon thread, unlike anyio's: those keep a process from ending while a tool hangs."""
+        threads = self._threads.get(None)
+        if threads is None:
+            threads = anyio.Semaphore(MAX_THREADS)
+            self._threads.set(threads)
+        await threads.acquire()
+        loop = asyncio.get_running_loop()
+        ended = anyio.Event()
+        outcome: list[Any] = []
+        failure: list[BaseException] = []
+
+        def finish() -> None:
+            threads.release()
+            ended.set()
+
+        def work() -> None:
+            try:
+                result = call()
+                # Converted here: it may take as long as the call itself.
+                outcome.append(result if inspect.isawaitable(result) else as_json(result))
+            except BaseException as error:
+                failure.append(error)
+            finally:
+                with suppress(RuntimeError):  # the loop is closed: nobody waits
+                    loop.call_soon_threadsafe(finish)
+
+        variables = contextvars.copy_context()
+        thread = threading.Thread(target=variables.run, args=(work,), name=f"tool {self.name}", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            threads.release()
+            raise
+        await ended.wait()
+        if failure:
+            raise failure[0]
+        return await _finished(outcome[0]) if inspect.isawaitable(outcome[0]) else outcome[0]
+
+
+async def _finished(result: Awaitable[Any]) -> Any:
+    return as_json(await result)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return anyio.current_effective_deadline() == -math.inf or (task is not None and task.cancelling() > 0)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    return_to_llm: bool = True,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    return_to_llm: bool = True,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a typed function, async or not.
+
+    `timeout` is in seconds. With `return_to_llm=False` the output is the end of the turn: it is not shown to
+    the model again.
+    """
+    local_names = dict(sys._getframe(1).f_locals)
+
+    def make(function: Callable[..., Any]) -> Tool:
+        return Tool(
+            function,
+            name=name,
+            description=description,
+            timeout=timeout,
+            return_to_llm=return_to_llm,
+            local_names=local_names,
+        )
+
+    return make if function is None else make(function)
+
+
+class Toolbox:
+    """Tools by name."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for one in tools:
+            self.add(one)
+
+    def add(self, new: Tool) -> None:
+        if new.name in self._tools:
+            raise InvalidInput(
+                f"there is a tool called {new.name!r} already: give one of them name=…", where="name"
+            )
+        self._tools[new.name] = new
+
+    def get(self, name: str) -> Tool:
+        found = self._tools.get(name)
+        if found is None:
+            raise self._unknown([name])
+        return found
+
+    def allowed(self, names: Iterable[str]) -> Toolbox:
+        """Only these, in this order."""
+        wanted = list(dict.fromkeys(names))
+        if unknown := [name for name in wanted if name not in self._tools]:
+            raise self._unknown(unknown)
+        return Toolbox(self._tools[name] for name in wanted)
+
+    def _unknown(self, names: list[str]) -> InvalidInput:
+        missing = ", ".join(repr(name[:64]) for name in names)
+        there_are = ", ".join(self.names) or "none"
+        return InvalidInput(f"there is no tool {missing}; there are: {there_are}", where="tools")
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._tools)
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(one.spec for one in self)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def catalogue(self) -> dict[str, Any]:
+        """A `tool.catalog.v1` breadcrumb, ready to be created; the same for the same tools.
+
+        The fields of an entry are RCRT's; the hints show a model names and descriptions only, since the
+        schemas reach it with the request.
+        """
+        entries = [
+            {
+                "name": one.name,
+                "description": one.description,
+                "inputSchema": one.parameters,
+                "capabilities": {"timeout": round(one.timeout * 1000), "return_to_llm": one.return_to_llm},
+                "status": "active",
+            }
+            for one in sorted(self, key=lambda one: one.name)
+        ]
+        return {
+            "schema_name": "tool.catalog.v1",
+            "title": "Tool catalog",
+            "tags": ["tool:catalog", "workspace:tools"],
+            "context": {"tools": entries, "totalTools": len(entries), "activeTools": len(entries)},
+            "llm_hints": {"include": ["tools.name", "tools.description"]},
+        }
+
+
+__all__ = ["Tool", "ToolContext", "ToolResult", "Toolbox", "tool"]

@@ -1,0 +1,206 @@
+"""What a tool gave, as JSON that fits into a breadcrumb; and what went wrong in it, in words.
+
+A walk of our own around pydantic's conversion, because that one iterates generators (which may never end)
+and has no limit on size. What the walk does not know goes to pydantic one value at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence, Set, ValuesView
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any, Final, cast
+
+import orjson
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from breadcrumbs.runtime.errors import InvalidInput
+
+MAX_OUTPUT_BYTES: Final = 64 * 1024
+MAX_OUTPUT_DEPTH: Final = 32
+MAX_ERROR_CHARACTERS: Final = 600
+
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
+
+
+def as_json(result: Any) -> Any:
+    """A JSON value with the same meaning, or InvalidInput that says why there is none.
+
+    A text that is too long is cut, and says so at its end; anything else that is too long is an error, for
+    half a structure would pass for a whole one.
+    """
+    if isinstance(result, str) and len(result) > MAX_OUTPUT_BYTES // 6:
+        return _cut(_text(result))
+    value = _Walk().plain(result, 1)
+    size = len(orjson.dumps(value))
+    if size > MAX_OUTPUT_BYTES:
+        raise _too_large()
+    return value
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._left = MAX_OUTPUT_BYTES
+        """Characters that may still come: a long list is given up early, not converted and then refused."""
+        self._open: set[int] = set()
+
+    def plain(self, value: Any, level: int) -> Any:
+        self._spend(1)
+        match value:
+            case None | bool():
+                return value
+            case Enum():
+                return self.plain(value.value, level)
+            case str():
+                self._spend(len(value))
+                return _text(value)
+            case int():
+                return _integer(value)
+            case float():
+                # JSON has no NaN; as null it would pass for "nothing".
+                return float(value) if math.isfinite(value) else _named(value)
+            case bytes() | bytearray() | memoryview():
+                return self._other(value, level)
+            case Mapping() | Sequence() | Set() | ValuesView() | deque() | BaseModel():
+                return self._container(value, level)
+        if is_dataclass(value) and not isinstance(value, type):
+            return self._container(value, level)
+        return self._other(value, level)
+
+    def _container(self, value: Any, level: int) -> Any:
+        if level > MAX_OUTPUT_DEPTH:
+            raise InvalidInput(f"the tool's result nests deeper than {MAX_OUTPUT_DEPTH} levels")
+        if id(value) in self._open:
+            raise InvalidInput("the tool's result contains itself")
+        self._open.add(id(value))
+        try:
+            if isinstance(value, BaseModel):
+                return self.plain(_dumped(value), level + 1)
+            if is_dataclass(value):
+                fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
+                return {name: self.plain(below, level + 1) for name, below in fields.items()}
+            if isinstance(value, Mapping):
+                return {self._key(key): self.plain(below, level + 1) for key, below in value.items()}
+            return [self.plain(below, level + 1) for below in _in_order(value)]
+        finally:
+            self._open.discard(id(value))
+
+    def _key(self, key: Any) -> str:
+        name = self.plain(key, 1)
+        if isinstance(name, str):
+            return name
+        if isinstance(name, int | float):
+            return orjson.dumps(name).decode()
+        raise InvalidInput(f"the tool's result has a key of type {type(key).__name__}: JSON keys are text")
+
+    def _other(self, value: Any, level: int) -> Any:
+        """Times, decimals, ids, paths, bytes that are text, …: whatever pydantic knows and has an end."""
+        kind = type(value).__name__
+        if hasattr(value, "__next__") or hasattr(value, "__anext__"):
+            raise InvalidInput(f"the tool's result holds a {kind}, which has to be read first: return a list")
+        try:
+            converted = to_jsonable_python(value)
+        except (PydanticSerializationError, UnicodeDecodeError, ValueError):
+            raise InvalidInput(f"the tool's result holds a {kind}, which is not JSON") from None
+        if type(converted) is type(value):
+            raise InvalidInput(f"the tool's result holds a {kind}, which is not JSON")
+        return self.plain(converted, level + 1)
+
+    def _spend(self, characters: int) -> None:
+        self._left -= characters
+        if self._left < 0:
+            raise _too_large()
+
+
+def _too_large() -> InvalidInput:
+    return InvalidInput(
+        f"the tool's result has more than {MAX_OUTPUT_BYTES // 1024} KiB of JSON: ask for less of it"
+    )
+
+
+def _dumped(model: BaseModel) -> Any:
+    try:
+        return model.model_dump(mode="json", by_alias=True)
+    except (PydanticSerializationError, ValueError) as error:
+        raise InvalidInput(
+            f"the tool's result holds a {type(model).__name__} that is not JSON: {error}"
+        ) from None
+
+
+def _in_order(value: Any) -> Iterable[Any]:
+    if isinstance(value, set | frozenset):
+        try:
+            return sorted(value)  # the same set, the same JSON
+        except TypeError:
+            pass
+    return cast("Iterable[Any]", value)
+
+
+def _text(value: str) -> str:
+    # Lone surrogates (from file names, for one) are no Unicode, and no JSON.
+    return str(value) if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def _integer(value: int) -> int | str:
+    if _SMALLEST <= value <= _LARGEST:
+        return int(value)
+    try:
+        return str(value)  # past 64 bits readers of JSON disagree on the digits
+    except ValueError:
+        raise InvalidInput("the tool's result holds an integer of thousands of digits") from None
+
+
+def _named(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _cut(text: str) -> str:
+    if len(orjson.dumps(text)) <= MAX_OUTPUT_BYTES:
+        return text
+    low, high = 0, len(text)
+    while low < high:  # the longest beginning that fits, however its characters are escaped
+        middle = (low + high + 1) // 2
+        if len(orjson.dumps(text[:middle])) <= MAX_OUTPUT_BYTES - 100:
+            low = middle
+        else:
+            high = middle - 1
+    return f"{text[:low]}\n… [cut: {low:,} of {len(text):,} characters]"
+
+
+# --- Errors --------------------------------------------------------------------------------------------
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH(?!OR)|PRIVATE|COOKIE|DSN", re.IGNORECASE)
+_LOGIN = re.compile(r"(\w+://)[^/\s@]*:[^/\s@]*@")
+_BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
+HIDDEN: Final = "[hidden]"
+
+
+def in_words(error: BaseException) -> str:
+    """An exception as one line that a model and a user may read."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    try:
+        said = str(error)
+    except Exception:
+        said = ""
+    kind = type(error).__name__
+    return in_one_line(f"{kind}: {said}" if said.strip() else kind)
+
+
+def in_one_line(said: str) -> str:
+    """Without line breaks, of a bounded length, and without what only this process may know."""
+    for secret in _secrets():
+        said = said.replace(secret, HIDDEN)
+    said = _BEARER.sub(rf"\1 {HIDDEN}", _LOGIN.sub(rf"\1{HIDDEN}@", said))
+    said = " ".join(_text(said).split())
+    return said if len(said) <= MAX_ERROR_CHARACTERS else said[: MAX_ERROR_CHARACTERS - 1] + "…"
+
+
+def _secrets() -> list[str]:
+    found = {value for name, value in os.environ.items() if len(value) >= 6 and _SECRET_NAME.search(name)}
+    return sorted(found, key=len, reverse=True)  # one secret may be the beginning of another

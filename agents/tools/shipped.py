@@ -1,0 +1,230 @@
+"""The tools that come with Breadcrumbs. None of them reaches a network or the file system."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import zoneinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from random import SystemRandom
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, tool
+from breadcrumbs.agents.tools.calculator import MAX_LENGTH, evaluate
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.llm_view import apply_hints
+from breadcrumbs.runtime.query import Query
+
+# --- calculator ----------------------------------------------------------------------------------------
+
+
+@tool(timeout=5.0)
+def calculator(
+    expression: Annotated[
+        str,
+        Field(
+            description="For example (3 + 4) * sqrt(2). Known: + - * / // % **, parentheses, pi, e and functions "
+            "such as round, min, max, sqrt, log, sin, factorial",
+            max_length=MAX_LENGTH,
+        ),
+    ],
+) -> dict[str, Any]:
+    """Compute an arithmetic expression. Whole numbers are exact, others have 15 significant digits."""
+    return {"expression": expression, "result": evaluate(expression)}
+
+
+# --- random --------------------------------------------------------------------------------------------
+
+_chance = SystemRandom()
+
+WholeNumber = Annotated[int, Field(ge=-(2**53), le=2**53)]
+
+
+@tool(name="random", timeout=5.0)
+def random_(
+    min: Annotated[WholeNumber, Field(description="The smallest number that may come")] = 0,
+    max: Annotated[WholeNumber, Field(description="The largest number that may come")] = 100,
+    choices: Annotated[
+        list[str | int | float] | None,
+        Field(description="Draw one of these instead of a number", min_length=1, max_length=1000),
+    ] = None,
+) -> dict[str, Any]:
+    """Draw a whole number from min to max (both may come), or one of a list of choices."""
+    if choices is not None:
+        return {"choice": _chance.choice(choices)}
+    if min > max:
+        raise InvalidInput(f"min ({min}) is larger than max ({max}): swap them")
+    return {"number": _chance.randint(min, max)}
+
+
+# --- clock ---------------------------------------------------------------------------------------------
+
+
+@tool(timeout=5.0)
+def clock(
+    zone: Annotated[
+        str, Field(description="IANA name of a time zone, such as Europe/Berlin", max_length=100)
+    ] = "UTC",
+) -> dict[str, Any]:
+    """Tell the date and the time now, in UTC and in a time zone."""
+    name, where = _zone(zone)
+    now = datetime.now(UTC)
+    local = now.astimezone(where)
+    return {
+        "utc": now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "zone": name,
+        "local": local.isoformat(timespec="seconds"),
+        "weekday": local.strftime("%A"),
+        "daylight_saving": bool(local.dst() or timedelta()),
+    }
+
+
+def _zone(asked: str) -> tuple[str, tzinfo]:
+    wanted = asked.strip().replace(" ", "_").casefold()
+    if wanted in ("utc", "z"):
+        return "UTC", UTC
+    # Only names from the list: the name is part of a path where the zones are read.
+    known = _zones()
+    if wanted in known:
+        return known[wanted], zoneinfo.ZoneInfo(known[wanted])
+    if not known:
+        raise InvalidInput("this machine has no time zone data, so that only UTC is known")
+    cities = {name.rpartition("/")[2]: full for name, full in known.items()}
+    close = [known[name] for name in difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)]
+    close += [cities[city] for city in difflib.get_close_matches(wanted, cities, n=3, cutoff=0.8)]
+    meant = " or ".join(dict.fromkeys(close)) or "a name such as Europe/Berlin, America/New_York or UTC"
+    raise InvalidInput(f"there is no time zone {asked[:60]!r}: use {meant}")
+
+
+@lru_cache(maxsize=1)
+def _zones() -> dict[str, str]:
+    return {name.casefold(): name for name in sorted(zoneinfo.available_timezones())}
+
+
+# --- breadcrumb_search ---------------------------------------------------------------------------------
+
+MOST_FOUND: Final = 20
+EXCERPT: Final = 300
+
+# The system talking to itself, and the record of this very search.
+_INTERNAL: Final = frozenset(
+    (
+        "agent.context.v1",
+        "agent.def.v1",
+        "agent.cancel.v1",
+        "context.config.v1",
+        "context.request.v1",
+        "schema.def.v1",
+        "tool.request.v1",
+    )
+)
+_INFRASTRUCTURE: Final = ("session_id", "trigger_id", "creator", "conversation_id", "request_id")
+
+
+@tool(timeout=10.0)
+async def breadcrumb_search(
+    context: ToolContext,
+    text: Annotated[
+        str, Field(description="Words that must all occur; leave it out to list the newest", max_length=500)
+    ] = "",
+    schema_name: Annotated[
+        str | None,
+        Field(description="Only this kind, such as user.message.v1 or agent.response.v1", max_length=200),
+    ] = None,
+    tags: Annotated[
+        list[Annotated[str, Field(max_length=256)]],
+        Field(description="Only what carries all of these tags", max_length=16),
+    ] = [],  # noqa: B006 (pydantic copies it)
+    limit: Annotated[int, Field(description="How many at most", ge=1, le=MOST_FOUND)] = 10,
+) -> dict[str, Any]:
+    """Search what was said and done earlier in this conversation, the newest first."""
+    if context.session_id is None:
+        raise InvalidInput("this turn belongs to no session, so there is nothing to search in")
+    if context.store is None:
+        raise InvalidInput("there is no store to search in")
+    if any(tag.startswith(SESSION) for tag in tags):
+        raise InvalidInput("only this conversation is searched: leave session: tags out")
+    words = text.casefold().split()
+
+    def wanted(crumb: Breadcrumb) -> bool:
+        if not _may_be_shown(crumb):
+            return False
+        told = _told(crumb).casefold()
+        return all(word in told for word in words)
+
+    page = await context.store.list(
+        context.owner_id,
+        Query(
+            session_id=context.session_id,
+            schema_name=schema_name,
+            all_tags=tuple(tags),
+            limit=limit,
+            keep=wanted,
+        ),
+    )
+    return {
+        "found": [
+            {
+                "id": str(crumb.id),
+                "schema_name": crumb.schema_name or "",
+                "title": crumb.title,
+                "excerpt": _excerpt(_told(crumb, with_title=False), words),
+                "created_at": crumb.created_at,
+            }
+            for crumb in page.items
+        ],
+        "more": page.next_cursor is not None,
+    }
+
+
+def _may_be_shown(crumb: Breadcrumb) -> bool:
+    schema = crumb.schema_name or ""
+    return (
+        crumb.sensitivity != "secret"
+        and crumb.visibility != "private"
+        and schema not in _INTERNAL
+        and not schema.startswith("system.")
+        # What a search found would be found again by the next one.
+        and not (schema == "tool.response.v1" and crumb.context.get("tool") == breadcrumb_search.name)
+    )
+
+
+def _told(crumb: Breadcrumb, *, with_title: bool = True) -> str:
+    """What a model may see of a breadcrumb, as text; no other part of it can be searched for."""
+    view = apply_hints(crumb.context, crumb.document.get("llm_hints"))
+    parts = [crumb.title] if with_title else []
+    parts += [str(crumb.document.get("description", ""))]
+    said = [view[name] for name in ("message", "content", "text") if isinstance(view.get(name), str)]
+    rest = {
+        name: value
+        for name, value in view.items()
+        if name not in _INFRASTRUCTURE and not (isinstance(value, str) and value in said)
+    }
+    parts += dict.fromkeys(said)  # answers carry the same text as message and as content
+    if rest:
+        parts.append(json.dumps(rest, ensure_ascii=False, separators=(", ", ": "), default=str))
+    return "\n".join(part for part in parts if part)
+
+
+def _excerpt(told: str, words: list[str]) -> str:
+    """The part around the first word that was searched for."""
+    line = " ".join(told.split())
+    if len(line) <= EXCERPT:
+        return line
+    places = [line.casefold().find(word) for word in words]
+    first = min((place for place in places if place >= 0), default=0)
+    start = max(0, min(first - EXCERPT // 3, len(line) - EXCERPT))
+    end = start + EXCERPT
+    return ("…" if start else "") + line[start:end].strip() + ("…" if end < len(line) else "")
+
+
+SHIPPED: Final[tuple[Tool, ...]] = (breadcrumb_search, calculator, clock, random_)
+
+
+def shipped_tools() -> Toolbox:
+    """A box of its own for everyone who wants to add to it."""
+    return Toolbox(SHIPPED)

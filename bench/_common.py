@@ -1,0 +1,331 @@
+"""What both benchmarks share: rounds, tables, a server, and the very commands that the store sends."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+import hiredis
+import uvloop
+
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.connection import BlockingLink, Script
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.ids import new_id
+from breadcrumbs.runtime.keys import Keys
+from breadcrumbs.runtime.multiplexer import Command
+from breadcrumbs.runtime.store import DEFAULT_LANES, Store
+
+OWNER = UUID("0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b")
+AGENT = UUID("0197a3c4-5e6f-7008-8a9b-0c1d2e3f4a5c")
+SCHEMA = "user.message.v1"
+SHARED_TAG = "extension:chat"
+MESSAGE_LENGTH = 1024
+
+
+def posted(session: str, *, extra_tag: str = "workspace:docs") -> dict[str, Any]:
+    """A message of 1 KB with five tags, as a client posts it."""
+    words = "the quick brown fox jumps over the lazy dog and says so in a chat window "
+    return {
+        "schema_name": SCHEMA,
+        "title": "A message",
+        "tags": ["user:message", SHARED_TAG, "user:ann", extra_tag, f"session:{session}"],
+        "context": {"message": (words * 15)[:MESSAGE_LENGTH], "session_id": session},
+    }
+
+
+# The commands of the store, without the store
+
+
+class _Recorder:
+    """A connection that writes nothing and keeps the last script call."""
+
+    def __init__(self) -> None:
+        self.last: tuple[int, Script, list[bytes], list[bytes | str | int]] | None = None
+
+    async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
+        self.last = (lane, script, keys, args)
+        return [0, b"1", b"0", b"0"]
+
+    async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
+        raise NotImplementedError
+
+    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
+        raise NotImplementedError
+
+    def reader_groups(self) -> list[list[int]]:
+        return []
+
+    async def blocking(self, lane: int) -> BlockingLink:
+        raise NotImplementedError
+
+    async def close(self) -> None: ...
+
+
+class CreateCommand:
+    """The EVALSHA that `Store.create` sends for a breadcrumb, ready to be sent again with other ids."""
+
+    def __init__(self, recorded: tuple[int, Script, list[bytes], list[bytes | str | int]]) -> None:
+        self.lane, self.script, keys, args = recorded
+        self._id = args[0]
+        assert isinstance(self._id, bytes)
+        self._command: Command = (b"EVALSHA", self.script.sha, len(keys), *keys, *args)
+        self._pieces = hiredis.pack_command(self._command).split(self._id)
+
+    @classmethod
+    async def of(cls, document: dict[str, Any], *, owner: UUID = OWNER) -> CreateCommand:
+        recorder = _Recorder()
+        store = Store(recorder, Keys("bc", DEFAULT_LANES), secret=b"")
+        await store.create(owner, BreadcrumbCreate.parse(document))
+        assert recorder.last is not None
+        return cls(recorder.last)
+
+    def packed(self) -> bytes:
+        """The bytes on the wire, with a fresh id in each of its places."""
+        return new_id(self.lane).bytes.join(self._pieces)
+
+    def arguments(self) -> Command:
+        """What a client library is called with, with a fresh id in each of its places."""
+        id = new_id(self.lane).bytes
+        old: Any = self._id
+        return tuple(part.replace(old, id) if isinstance(part, bytes) else part for part in self._command)
+
+
+class RawLink:
+    """A blocking socket and a parser: the least a client can do."""
+
+    def __init__(self, url: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(unquote(urlsplit(url).path))
+        self._reader = hiredis.Reader()
+
+    def call(self, *command: bytes | str | int) -> Any:
+        self._socket.sendall(hiredis.pack_command(command))
+        return self._replies(1)[0]
+
+    def load(self, script: Script) -> None:
+        self.call("SCRIPT", "LOAD", script.source)
+
+    def pipeline(self, commands: Iterable[bytes], *, size: int = 50) -> None:
+        """Send packed commands in pipelines; the next is sent before the last is answered."""
+        batch: list[bytes] = []
+        under_way = 0
+        for command in commands:
+            batch.append(command)
+            if len(batch) == size:
+                self._socket.sendall(b"".join(batch))
+                if under_way:
+                    self._replies(under_way)
+                under_way = len(batch)
+                batch.clear()
+        self._socket.sendall(b"".join(batch))
+        self._replies(under_way + len(batch))
+
+    def info(self, section: str) -> dict[str, str]:
+        text: str = self.call("INFO", section).decode()
+        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+    def settle(self) -> None:
+        """Wait until the server does nothing on its own account."""
+        while (
+            (state := self.info("persistence"))["aof_rewrite_in_progress"] != "0"
+            or state["aof_rewrite_scheduled"] != "0"
+            or state["rdb_bgsave_in_progress"] != "0"
+        ):
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _replies(self, count: int) -> list[Any]:
+        found: list[Any] = []
+        while len(found) < count:
+            reply = self._reader.gets()
+            if reply is False:
+                data = self._socket.recv(1 << 16)
+                if not data:
+                    raise ConnectionError("the server closed the connection")
+                self._reader.feed(data)
+            elif isinstance(reply, Exception):
+                raise reply
+            else:
+                found.append(reply)
+        return found
+
+
+@contextmanager
+def embedded() -> Iterator[EmbeddedServer]:
+    """The real default: append-only file, unix socket, in a directory that goes away again."""
+    directory = Path(tempfile.mkdtemp(prefix="breadcrumbs-bench-"))
+    try:
+        with EmbeddedServer(directory) as server:
+            yield server
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+# Rounds
+
+
+@dataclass
+class Rounds:
+    """One number per round."""
+
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def per(self, floor: Rounds) -> Rounds:
+        """Ratios, each of two neighbours in time."""
+        return Rounds([ours / theirs for ours, theirs in zip(self.values, floor.values, strict=True)])
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "median": self.median,
+            "low": min(self.values),
+            "high": max(self.values),
+            "rounds": self.values,
+        }
+
+    def text(self, form: str = "{:,.0f}") -> str:
+        return form.format(self.median)
+
+    def spread(self, form: str = "{:,.0f}") -> str:
+        return f"{form.format(min(self.values))} – {form.format(max(self.values))}"
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+async def interleaved(
+    rounds: int, sides: dict[str, Callable[[], Awaitable[dict[str, float]]]]
+) -> dict[str, dict[str, Rounds]]:
+    """Run every side once per round, beginning with another one each time: side -> what -> numbers.
+
+    A round more is run first and thrown away: caches, scripts and connections are cold in it.
+    """
+    names = list(sides)
+    found: dict[str, dict[str, Rounds]] = {name: {} for name in names}
+    for number in range(-1, rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            gc.collect()
+            numbers = await sides[name]()
+            if number >= 0:
+                for what, value in numbers.items():
+                    found[name].setdefault(what, Rounds()).values.append(value)
+    return found
+
+
+# What is printed
+
+
+@dataclass
+class Verdict:
+    what: str
+    value: float
+    aim: float
+    at_least: bool
+    form: str = "{:.2f}"
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.aim if self.at_least else self.value <= self.aim
+
+
+class Report:
+    """Tables for people as they come, one JSON document for programs at the end."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self._as_json: bool = options.json
+        self._verdicts: list[Verdict] = []
+        self._document: dict[str, Any] = {
+            "benchmark": name,
+            "mode": "full" if getattr(options, "full", False) else "quick" if options.quick else "default",
+            "machine": {
+                "cpus": os.cpu_count(),
+                "system": platform.system(),
+                "architecture": platform.machine(),
+                "python": platform.python_version(),
+            },
+            "sections": {},
+        }
+
+    def section(self, key: str, title: str, numbers: dict[str, Any]) -> None:
+        self._document["sections"][key] = {"title": title, **numbers}
+        self.say(f"\n({key}) {title}")
+
+    def table(self, head: list[str], rows: list[list[str]]) -> None:
+        widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+        for row in [head, *rows]:
+            cells = [row[0].ljust(widths[0])] + [
+                cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)
+            ]
+            self.say("    " + "   ".join(cells).rstrip())
+
+    def verdict(self, verdict: Verdict) -> None:
+        self._verdicts.append(verdict)
+        self.say(f"  → {_sentence(verdict)}")
+
+    def say(self, line: str) -> None:
+        if not self._as_json:
+            print(line, flush=True)
+
+    def finish(self, began: float) -> None:
+        self._document["seconds"] = round(time.monotonic() - began, 1)
+        self._document["verdicts"] = [
+            {"what": v.what, "value": v.value, "aim": v.aim, "at_least": v.at_least, "met": v.met}
+            for v in self._verdicts
+        ]
+        if self._as_json:
+            print(json.dumps(self._document, indent=2))
+            return
+        print(f"\nin {self._document['seconds']:.0f} s ({self._document['mode']} run):")
+        for verdict in self._verdicts:
+            print(f"  {'met   ' if verdict.met else 'MISSED'}  {_sentence(verdict)}")
+
+
+def _sentence(verdict: Verdict) -> str:
+    side = "at least" if verdict.at_least else "at most"
+    return f"{verdict.what}: {verdict.form.format(verdict.value)} (aim: {side} {verdict.form.format(verdict.aim)})"
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="smaller and noisier, in half a minute at most")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    parser.add_argument("--only", metavar="LETTERS", default="", help="only these sections, such as ac")
+    return parser
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Run on uvloop; Ctrl-C and SIGTERM unwind everything, so that servers and directories go."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        uvloop.run(_as_coroutine(main))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+async def _as_coroutine(main: Callable[[], Awaitable[None]]) -> None:
+    await main()

@@ -1,0 +1,438 @@
+"""How fast the store is from one process, and what a message costs in the server's memory.
+
+python bench/store.py [--quick | --full] [--json] [--only acde]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# As a script's own folder on the path, this one would hide the standard library's `http` behind ours.
+sys.path.pop(0)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import argparse
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+
+from bench import _common
+from bench._common import (
+    AGENT,
+    MESSAGE_LENGTH,
+    OWNER,
+    SCHEMA,
+    SHARED_TAG,
+    CreateCommand,
+    RawLink,
+    Report,
+    Rounds,
+    Verdict,
+    embedded,
+    interleaved,
+    percentile,
+    posted,
+)
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.store import Store
+
+CALLERS = 50
+
+
+async def main() -> None:
+    parser = _common.options("Breadcrumbs' store against what its server and plain redis-py can do.")
+    parser.add_argument("--full", action="store_true", help="(d) with 1,000,000 breadcrumbs; needs 3 GB")
+    options = parser.parse_args()
+    report = Report("store", options)
+    began = time.monotonic()
+    sections: dict[str, Callable[[argparse.Namespace, Report], Awaitable[None]]] = {
+        "a": creates,
+        "c": long_session,
+        "d": large_store,
+        "e": memory,
+    }
+    for letter, section in sections.items():
+        if not options.only or letter in options.only:
+            await section(options, report)
+    report.finish(began)
+
+
+# (a)
+
+
+async def creates(options: argparse.Namespace, report: Report) -> None:
+    count, rounds = (2_000, 3) if options.quick else (10_000, 7)
+    with embedded() as server:
+        store = await Store.open(server.url)
+        plain = Redis.from_url(server.url)
+        raw = RawLink(server.url)
+        try:
+            documents = [posted(f"chat-{caller}") for caller in range(CALLERS)]
+            ready = [BreadcrumbCreate.parse(document) for document in documents]
+            commands = [await CreateCommand.of(document) for document in documents]
+            raw.load(commands[0].script)
+            body = b"x" * MESSAGE_LENGTH
+
+            def in_turn(total: int) -> Iterator[int]:
+                return iter([number % CALLERS for number in range(total)])
+
+            async def ours() -> dict[str, float]:
+                turns = in_turn(count)
+
+                async def caller() -> None:
+                    for number in turns:
+                        await store.create(OWNER, ready[number], by=AGENT)
+
+                return await _timed(caller, count)
+
+            async def ours_from_document() -> dict[str, float]:
+                turns = in_turn(count)
+
+                async def caller() -> None:
+                    for number in turns:
+                        await store.create(OWNER, BreadcrumbCreate.parse(documents[number]), by=AGENT)
+
+                return await _timed(caller, count)
+
+            async def redis_py() -> dict[str, float]:
+                calls = iter([commands[number].arguments() for number in in_turn(count)])
+
+                async def caller() -> None:
+                    for call in calls:
+                        await plain.execute_command(*call)  # type: ignore[no-untyped-call]
+
+                return await _timed(caller, count)
+
+            async def bare_set() -> dict[str, float]:
+                names = iter([f"bare:{number}" for number in range(count)])
+
+                async def caller() -> None:
+                    for name in names:
+                        await plain.set(name, body)
+
+                return await _timed(caller, count)
+
+            async def pipelined() -> dict[str, float]:
+                packed = [commands[number].packed() for number in in_turn(count)]
+                cpu, clock = time.process_time(), time.perf_counter()
+                raw.pipeline(packed)
+                return _speed(count, clock, cpu)
+
+            sides = {
+                "Store.create": ours,
+                "parse + Store.create": ours_from_document,
+                "redis-py, same script": redis_py,
+                "redis-py, bare SET of 1 KB": bare_set,
+                "raw pipelines of 50, same script": pipelined,
+            }
+            found = await interleaved(rounds, sides)
+            _show_creates(report, found, count)
+            await _one_caller(options, report, store, plain, ready[0], commands[0])
+        finally:
+            await store.close()
+            await plain.aclose()
+            raw.close()
+
+
+async def _timed(caller: Callable[[], Awaitable[None]], count: int) -> dict[str, float]:
+    cpu, clock = time.process_time(), time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CALLERS):
+            group.create_task(_finished(caller()))
+    return _speed(count, clock, cpu)
+
+
+async def _finished(work: Awaitable[None]) -> None:
+    await work
+
+
+def _speed(count: int, clock: float, cpu: float) -> dict[str, float]:
+    seconds = time.perf_counter() - clock
+    return {"per_second": count / seconds, "cpu_us": (time.process_time() - cpu) / count * 1e6}
+
+
+def _show_creates(report: Report, found: dict[str, dict[str, Rounds]], count: int) -> None:
+    ours = found["Store.create"]
+    numbers = {side: {what: rounds.as_json() for what, rounds in got.items()} for side, got in found.items()}
+    title = f"creates per second, one process, {CALLERS} callers, 1 KB and five tags, {count:,} a round"
+    report.section("a", title, {"sides": numbers})
+    report.table(
+        ["", "per second", "low – high", "CPU µs (this process)", "Store.create is … times that"],
+        [
+            [
+                side,
+                got["per_second"].text(),
+                got["per_second"].spread(),
+                got["cpu_us"].text(),
+                ours["per_second"].per(got["per_second"]).text("{:.2f}"),
+            ]
+            for side, got in found.items()
+        ],
+    )
+    ratio = ours["per_second"].per(found["redis-py, same script"]["per_second"]).median
+    report.verdict(
+        Verdict(f"(a) creates against plain redis-py, {CALLERS} callers", ratio, 1.6, at_least=True)
+    )
+
+
+async def _one_caller(
+    options: argparse.Namespace,
+    report: Report,
+    store: Store,
+    plain: Redis,
+    new: BreadcrumbCreate,
+    command: CreateCommand,
+) -> None:
+    blocks, size = (5, 100) if options.quick else (20, 150)
+
+    async def ours() -> dict[str, float]:
+        return await _latencies([lambda: store.create(OWNER, new, by=AGENT)] * size)
+
+    async def redis_py() -> dict[str, float]:
+        calls = [command.arguments() for _ in range(size)]
+        return await _latencies([lambda call=call: plain.execute_command(*call) for call in calls])  # type: ignore[misc]
+
+    sides = {"Store.create": ours, "redis-py, same script": redis_py}
+    found = await interleaved(blocks, sides)
+    numbers = {side: {what: rounds.as_json() for what, rounds in got.items()} for side, got in found.items()}
+    report.section("a1", f"one caller, {blocks} blocks of {size} creates a side", {"sides": numbers})
+    report.table(
+        ["", "p50 µs", "low – high", "p99 µs", "low – high"],
+        [
+            [side, got["p50"].text(), got["p50"].spread(), got["p99"].text(), got["p99"].spread()]
+            for side, got in found.items()
+        ],
+    )
+    ratio = found["Store.create"]["p50"].per(found["redis-py, same script"]["p50"]).median
+    report.verdict(Verdict("(a) latency against plain redis-py, one caller", ratio, 1.0, at_least=False))
+
+
+async def _latencies(calls: Iterable[Callable[[], Awaitable[Any]]]) -> dict[str, float]:
+    taken = []
+    for call in calls:
+        clock = time.perf_counter()
+        await call()
+        taken.append((time.perf_counter() - clock) * 1e6)
+    return {"p50": percentile(taken, 0.5), "p99": percentile(taken, 0.99)}
+
+
+# (c)
+
+
+async def long_session(options: argparse.Namespace, report: Report) -> None:
+    long, short = (20_000 if options.quick else 100_000), 100
+    blocks, size = (6, 40) if options.quick else (20, 60)
+    with embedded() as server:
+        raw = RawLink(server.url)
+        store = await Store.open(server.url)
+        try:
+            for session, count in (("long", long), ("short", short)):
+                fill(raw, [await CreateCommand.of(posted(session))], count)
+            raw.settle()
+            rows, numbers, worst = [], {}, 0.0
+            for name, call in {
+                "Store.recent(session, schema, 10)": lambda session: store.recent(OWNER, session, SCHEMA, 10),
+                "Store.list(session, schema, limit 10)": lambda session: store.list(
+                    OWNER, Query(session_id=session, schema_name=SCHEMA, limit=10)
+                ),
+                "Store.list(session, limit 10)": lambda session: store.list(
+                    OWNER, Query(session_id=session, limit=10)
+                ),
+            }.items():
+                got = await _compare(call, "long", "short", blocks, size)
+                ratio = got["long"]["p50"].per(got["short"]["p50"])
+                worst = max(worst, ratio.median)
+                rows.append(_comparison_row(name, got["long"], got["short"], ratio))
+                numbers[name] = {
+                    "long_us": got["long"]["p50"].as_json(),
+                    "short_us": got["short"]["p50"].as_json(),
+                    "ratio": ratio.as_json(),
+                }
+            title = f"last 10 of a session of {long:,} against a session of {short}, one caller"
+            report.section("c", title, {"long": long, "short": short, "calls": numbers})
+            report.table(["", f"{long:,}: p50 µs", f"{short}: p50 µs", "ratio", "low – high"], rows)
+            report.verdict(
+                Verdict(f"(c) a session of {long:,} against one of {short}", worst, 1.2, at_least=False)
+            )
+        finally:
+            await store.close()
+            raw.close()
+
+
+async def _compare(
+    call: Callable[[Any], Awaitable[Any]], left: Any, right: Any, blocks: int, size: int
+) -> dict[str, dict[str, Rounds]]:
+    def side(target: Any) -> Callable[[], Awaitable[dict[str, float]]]:
+        return lambda: _latencies([lambda: call(target)] * size)
+
+    return await interleaved(blocks, {str(left): side(left), str(right): side(right)})
+
+
+def _comparison_row(name: str, left: dict[str, Rounds], right: dict[str, Rounds], ratio: Rounds) -> list[str]:
+    return [name, left["p50"].text(), right["p50"].text(), ratio.text("{:.2f}"), ratio.spread("{:.2f}")]
+
+
+def fill(raw: RawLink, commands: list[CreateCommand], count: int) -> None:
+    """Write `count` breadcrumbs, taking the commands in turn."""
+    raw.load(commands[0].script)
+    raw.pipeline(
+        (command.packed() for command, _ in zip(itertools.cycle(commands), range(count), strict=False)),
+        size=200,
+    )
+
+
+# (d)
+
+RARE_TAG, RARE = "topic:rare", 50
+
+
+async def large_store(options: argparse.Namespace, report: Report) -> None:
+    large, small = (1_000_000 if options.full else 50_000 if options.quick else 200_000), 1_000
+    blocks, size = (6, 30) if options.quick else (20, 50)
+    with ExitStack() as open_servers:
+        stores: dict[int, Store] = {}
+        try:
+            for count in (large, small):
+                server = open_servers.enter_context(embedded())
+                raw = RawLink(server.url)
+                sessions = max(10, count // 1_000)
+                common = [await CreateCommand.of(posted(f"chat-{n}")) for n in range(sessions)]
+                rare = [await CreateCommand.of(posted(f"rare-{n}", extra_tag=RARE_TAG)) for n in range(RARE)]
+                half = (count - RARE) // 2
+                fill(raw, common, half)
+                fill(raw, rare, RARE)
+                fill(raw, common, count - RARE - half)
+                raw.settle()
+                raw.close()
+                stores[count] = await Store.open(server.url)
+            rows, numbers, worst = [], {}, 0.0
+            for name, tag in {"a tag that all have": SHARED_TAG, f"a tag that {RARE} have": RARE_TAG}.items():
+                query = Query(all_tags=(tag,), limit=10)
+                got = await _compare(
+                    lambda count, query=query: stores[count].list(OWNER, query), large, small, blocks, size
+                )
+                ratio = got[str(large)]["p50"].per(got[str(small)]["p50"])
+                worst = max(worst, ratio.median)
+                rows.append(
+                    _comparison_row(f"Store.list({name}, limit 10)", got[str(large)], got[str(small)], ratio)
+                )
+                numbers[name] = {
+                    "large_us": got[str(large)]["p50"].as_json(),
+                    "small_us": got[str(small)]["p50"].as_json(),
+                    "ratio": ratio.as_json(),
+                }
+            title = f"list by a tag with {large:,} breadcrumbs in the store against {small:,}, one caller"
+            report.section("d", title, {"large": large, "small": small, "calls": numbers})
+            report.table(["", f"{large:,}: p50 µs", f"{small:,}: p50 µs", "ratio", "low – high"], rows)
+            report.verdict(
+                Verdict(f"(d) {large:,} breadcrumbs against {small:,}", worst, 1.2, at_least=False)
+            )
+        finally:
+            for store in stores.values():
+                await store.close()
+
+
+# (e)
+
+
+async def memory(options: argparse.Namespace, report: Report) -> None:
+    sessions, messages = (10 if options.quick else 64), 1_000
+    total = sessions * messages
+    with embedded() as server:
+        raw = RawLink(server.url)
+        store = await Store.open(server.url)
+        try:
+            documents = [posted(f"chat-{number}") for number in range(sessions)]
+            commands = [await CreateCommand.of(document) for document in documents]
+            raw.load(commands[0].script)
+            before = _used(raw)
+            fill(raw, commands, total)
+            used = (_used(raw) - before) / total
+            crumbs = (await store.list(OWNER, Query(session_id="chat-0", limit=1))).items
+            as_read = len(orjson.dumps(crumbs[0].full()))
+            as_posted = len(orjson.dumps(documents[0]))
+            parts = _parts(raw, store, commands, crumbs[0].id.bytes, total)
+            parts["the rest: tables of keys, buffers, rounding"] = used - sum(parts.values())
+            report.section(
+                "e",
+                f"server memory of a message: {sessions} sessions of {messages:,}, five tags",
+                {
+                    "bytes_per_message": used,
+                    "json_as_read_back": as_read,
+                    "json_as_posted": as_posted,
+                    "parts": parts,
+                },
+            )
+            report.table(
+                ["", "bytes", "over it"],
+                [
+                    ["used_memory, per message", f"{used:,.0f}", ""],
+                    ["its JSON as read back (GET /full)", f"{as_read:,}", f"+{used - as_read:,.0f}"],
+                    ["its JSON as posted", f"{as_posted:,}", f"+{used - as_posted:,.0f}"],
+                ],
+            )
+            report.table(
+                ["of which (MEMORY USAGE)", "bytes"], [[name, f"{size:,.0f}"] for name, size in parts.items()]
+            )
+            report.verdict(
+                Verdict(
+                    "(e) bytes over the JSON as read back",
+                    used - as_read,
+                    600,
+                    at_least=False,
+                    form="{:,.0f}",
+                )
+            )
+            report.verdict(
+                Verdict(
+                    "(e) bytes over the JSON as posted", used - as_posted, 600, at_least=False, form="{:,.0f}"
+                )
+            )
+        finally:
+            await store.close()
+            raw.close()
+
+
+def _used(raw: RawLink) -> int:
+    """What the data takes: without the output buffers and the buffer of the append-only file."""
+    raw.settle()
+    time.sleep(1.2)  # tables are rehashed and the file is flushed once a second
+    info = raw.info("memory")
+    return int(info["used_memory"]) - int(info["mem_aof_buffer"]) - int(info["mem_clients_normal"])
+
+
+def _parts(
+    raw: RawLink, store: Store, commands: list[CreateCommand], id: bytes, total: int
+) -> dict[str, float]:
+    """Bytes per message by kind of key, over every lane in use."""
+    keys, lanes = store.keys, sorted({command.lane for command in commands})
+
+    def usage(key: bytes) -> int:
+        return int(raw.call("MEMORY", "USAGE", key, "SAMPLES", 0) or 0)
+
+    sessions = {f"chat-{number}": command.lane for number, command in enumerate(commands)}
+    parts = {
+        "body": float(usage(keys.body(sessions["chat-0"], OWNER, id))),
+        "index session + schema": sum(
+            usage(keys.by_session(lane, OWNER, name, SCHEMA)) for name, lane in sessions.items()
+        )
+        / total,
+        "index schema": sum(usage(keys.by_schema(lane, OWNER, SCHEMA)) for lane in lanes) / total,
+    }
+    for tag in posted("")["tags"]:
+        if not tag.startswith("session:"):
+            parts[f"index tag {tag}"] = sum(usage(keys.by_tag(lane, OWNER, tag)) for lane in lanes) / total
+    parts["event"] = sum(usage(keys.events(lane)) for lane in lanes) / total
+    return parts
+
+
+if __name__ == "__main__":
+    _common.run(main)

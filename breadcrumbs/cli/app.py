@@ -1,0 +1,521 @@
+"""The commands: their options and their help. What they do is in the modules that they import when called."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from breadcrumbs.cli.output import INTERRUPTED, PROBLEM, USAGE, UsageError, fail, leave_closed_pipe
+from breadcrumbs.runtime.errors import BreadcrumbsError
+
+
+class Commands(TyperGroup):
+    """Runs a command, and turns what was expected to go wrong into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            code = super().invoke(ctx)
+        except UsageError as error:
+            fail(error)
+            code = USAGE
+        except BreadcrumbsError as error:
+            fail(error)
+            code = PROBLEM
+        except BrokenPipeError:
+            leave_closed_pipe()
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        raise typer.Exit(code or 0)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help: drawing it with rich costs 400 ms. Tracebacks are for bugs, and then Python's own.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Breadcrumbs: post, read and follow small tagged JSON packets.
+
+    \b
+    crumb up                                 start everything on this machine
+    crumb post "Hello" --session demo        (in another terminal)
+    crumb tail --session demo                follow what happens, live
+
+    On a terminal you get tables, in a pipe JSON. Settings come from flags, from CRUMB_… variables and from
+    crumb.toml, in this order. crumb COMMAND --help has examples.
+    """,
+)
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="CRUMB_URL", help="The server to talk to.", rich_help_panel="Connection"),
+]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", envvar="CRUMB_TOKEN", help="A token; or set CRUMB_API_KEY.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON also on a terminal.")]
+Session = Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")]
+Schema = Annotated[str | None, typer.Option("--schema", help="Only this schema, such as user.message.v1.")]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", "-t", help="Must have this tag; all of them if repeated.")
+]
+AnyTags = Annotated[list[str] | None, typer.Option("--any-tag", help="Must have at least one of these tags.")]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="Settings file. [env: CRUMB_CONFIG; default: crumb.toml if it is there]"),
+]
+Redis = Annotated[
+    str | None,
+    typer.Option(
+        "--redis",
+        help="A server of your own: redis:, rediss: (TLS), redis+cluster: or unix://… [env: CRUMB_REDIS]",
+    ),
+]
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Where the embedded server keeps its data. [env: CRUMB_DATA]")
+]
+Host = Annotated[
+    str | None, typer.Option("--host", help="Address to listen on. [env: CRUMB_HOST; default: 127.0.0.1]")
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", help="Port to listen on, 0 = any free one. [env: CRUMB_PORT; default: 8081]"),
+]
+Lanes = Annotated[
+    int | None,
+    typer.Option("--lanes", help="Number of lanes of a new store. [env: CRUMB_LANES; default: 16]"),
+]
+LogLevel = Annotated[
+    str | None, typer.Option("--log-level", help="debug, info, warning or error. [env: CRUMB_LOG_LEVEL]")
+]
+LogFormat = Annotated[
+    str | None, typer.Option("--log-format", help="auto, text or json. [env: CRUMB_LOG_FORMAT]")
+]
+OwnerOf = Annotated[str | None, typer.Option("--owner", help="Only this owner (a UUID).")]
+
+DEFAULT_URL = "http://127.0.0.1:8081"
+
+
+def _api(url: str, token: str | None) -> Any:
+    from breadcrumbs.cli.client import Api
+
+    # The key comes from the environment alone: what is on a command line, every user of the machine can see.
+    return Api(url, token=token, api_key=os.environ.get("CRUMB_API_KEY"))
+
+
+@app.command()
+def up(
+    host: Host = None,
+    port: Port = None,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+    lanes: Lanes = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+) -> int:
+    """Start everything in one process, with a server of its own.
+
+    \b
+    crumb up                                     on 127.0.0.1:8081, data in your data directory
+    crumb up --port 0 --data ./try               any free port, data in ./try
+    crumb up --redis redis://:secret@db:6379/0   on a Redis server of yours
+
+    Ctrl-C stops it; started again, the data is there. Only this machine can reach it, unless API keys are
+    set (config/crumb.example.toml shows how).
+    """
+    from breadcrumbs.cli.serve import up
+    from breadcrumbs.runtime.settings import load_settings
+
+    return up(
+        load_settings(
+            config=config,
+            host=host,
+            port=port,
+            data=data,
+            redis=redis,
+            lanes=lanes,
+            log_level=log_level,
+            log_format=log_format,
+        )
+    )
+
+
+@app.command()
+def serve(
+    redis: Redis = None,
+    host: Host = None,
+    port: Port = None,
+    config: Config = None,
+    lanes: Lanes = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+) -> int:
+    """Start the API alone, on a Redis server of your own. Any number of these can share one.
+
+    \b
+    crumb serve --redis redis://db:6379/0 --port 8081
+    crumb serve --redis redis+cluster://node1:7000
+    """
+    from breadcrumbs.cli.serve import serve
+    from breadcrumbs.runtime.settings import load_settings
+
+    return serve(
+        load_settings(
+            config=config,
+            host=host,
+            port=port,
+            redis=redis,
+            lanes=lanes,
+            log_level=log_level,
+            log_format=log_format,
+        )
+    )
+
+
+@app.command()
+def post(
+    text: Annotated[
+        str | None, typer.Argument(help="The message; it goes to context.message. - reads standard input.")
+    ] = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="The session it belongs to.")] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", help="What it is. [default for a text: user.message.v1]")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="[default: the beginning of the text]")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", "-t", help="A tag; may be repeated.")] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", "-c", help="JSON object, @FILE, or - for standard input.")
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", help="How long it lives (90s, 1h, 7d), until when, or never.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option("--idempotency-key", help="The same key twice writes once. [default: a new one]"),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Post a breadcrumb.
+
+    \b
+    crumb post "What is a blackboard?" --session demo
+    echo "long text" | crumb post - --session demo --ttl 1h
+    crumb post --schema tool.catalog.v1 --tag tools --context @catalog.json
+    """
+    from breadcrumbs.cli import crumbs
+
+    with _api(url, token) as api:
+        return crumbs.post(
+            api,
+            text,
+            session=session,
+            schema=schema,
+            title=title,
+            tags=tag or [],
+            context=context,
+            ttl=ttl,
+            idempotency_key=idempotency_key,
+            as_json=as_json,
+        )
+
+
+@app.command()
+def get(
+    id: Annotated[str, typer.Argument(help="Id of the breadcrumb.")],
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything, not only what a model would see.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show one breadcrumb.
+
+    \b
+    crumb get 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    crumb get 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b --full | jq .context
+    """
+    from breadcrumbs.cli import crumbs
+
+    with _api(url, token) as api:
+        return crumbs.get(api, id, full=full, as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    session: Session = None,
+    schema: Schema = None,
+    tag: Tags = None,
+    any_tag: AnyTags = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Written since then: a time, or how long ago (10m, 2h, 7d).")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")] = 50,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, however many pages.")] = False,
+    sort: Annotated[
+        str | None, typer.Option("--sort", help="created_at or updated_at, with a - for newest first.")
+    ] = None,
+    context: Annotated[bool, typer.Option("--context", help="With their contexts.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """List breadcrumbs, the newest first.
+
+    \b
+    crumb list --session demo
+    crumb list --schema agent.response.v1 --since 1h
+    crumb list --tag extension:chat --any-tag red --any-tag blue --all | jq -r '.[].id'
+
+    Filters are AND; only the --any-tag among each other are OR.
+    """
+    from breadcrumbs.cli import crumbs
+
+    with _api(url, token) as api:
+        return crumbs.list_(
+            api,
+            crumbs.filters(session=session, schema=schema, tags=tag or [], any_tags=any_tag or []),
+            since=since,
+            limit=limit,
+            everything=everything,
+            sort=sort,
+            with_context=context,
+            as_json=as_json,
+        )
+
+
+@app.command()
+def tail(
+    session: Session = None,
+    schema: Schema = None,
+    tag: Tags = None,
+    any_tag: AnyTags = None,
+    since_id: Annotated[
+        str | None, typer.Option("--since-id", help="Go on after this event (event_id in the JSON).")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Follow what happens, live: + created, ~ updated, - deleted.
+
+    \b
+    crumb tail --session demo
+    crumb tail --schema agent.response.v1 | jq -r .context.message
+
+    When the connection breaks it comes back by itself, and nothing in between is missed.
+    """
+    from breadcrumbs.cli.crumbs import filters
+    from breadcrumbs.cli.tail import tail
+
+    with _api(url, token) as api:
+        wanted = filters(session=session, schema=schema, tags=tag or [], any_tags=any_tag or [])
+        return tail(api, wanted, since_id=since_id, as_json=as_json)
+
+
+@app.command()
+def history(
+    id: Annotated[str, typer.Argument(help="Id of the breadcrumb.")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show all versions of a breadcrumb, and what changed from one to the next.
+
+    \b
+    crumb history 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    """
+    from breadcrumbs.cli import crumbs
+
+    with _api(url, token) as api:
+        return crumbs.history(api, id, as_json=as_json)
+
+
+@app.command()
+def delete(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the breadcrumbs.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Delete breadcrumbs with all their versions.
+
+    \b
+    crumb delete 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    crumb list --session old --all | jq -r '.[].id' | xargs crumb delete --yes
+    """
+    from breadcrumbs.cli import crumbs
+
+    with _api(url, token) as api:
+        return crumbs.delete(api, ids, yes=yes, as_json=as_json)
+
+
+@app.command()
+def token(
+    owner: Annotated[str | None, typer.Option("--owner", help="For this tenant (a UUID).")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="For this agent (a UUID).")] = None,
+    role: Annotated[
+        list[str] | None, typer.Option("--role", help="emitter, subscriber or curator; may be repeated.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", help="Good for this session only.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Good for this user only.")] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", help="How long it is good: 15m, 12h, 7d.")] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Get a token from a running server and print it, and nothing else.
+
+    \b
+    export CRUMB_TOKEN=$(crumb token)
+    crumb token --role subscriber --session demo --ttl 1h
+
+    Where the server has API keys, set CRUMB_API_KEY first.
+    """
+    from breadcrumbs.cli import crumbs
+
+    with _api(url, token) as api:
+        return crumbs.token(
+            api,
+            owner=owner,
+            agent=agent,
+            roles=role or [],
+            session=session,
+            user=user,
+            ttl=ttl,
+            as_json=as_json,
+        )
+
+
+@app.command()
+def export(
+    file: Annotated[str | None, typer.Argument(help="Where to; nothing or - is standard output.")] = None,
+    session: Session = None,
+    schema: Schema = None,
+    tag: Tags = None,
+    any_tag: AnyTags = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Written since then: a time, or how long ago (10m, 2h, 7d).")
+    ] = None,
+    with_history: Annotated[
+        bool, typer.Option("--history/--no-history", help="With the older versions.")
+    ] = True,
+    owner: OwnerOf = None,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+) -> int:
+    """Write breadcrumbs to a file: one line of JSON each, with their ids, times, versions and history.
+
+    \b
+    crumb export backup.jsonl
+    crumb export --session demo --no-history | jq .breadcrumb.title
+
+    Works on the store itself, whether crumb up is running or not.
+    """
+    from breadcrumbs.cli import moves
+    from breadcrumbs.cli.crumbs import read_since
+    from breadcrumbs.runtime.breadcrumb import parse_time
+    from breadcrumbs.runtime.settings import load_settings
+
+    return moves.export(
+        load_settings(config=config, data=data, redis=redis),
+        file,
+        moves.export_query(
+            session=session,
+            schema=schema,
+            tags=tag or [],
+            any_tags=any_tag or [],
+            since=None if since is None else parse_time(read_since(since), where="--since"),
+        ),
+        owner=moves.read_owner(owner),
+        history=with_history,
+    )
+
+
+@app.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(help="A file that crumb export has written; - is standard input.")],
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner", help="Give everything to this owner (a UUID). [default: as in the file]"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> int:
+    """Read breadcrumbs from a file of crumb export. Safe to repeat: what is there stays as it is.
+
+    \b
+    crumb import backup.jsonl --dry-run
+    crumb import backup.jsonl --redis redis://db:6379/0
+
+    Bad lines are named and left out, the others are imported, and the exit code is 1.
+    """
+    from breadcrumbs.cli import moves
+    from breadcrumbs.runtime.settings import load_settings
+
+    settings = load_settings(config=config, data=data, redis=redis)
+    return moves.import_(settings, file, owner=moves.read_owner(owner), dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Mend what can be mended: indexes, expired leftovers.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", envvar="CRUMB_URL", help="The API to look for. [default: as in the settings]"),
+    ] = None,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> int:
+    """Look at everything, say what is wrong and how to mend it. Exit code 1 if something is.
+
+    \b
+    crumb doctor
+    crumb doctor --fix
+    crumb doctor --redis redis://db:6379/0 --json | jq '.findings[] | select(.status == "wrong")'
+    """
+    from breadcrumbs.cli.checkup import doctor
+
+    flags = {"config": config, "data": data, "redis": redis}
+    return doctor(flags, api=None if url is None else _api(url, None), fix=fix, as_json=as_json)
+
+
+@app.command()
+def version(as_json: AsJson = False) -> int:
+    """Print the version.
+
+    \b
+    crumb version
+    crumb version --json
+    """
+    import platform
+
+    from breadcrumbs import __version__
+    from breadcrumbs.cli.output import for_people, print_json
+
+    if for_people(as_json):
+        typer.echo(f"breadcrumbs {__version__} (Python {platform.python_version()})")
+    else:
+        print_json({"version": __version__, "python": platform.python_version()})
+    return 0

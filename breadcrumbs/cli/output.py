@@ -1,0 +1,117 @@
+"""What a command says and how: for people on a terminal, as JSON for programs, errors in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from breadcrumbs.runtime.errors import BreadcrumbsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OK, PROBLEM, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class CommandError(BreadcrumbsError):
+    """What a command cannot do, in one sentence with what to do next."""
+
+
+class UsageError(CommandError):
+    """The command line itself is wrong."""
+
+
+def command() -> str:
+    """How this command was called, for advice that can be copied: `./crumb` sets the variable."""
+    return os.environ.get("CRUMB_LAUNCHER", "crumb")
+
+
+def for_people(as_json: bool) -> bool:
+    """Tables and colours on a terminal; JSON when piped, or when asked for."""
+    return not as_json and sys.stdout.isatty()
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """One document, readable."""
+    import orjson
+
+    _write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
+def print_line(document: Any) -> None:
+    """One line of a stream, out at once."""
+    import orjson
+
+    _write(orjson.dumps(document))
+    sys.stdout.flush()
+
+
+class JsonArray:
+    """One JSON document for any number of items, an item a line, none of them kept."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, item: Any) -> None:
+        import orjson
+
+        sys.stdout.write("[\n  " if self._count == 0 else ",\n  ")
+        sys.stdout.write(orjson.dumps(item).decode())
+        self._count += 1
+
+    def end(self) -> None:
+        sys.stdout.write("\n]\n" if self._count else "[]\n")
+
+
+def _write(raw: bytes) -> None:
+    sys.stdout.write(raw.decode() + "\n")
+
+
+def say(message: str) -> None:
+    """To the person in front of it, never into a pipe."""
+    print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is where it is printed
+
+
+def fail(error: BaseException | str) -> None:
+    mark = "crumb: "
+    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        mark = f"\x1b[1;31m{mark}\x1b[0m"
+    say(mark + visible(str(error)))
+
+
+def visible(text: str) -> str:
+    """Text from a breadcrumb on a terminal: what it holds must not move the cursor or recolour the screen."""
+    return _INVISIBLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def one_line(text: object, length: int = 200) -> str:
+    line = visible(" ".join(str(text).split()))
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def shown_time(text: str) -> str:
+    """A time of the store on the reader's clock: only the hour where it was today."""
+    try:
+        moment = datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        return visible(text)
+    today = datetime.now(UTC).astimezone().date()
+    return moment.strftime("%H:%M:%S" if moment.date() == today else "%Y-%m-%d %H:%M:%S")
+
+
+def leave_closed_pipe() -> NoReturn:
+    """Whoever read our output has gone: that is how `… | head` ends, and no error."""
+    # The interpreter flushes standard output once more on its way out, into nothing.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(OK)

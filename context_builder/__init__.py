@@ -1,0 +1,1 @@
+"""The context builder: collects what a model gets to see of a session, as configured in JSON."""

@@ -1,0 +1,193 @@
+"""The context builder: sees an event that a config reacts to, and writes that consumer's context.
+
+There is one context per consumer and session; each turn writes its next version. The newest version holds
+what was rendered. Older ones keep references only, from which the same can be rendered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from breadcrumbs.context_builder.assembly import Assembled, assemble
+from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.tokens import token_counter
+from breadcrumbs.runtime import clock
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.failures import leave_error
+from breadcrumbs.runtime.ids import derived_id
+from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
+from breadcrumbs.runtime.schema_hints import SchemaHints
+from breadcrumbs.runtime.sources import fetch
+from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.worker import Turn
+
+REQUEST = "context.request.v1"
+
+
+class ContextBuilder:
+    """The handler of the builder's workers."""
+
+    kind = "contexts"
+
+    def __init__(
+        self,
+        store: Store,
+        book: ConfigBook,
+        *,
+        inherited: tuple[str, ...] = DEFAULT_INHERITED,
+    ) -> None:
+        self._store = store
+        self._book = book
+        self._inherited = inherited
+        self._hints = SchemaHints(store)
+
+    async def wants(self, event: Event) -> bool:
+        return event.operation != "deleted" and bool(await self._matching(event))
+
+    def arrived(self, event: Event, running: Turn | None, waiting: int) -> None:
+        pass
+
+    async def handle(self, turn: Turn) -> None:
+        await self._build_all(turn, await self._matching(turn.event))
+
+    async def give_up(self, turn: Turn, error: Exception) -> None:
+        await leave_error(
+            self._store,
+            turn,
+            error,
+            creator="context-builder",
+            origin=turn.event.id,
+            inherited=self._inherited,
+        )
+
+    async def _matching(self, event: Event) -> list[ContextConfig]:
+        configs = await self._book.configs(event.owner_id)
+        if event.schema_name == REQUEST:
+            return [config for config in configs if config.consumer_tag in event.tags]
+        return [
+            config
+            for config in configs
+            if any(
+                trigger.matches_meta(event.schema_name, event.tags, event.session_id)
+                for trigger in config.update_triggers
+            )
+        ]
+
+    async def _build_all(self, turn: Turn, configs: list[ContextConfig]) -> None:
+        event = turn.event
+        try:
+            trigger = await self._store.get_version(event.owner_id, event.id, event.version)
+            if event.schema_name == REQUEST:
+                trigger = await self._store.get(
+                    event.owner_id, UUID(str(trigger.context["trigger_id"])), count_read=False
+                )
+            else:
+                configs = [
+                    config
+                    for config in configs
+                    if any(selector.matches(trigger) for selector in config.update_triggers)
+                ]
+        except NotFound:
+            configs = []  # deleted or expired meanwhile: nothing to react to
+        if not configs:
+            return
+        for config in configs[:-1]:
+            await self._build(turn, config, trigger, last=False)
+        await self._build(turn, configs[-1], trigger, last=True)
+
+    async def _build(self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, *, last: bool) -> None:
+        as_of = self._store.now() if trigger.session_id is None else await self._lane_time(turn.event.lane)
+        made = await build_context(self._store, config, trigger, hints=self._hints)
+        new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
+        id = context_id(turn.event.lane, config, trigger)
+        await self._store.put(
+            trigger.owner_id,
+            id,
+            new,
+            slim=references_only,
+            fence=turn.fence(acknowledge=last),
+        )
+
+    async def _lane_time(self, lane: int) -> int:
+        return int(await self._store.connection.call(lane, b"GET", self._store.keys.clock(lane)) or 0)
+
+
+async def build_context(
+    store: Store, config: ContextConfig, trigger: Breadcrumb, *, hints: SchemaHints
+) -> Assembled:
+    """Everything for one context: fetched once, chosen, counted."""
+    found, notes = await fetch(store, config.sources, trigger)
+    schemas = {entry.crumb.schema_name for entry in found} | {trigger.schema_name}
+    known = await hints.of_schemas(trigger.owner_id, {schema for schema in schemas if schema is not None})
+
+    def hints_of(crumb: Breadcrumb) -> Mapping[str, Any] | None:
+        return crumb.document.get("llm_hints") or known.get(crumb.schema_name or "")
+
+    made = assemble(config, trigger, found, counter=token_counter(), hints=hints_of)
+    made.notes.extend(notes)
+    return made
+
+
+def context_id(lane: int, config: ContextConfig, trigger: Breadcrumb) -> UUID:
+    """One context per consumer and session; a trigger without a session has one of its own."""
+    place = ("session", trigger.session_id) if trigger.session_id is not None else ("trigger", str(trigger.id))
+    return derived_id(lane, "context", str(trigger.owner_id), config.consumer_id, *place)
+
+
+def context_breadcrumb(
+    config: ContextConfig,
+    trigger: Breadcrumb,
+    made: Assembled,
+    *,
+    as_of: int,
+    inherited: tuple[str, ...],
+) -> BreadcrumbCreate:
+    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for item in made.items:
+        key = "conversation" if item.place == "conversation" else item.source
+        parts.setdefault((item.place, key), []).append(item.rendered())
+    hops = trigger.context.get("hops")
+    context: dict[str, Any] = {
+        "consumer_id": config.consumer_id,
+        "trigger_id": str(trigger.id),
+        "trigger_version": trigger.version,
+        "trigger_created": trigger.created,
+        "as_of": as_of,
+        "as_of_time": clock.to_text(as_of),
+        "config": config.digest,
+        "parts": [{"place": place, "key": key, "items": items} for (place, key), items in parts.items()],
+        "explain": {
+            "tokens": made.tokens,
+            "budget": made.budget,
+            "counted_by": made.method,
+            "items": [item.reference() for item in made.items],
+            "left_out": [out.reference() for out in made.left_out],
+            "notes": made.notes,
+        },
+    }
+    if isinstance(hops, int):
+        context["hops"] = hops
+    tags = [*config.output.tags, config.consumer_tag, *inherited_tags(trigger.tags, inherited)]
+    fields: dict[str, Any] = {
+        "schema_name": config.output.schema_name,
+        "title": f"Context for {config.consumer_id}",
+        "tags": list(dict.fromkeys(tags)),
+        "context": context,
+    }
+    if config.output.ttl_seconds is not None:
+        fields |= {"ttl_type": "duration", "ttl_config": {"duration_seconds": config.output.ttl_seconds}}
+    return BreadcrumbCreate.parse(fields)
+
+
+def references_only(old: Breadcrumb) -> bytes:
+    """An older version of a context, without what can be rendered again from its references."""
+    document = dict(old.document)
+    document["context"] = {key: value for key, value in old.context.items() if key != "parts"}
+    return orjson.dumps(document)

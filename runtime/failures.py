@@ -1,0 +1,36 @@
+"""A failure, left where the people of that session see it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.ids import derived_id
+from breadcrumbs.runtime.inheritance import inherited_tags
+from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.worker import Turn, TurnCancelled
+
+ERROR = "agent.error.v1"
+
+
+async def leave_error(
+    store: Store, turn: Turn, error: Exception, *, creator: str, origin: UUID, inherited: tuple[str, ...]
+) -> None:
+    """Write an `agent.error.v1` with the reason into the trigger's session, once per turn."""
+    event = turn.event
+    new = BreadcrumbCreate.parse(
+        {
+            "schema_name": ERROR,
+            "title": "A turn was stopped" if isinstance(error, TurnCancelled) else "A turn failed",
+            "tags": ["agent:error", *inherited_tags(event.tags, inherited)],
+            "context": {
+                "error": str(error) or type(error).__name__,
+                "cancelled": isinstance(error, TurnCancelled),
+                "creator": creator,
+                "trigger_id": str(origin),
+                "attempts": turn.attempt,
+            },
+        }
+    )
+    id = derived_id(event.lane, "error", creator, str(event.id), str(event.version))
+    await store.create(event.owner_id, new, id=id, fence=turn.fence(acknowledge=False))

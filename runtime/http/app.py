@@ -1,0 +1,108 @@
+"""The application: every operation on its path, behind the middleware."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from breadcrumbs.runtime.http import (
+    docs,
+    routes_auth,
+    routes_breadcrumbs,
+    routes_events,
+    routes_registry,
+    routes_system,
+)
+from breadcrumbs.runtime.http.auth import Authenticator
+from breadcrumbs.runtime.http.guard import Guard
+from breadcrumbs.runtime.http.hints import SchemaHints
+from breadcrumbs.runtime.http.observe import Metrics, Observer
+from breadcrumbs.runtime.http.openapi import build_document
+from breadcrumbs.runtime.http.operations import Operation, Resource
+from breadcrumbs.runtime.http.problems import NOT_FOUND, problem
+from breadcrumbs.runtime.http.services import Pages, Services
+from breadcrumbs.runtime.http.stream import EventStream
+from breadcrumbs.runtime.hub import EventHub
+from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.registry import Registry
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Store
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *routes_breadcrumbs.OPERATIONS,
+    *routes_events.OPERATIONS,
+    *routes_registry.OPERATIONS,
+    *routes_auth.OPERATIONS,
+    *routes_system.OPERATIONS,
+)
+
+
+class Application:
+    """The HTTP side of a store, as an ASGI application."""
+
+    def __init__(self, store: Store, hub: EventHub, hygiene: Hygiene, settings: Settings) -> None:
+        self.metrics = Metrics()
+        self.auth = Authenticator(store, settings)
+        self.document = build_document(
+            OPERATIONS, version=routes_system.VERSION, development_mode=settings.development_mode
+        )
+        registry = Registry(store)
+        services = Services(
+            store,
+            settings,
+            self.auth,
+            registry,
+            SchemaHints(store),
+            hygiene,
+            self.metrics,
+            Pages(orjson.dumps(self.document), docs.render(self.document, settings), docs.POLICY),
+        )
+        stream = EventStream(store, hub, self.auth, registry, settings)
+        access_log = settings.log_level == "debug"
+        self._app: ASGIApp = Observer(
+            Guard(Paths(_routes(services, stream)), settings), self.metrics, access_log=access_log
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+class Paths:
+    """Starlette's router, with a short cut to paths that hold no parameter: they are looked up, not tried."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self._router = Router(routes=routes, redirect_slashes=False, default=_not_found)
+        self._plain: dict[str, ASGIApp] = {route.path: route.app for route in routes if "{" not in route.path}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        resource = (
+            self._plain.get(scope["path"]) if scope["type"] == "http" and not scope["root_path"] else None
+        )
+        if resource is None:
+            await self._router(scope, receive, send)
+        else:
+            scope["endpoint"] = resource
+            await resource(scope, receive, send)
+
+
+def build_app(store: Store, hub: EventHub, hygiene: Hygiene, settings: Settings) -> Application:
+    """Put the application together. Opening and closing what it works on stays with the caller."""
+    return Application(store, hub, hygiene, settings)
+
+
+def _routes(services: Services, stream: ASGIApp) -> list[Route]:
+    by_path: dict[str, list[Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, []).append(operation)
+    return [Route(path, Resource(path, operations, services, stream)) for path, operations in by_path.items()]
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    reply = problem(NOT_FOUND, "there is nothing at this path; GET /docs lists what there is")
+    await reply.send(send, without_body=scope["method"] == "HEAD")

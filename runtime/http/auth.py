@@ -1,0 +1,226 @@
+"""Who is asking: signed tokens (JWT, HS256) and API keys.
+
+Without API keys the server is in the development mode: whoever can reach it (only this machine can) is let
+in, with or without a token. Tokens of that mode are signed with a key of their own, so that none of them
+opens a server that was given API keys later.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, get_args
+from urllib.parse import parse_qsl
+from uuid import UUID
+
+from joserfc import jwt
+from joserfc.jwk import OctKey
+from starlette.requests import HTTPConnection
+
+from breadcrumbs.runtime.access import USER, Principal
+from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, check_name, check_session_id
+from breadcrumbs.runtime.errors import InvalidInput, Unauthenticated
+from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.settings import ALL_ROLES, DEVELOPER, ApiKey, Role, Settings
+from breadcrumbs.runtime.store import Store
+
+DEVELOPER_AGENT: Final = UUID("00000000-0000-0000-0000-000000000002")
+"""Who writes what is posted without a token in the development mode."""
+
+MAX_TOKEN_BYTES: Final = 8_192
+MAX_CACHED_TOKENS: Final = 4_096
+
+_KNOWN_ROLES: Final = frozenset(get_args(Role))
+_HOW_TO = (
+    "get a token from POST /auth/token with your API key in X-API-Key, and send it as Authorization: Bearer"
+)
+_RENEW = "get a new one from POST /auth/token"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """An API key, and who comes with it."""
+
+    principal: Principal
+    fixed_agent: bool
+    """The key speaks for this one agent, not for any agent of its owner."""
+    digest: bytes = field(repr=False)
+
+
+class Authenticator:
+    """Turns what a request carries into a principal, or says what is wrong with it."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.development_mode = settings.development_mode
+        if settings.token_secret is not None:
+            secret = settings.token_secret.get_secret_value().encode()
+        else:
+            secret = _derived(store.secret, b"tokens")
+        self._key = OctKey.import_key(_derived(secret, b"development") if self.development_mode else secret)
+        self._holders = [_holder(key, store.secret) for key in settings.api_keys]
+        self._developer = Principal(DEVELOPER, DEVELOPER_AGENT)
+        self._verified: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+
+    def authenticate(self, request: HTTPConnection, *, query_token: bool = False) -> Principal:
+        """The principal behind a request.
+
+        `query_token` honours a token in the query. URLs end up in logs, so that is for one route only: the
+        event stream, because EventSource cannot send headers.
+        """
+        query: bytes = request.scope["query_string"] if query_token else b""
+        return self.identify(dict(request.scope["headers"]), query)
+
+    def identify(self, headers: Mapping[bytes, bytes], query: bytes = b"") -> Principal:
+        """The same, for who has the headers at hand already."""
+        credential = _from_headers(headers) or (_from_query(query) if query else None)
+        if credential is None:
+            if self.development_mode:
+                return self._developer
+            raise Unauthenticated(f"there is no token in this request: {_HOW_TO}")
+        known = self._verified.get(credential)
+        if known is not None and known[1] > time.time():
+            self._verified.move_to_end(credential)
+            return known[0]
+        holder = self._holder_of(credential)
+        if holder is not None:
+            return holder.principal
+        principal, expires = self._verify(credential)
+        self._verified[credential] = principal, expires
+        if len(self._verified) > MAX_CACHED_TOKENS:
+            self._verified.popitem(last=False)
+        return principal
+
+    def key_holder(self, headers: Mapping[bytes, bytes]) -> KeyHolder | None:
+        """Who comes with the API key of this request; None where it carries something else."""
+        credential = _from_headers(headers)
+        return None if credential is None else self._holder_of(credential)
+
+    def issue(self, principal: Principal, lifetime: float) -> tuple[str, int]:
+        """A token for a principal, and when it expires (seconds since 1970)."""
+        now = int(time.time())
+        expires = now + max(1, int(lifetime))
+        claims: dict[str, Any] = {
+            "sub": str(principal.agent_id),
+            "owner_id": str(principal.owner_id),
+            "roles": sorted(principal.roles),
+            "iat": now,
+            "exp": expires,
+        }
+        if principal.session_id is not None:
+            claims["session_id"] = principal.session_id
+        if principal.user_id is not None:
+            claims["user_id"] = principal.user_id
+        return jwt.encode({"alg": "HS256"}, claims, self._key, algorithms=["HS256"]), expires
+
+    def _holder_of(self, credential: bytes) -> KeyHolder | None:
+        # Digests have one length and are compared in constant time, and every key is compared: how long this
+        # takes says nothing about any of them.
+        digest = sha256(credential).digest()
+        found = None
+        for holder in self._holders:
+            if hmac.compare_digest(holder.digest, digest):
+                found = holder
+        return found
+
+    def _verify(self, token: bytes) -> tuple[Principal, float]:
+        if len(token) > MAX_TOKEN_BYTES:
+            raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES} bytes: {_RENEW}")
+        if token.count(b".") != 2:
+            what = "an API key that this server knows" if self._holders else "a token of this server"
+            raise Unauthenticated(f"this is not {what}: {_RENEW}")
+        try:
+            claims = jwt.decode(token, self._key, algorithms=["HS256"]).claims
+        except Exception:
+            # Whatever is wrong with it, and however the parser trips over it: it was not signed by us.
+            raise Unauthenticated(f"the token was not signed by this server: {_RENEW}") from None
+        return _principal_of(claims), _expiry_of(claims)
+
+
+def _principal_of(claims: dict[str, Any]) -> Principal:
+    roles = claims.get("roles")
+    if not isinstance(roles, list) or not all(
+        isinstance(role, str) and role in _KNOWN_ROLES for role in roles
+    ):
+        raise Unauthenticated(f"the token's roles are not a list out of {', '.join(ALL_ROLES)}: {_RENEW}")
+    try:
+        # A narrowing that cannot be read must not be dropped: the token would open more than it was made for.
+        session = check_session_id(_text(claims["session_id"])) if "session_id" in claims else None
+        user = check_user_id(_text(claims["user_id"])) if "user_id" in claims else None
+        return Principal(
+            parse_id(_text(claims.get("owner_id")), what="owner_id"),
+            parse_id(_text(claims.get("sub")), what="sub"),
+            frozenset(roles),
+            session,
+            user,
+        )
+    except InvalidInput as error:
+        raise Unauthenticated(f"the token's claims are not usable ({error.message}): {_RENEW}") from None
+
+
+def _expiry_of(claims: dict[str, Any]) -> float:
+    now = time.time()
+    expires, begins = _time(claims.get("exp")), _time(claims.get("nbf", 0))
+    if expires is None or begins is None:
+        raise Unauthenticated(f"the token does not say when it expires: {_RENEW}")
+    if expires <= now:
+        raise Unauthenticated(f"the token has expired: {_RENEW}")
+    if begins > now:
+        raise Unauthenticated("the token is not valid yet: check the clocks")
+    return expires
+
+
+def check_user_id(user: str) -> str:
+    """A user's id must fit into a tag."""
+    try:
+        check_name(user)
+    except ValueError as error:
+        raise InvalidInput(f"the user id is not usable: {error}", where="user_id") from None
+    if len(USER + user) > MAX_TAG_LENGTH:
+        raise InvalidInput(f"a user id has at most {MAX_TAG_LENGTH - len(USER)} characters", where="user_id")
+    return user
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _time(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _from_headers(headers: Mapping[bytes, bytes]) -> bytes | None:
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, credential = authorization.partition(b" ")
+        if scheme.lower() != b"bearer" or not credential.strip():
+            raise Unauthenticated("the Authorization header must be: Bearer <token>")
+        return credential.strip()
+    return headers.get(b"x-api-key")
+
+
+def _from_query(query: bytes) -> bytes | None:
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    found = {value for name, value in pairs if name in ("token", "access_token")}
+    if len(found) > 1:
+        raise Unauthenticated("the query carries two different tokens: send one")
+    return next((value.encode("utf-8", "replace") for value in found), None)
+
+
+def _holder(key: ApiKey, secret: bytes) -> KeyHolder:
+    raw = key.key.get_secret_value().encode()
+    # Without an agent of its own a key is still always the same agent; keyed, so that the id tells nothing.
+    agent = key.agent_id or UUID(bytes=_derived(secret, b"agent of key " + raw)[:16], version=4)
+    return KeyHolder(
+        Principal(key.owner_id, agent, frozenset(key.roles)), key.agent_id is not None, sha256(raw).digest()
+    )
+
+
+def _derived(secret: bytes, label: bytes) -> bytes:
+    return hmac.new(secret, b"breadcrumbs " + label, sha256).digest()

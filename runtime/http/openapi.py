@@ -1,0 +1,187 @@
+"""The OpenAPI 3.1 document, made from the same declared operations as the routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from breadcrumbs.runtime.http.operations import Answer, Body, Operation, Parameter
+from breadcrumbs.runtime.http.problems import VERSION_MISMATCH, ProblemType
+from breadcrumbs.runtime.http.schemas import Problem
+
+_REF: Final = "#/components/schemas/{model}"
+
+_GROUPS: Final = {
+    "Breadcrumbs": "Small, versioned, tagged JSON packets: everything is one.",
+    "Events": "What happens, as it happens.",
+    "Selectors": "Which breadcrumbs an agent wants to hear about, saved by name.",
+    "Agents": "Who writes and reads.",
+    "Tenants": "Who owns everything else.",
+    "Access": "Tokens.",
+    "System": "The server itself.",
+}
+
+_DESCRIPTION: Final = """\
+Clients and workers never call each other: they post breadcrumbs and react to those that match a selector.
+
+Whose breadcrumbs a request sees is decided by its token alone. A breadcrumb belongs to at most one \
+session (`session:` tag and `context.session_id`) and stays in it. HEAD works where GET does. Every error is \
+an RFC 9457 problem document whose `type` leads to its explanation."""
+
+
+def build_document(
+    operations: Sequence[Operation], *, version: str, development_mode: bool
+) -> dict[str, Any]:
+    """The whole document. Without API keys a request may also come without a token, and it says so."""
+    schemas = _Schemas(operations)
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
+            operation, schemas, development_mode
+        )
+    used = {operation.group for operation in operations}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Breadcrumbs",
+            "version": version,
+            "summary": "A tag-based breadcrumb blackboard",
+            "description": _DESCRIPTION,
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in _GROUPS.items() if name in used],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.definitions,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
+        },
+    }
+
+
+class _Schemas:
+    """The JSON Schemas of every type that an operation names."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        wanted: dict[str, TypeAdapter[Any]] = {repr(Problem): TypeAdapter(Problem)}
+        for operation in operations:
+            for type in (
+                *(answer.schema for answer in operation.answers),
+                operation.body and operation.body.model,
+            ):
+                if type is not None:
+                    wanted[repr(type)] = TypeAdapter(type)
+        found, shared = TypeAdapter.json_schemas(
+            [(name, "validation", adapter) for name, adapter in wanted.items()], ref_template=_REF
+        )
+        self.definitions: dict[str, Any] = shared.get("$defs", {})
+        self._by_name = {name: schema for (name, _), schema in found.items()}
+
+    def of(self, type: Any) -> Any:
+        return self._by_name[repr(type)]
+
+
+def _operation(operation: Operation, schemas: _Schemas, development_mode: bool) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": operation.id,
+        "tags": [operation.group],
+        "summary": operation.summary,
+        "description": _description(operation),
+        "security": _security(operation, development_mode),
+        "responses": {
+            **{str(answer.status): _answer(answer, schemas) for answer in operation.answers},
+            **_problems(operation.problems, schemas),
+        },
+    }
+    if operation.parameters:
+        described["parameters"] = [_parameter(parameter) for parameter in operation.parameters]
+    if operation.body is not None:
+        described["requestBody"] = _body(operation.body, schemas)
+    return described
+
+
+def _description(operation: Operation) -> str:
+    parts = [operation.description] if operation.description else []
+    if operation.role is not None:
+        parts.append(f"Needs the role `{operation.role}`.")
+    if operation.unnarrowed:
+        parts.append("Not for tokens that are narrowed to a session or a user.")
+    return " ".join(parts) or operation.summary
+
+
+def _security(operation: Operation, development_mode: bool) -> list[dict[str, list[str]]]:
+    if operation.access == "open":
+        return []
+    anybody: list[dict[str, list[str]]] = [{}] if development_mode else []
+    return [*anybody, {"token": []}, {"apiKey": []}]
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema = dict(parameter.schema)
+    described: dict[str, Any] = {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.place == "path",
+        "description": parameter.description,
+        "schema": {"type": "array", "items": schema} if parameter.repeatable else schema,
+    }
+    if parameter.repeatable:
+        described |= {"style": "form", "explode": True}
+    if parameter.example is not None:
+        described["example"] = [parameter.example] if parameter.repeatable else parameter.example
+    return described
+
+
+def _body(body: Body, schemas: _Schemas) -> dict[str, Any]:
+    content = {"schema": schemas.of(body.model), "example": dict(body.example)}
+    return {"required": body.required, "content": dict.fromkeys(body.media_types, content)}
+
+
+def _answer(answer: Answer, schemas: _Schemas) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": answer.description}
+    if answer.schema is not None:
+        described["content"] = {answer.media_type: {"schema": schemas.of(answer.schema)}}
+    elif answer.media_type != "application/json":
+        described["content"] = {answer.media_type: {"schema": {"type": "string"}}}
+    if answer.headers:
+        described["headers"] = {
+            name: {
+                "description": text,
+                "required": name not in answer.sometimes,
+                "schema": {"type": "string"},
+            }
+            for name, text in answer.headers.items()
+        }
+    return described
+
+
+def _problems(problems: list[ProblemType], schemas: _Schemas) -> dict[str, Any]:
+    by_status: dict[str, Any] = {}
+    for status, group in groupby(problems, key=lambda kind: kind.status):
+        kinds = list(group)
+        described: dict[str, Any] = {
+            "description": " · ".join(f"{kind.title} (`{kind.name}`)" for kind in kinds),
+            "content": {"application/problem+json": {"schema": schemas.of(Problem)}},
+        }
+        if headers := _problem_headers(status):
+            described["headers"] = headers
+        by_status[str(status)] = described
+    return by_status
+
+
+def _problem_headers(status: int) -> dict[str, Any]:
+    known = {
+        401: ("WWW-Authenticate", "`Bearer`"),
+        VERSION_MISMATCH.status: ("ETag", "The newest version."),
+        503: ("Retry-After", "Seconds to wait."),
+    }
+    if status not in known:
+        return {}
+    name, text = known[status]
+    return {name: {"description": text, "required": True, "schema": {"type": "string"}}}

@@ -1,0 +1,307 @@
+"""An operation of the API, declared once: the routes, the checks and the OpenAPI document come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from urllib.parse import parse_qsl
+from uuid import UUID
+
+import orjson
+from starlette.datastructures import QueryParams
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.edge import parse_json
+from breadcrumbs.runtime.errors import Complaint, Forbidden, InvalidInput
+from breadcrumbs.runtime.http.problems import (
+    FORBIDDEN,
+    FOREIGN_ORIGIN,
+    INVALID_INPUT,
+    MALFORMED,
+    METHOD_NOT_ALLOWED,
+    MISDIRECTED,
+    NOT_FOUND,
+    STORE_FULL,
+    STORE_UNAVAILABLE,
+    TOO_LARGE,
+    UNAUTHENTICATED,
+    UNSUPPORTED_MEDIA_TYPE,
+    ClientDisconnected,
+    HttpProblem,
+    ProblemType,
+    problem,
+    problem_for,
+)
+from breadcrumbs.runtime.http.replies import Reply
+from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.settings import Role
+
+if TYPE_CHECKING:
+    from breadcrumbs.runtime.http.services import Services
+
+MAX_QUERY_FIELDS: Final = 256
+
+JSON_TYPE: Final = "application/json"
+MERGE_PATCH_TYPE: Final = "application/merge-patch+json"
+
+UUID_SCHEMA: Final = {"type": "string", "format": "uuid"}
+
+Handler: TypeAlias = "Callable[[Call], Awaitable[Reply]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One thing that a request may carry outside of its body."""
+
+    name: str
+    place: Literal["path", "query", "header"]
+    description: str
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    repeatable: bool = False
+    example: Any = None
+
+
+ID: Final = Parameter("id", "path", "A UUID.", UUID_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a request carries in its body."""
+
+    model: Any
+    example: Mapping[str, Any]
+    media_types: tuple[str, ...] = (JSON_TYPE,)
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One way in which an operation succeeds."""
+
+    status: int
+    description: str
+    schema: Any = None
+    """A type, or None for an answer without a body or with text."""
+    media_type: str = JSON_TYPE
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Name → what it says."""
+    sometimes: frozenset[str] = frozenset()
+    """The headers that are not always there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A method on a path."""
+
+    id: str
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    path: str
+    group: str
+    summary: str
+    description: str = ""
+    handle: Handler | None
+    """None: an ASGI application of its own answers (the event stream)."""
+    access: Literal["open", "token", "key"] = "token"
+    """`open` needs nothing, `token` a token or a key, `key` an API key unless in the development mode."""
+    role: Role | None = None
+    unnarrowed: bool = False
+    """A token that is narrowed to a session or a user may not do this."""
+    uses_store: Literal["no", "reads", "writes"] = "reads"
+    parameters: tuple[Parameter, ...] = ()
+    body: Body | None = None
+    answers: tuple[Answer, ...]
+    may_fail: tuple[ProblemType, ...] = ()
+    """The problems that do not follow from the rest of the declaration."""
+
+    @property
+    def query_names(self) -> list[str]:
+        return [parameter.name for parameter in self.parameters if parameter.place == "query"]
+
+    @property
+    def problems(self) -> list[ProblemType]:
+        """Every problem that this operation can answer with."""
+        found = {FOREIGN_ORIGIN, MISDIRECTED, *self.may_fail}
+        if self.access != "open":
+            found |= {UNAUTHENTICATED, FORBIDDEN}
+        if self.body is not None:
+            found |= {MALFORMED, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_INPUT}
+        if self.query_names:
+            found |= {MALFORMED, INVALID_INPUT}
+        if "{id}" in self.path:
+            found |= {INVALID_INPUT, NOT_FOUND}
+        if self.uses_store != "no":
+            found.add(STORE_UNAVAILABLE)
+        if self.uses_store == "writes":
+            found.add(STORE_FULL)
+        return sorted(found, key=lambda kind: (kind.status, kind.name))
+
+
+class Call:
+    """One request on its way through an operation."""
+
+    __slots__ = ("_receive", "headers", "operation", "principal", "scope", "services")
+
+    principal: Principal
+    """Who is asking. An open operation has none."""
+
+    def __init__(self, operation: Operation, services: Services, scope: Scope, receive: Receive) -> None:
+        self.operation = operation
+        self.services = services
+        self.scope = scope
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._receive = receive
+
+    def admit(self) -> None:
+        """Find out who is asking and whether they may, before the handler runs."""
+        operation = self.operation
+        if operation.access != "token":
+            return
+        principal = self.principal = self.services.auth.identify(self.headers)
+        if operation.role is not None:
+            principal.require(operation.role)
+        if operation.unnarrowed and (principal.session_id is not None or principal.user_id is not None):
+            raise Forbidden("a token that is narrowed to a session or a user may not do this")
+
+    def id(self) -> UUID:
+        return parse_id(self.scope["path_params"]["id"])
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def query(self) -> QueryParams:
+        """The query, all of whose names the operation knows: a misspelt filter must not widen a result."""
+        raw: bytes = self.scope["query_string"]
+        try:
+            pairs = parse_qsl(
+                raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY_FIELDS
+            )
+        except UnicodeDecodeError:
+            raise HttpProblem(MALFORMED, "the query is not percent-encoded UTF-8") from None
+        except ValueError:
+            raise HttpProblem(MALFORMED, f"the query has more than {MAX_QUERY_FIELDS} fields") from None
+        found = QueryParams(pairs)
+        known = self.operation.query_names
+        if unknown := [name for name in found if name not in known]:
+            raise InvalidInput(
+                f"unknown in the query: {', '.join(repr(name[:64]) for name in unknown[:5])}. "
+                f"Known are {', '.join(known)}",
+                complaints=[Complaint(name[:64], "there is no such parameter") for name in unknown[:20]],
+            )
+        for parameter in self.operation.parameters:
+            if not parameter.repeatable and len(found.getlist(parameter.name)) > 1:
+                raise InvalidInput(f"{parameter.name} may be given once", where=parameter.name)
+        return found
+
+    def media_type(self) -> str:
+        """The type of the body. It must be one that pages cannot send without asking first (CORS)."""
+        body = self.operation.body
+        allowed = body.media_types if body is not None else ()
+        given = self.headers.get(b"content-type", b"").decode("latin-1").lower()
+        if given in allowed:
+            return given
+        media_type, *parameters = (part.strip() for part in given.split(";"))
+        if media_type not in allowed or not set(parameters) <= {"charset=utf-8", 'charset="utf-8"', ""}:
+            raise HttpProblem(
+                UNSUPPORTED_MEDIA_TYPE,
+                f"send the body as {' or '.join(allowed)} in UTF-8",
+                headers=[(b"accept", ", ".join(allowed).encode())],
+            )
+        return media_type
+
+    async def body(self) -> bytes:
+        """The whole body, or 413 as soon as it is known to be too large."""
+        limit = self.services.settings.max_body_bytes
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
+            raise _too_large(limit)
+        message = await self._receive()
+        first: bytes = message.get("body", b"")
+        if message["type"] == "http.request" and not message.get("more_body", False) and len(first) <= limit:
+            return first  # almost every body comes in one piece
+        pieces = [first]
+        size = len(first)
+        while message["type"] != "http.disconnect":
+            if size > limit:
+                raise _too_large(limit)
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+            message = await self._receive()
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+        raise ClientDisconnected
+
+    async def json(self) -> Any:
+        """The body's JSON."""
+        self.media_type()
+        return read_json(await self.body())
+
+
+def read_json(raw: bytes) -> Any:
+    try:
+        return parse_json(raw)
+    except InvalidInput as error:
+        # What is no JSON at all is a broken client (400); JSON that we do not take is input to correct (422).
+        if isinstance(error.__context__, orjson.JSONDecodeError):
+            raise HttpProblem(MALFORMED, error.message) from None
+        raise
+
+
+def _too_large(limit: int) -> HttpProblem:
+    return HttpProblem(TOO_LARGE, f"a body has at most {limit} bytes")
+
+
+class Resource:
+    """One path with its methods, as an ASGI application."""
+
+    def __init__(
+        self, path: str, operations: Sequence[Operation], services: Services, stream: ASGIApp
+    ) -> None:
+        self.path = path
+        self._services = services
+        self._stream = stream
+        self._by_method: dict[str, Operation] = {operation.method: operation for operation in operations}
+        if "GET" in self._by_method:
+            self._by_method["HEAD"] = self._by_method["GET"]
+        self._allow = ", ".join(sorted(self._by_method)).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        operation = self._by_method.get(scope["method"])
+        if operation is not None and operation.handle is None:
+            await self._serve_stream(scope, receive, send)
+            return
+        try:
+            if operation is None or operation.handle is None:
+                reply = self._not_allowed(scope["method"])
+            else:
+                call = Call(operation, self._services, scope, receive)
+                call.admit()
+                reply = await operation.handle(call)
+        except ClientDisconnected:
+            return
+        except Exception as error:
+            reply = problem_for(error)
+        await reply.send(send, without_body=scope["method"] == "HEAD")
+
+    def _not_allowed(self, method: str) -> Reply:
+        allow = [(b"allow", self._allow)]
+        if method == "OPTIONS":
+            return Reply(204, headers=allow)
+        return problem(METHOD_NOT_ALLOWED, f"this path knows {self._allow.decode()}", headers=allow)
+
+    async def _serve_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Any) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._stream(scope, receive, watched)
+        except Exception as error:
+            if started:
+                raise
+            await problem_for(error).send(send)

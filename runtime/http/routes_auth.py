@@ -1,0 +1,120 @@
+"""Getting a token."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import check_session_id, complaints_of
+from breadcrumbs.runtime.errors import Forbidden, InvalidInput, Unauthenticated
+from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_user_id
+from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation
+from breadcrumbs.runtime.http.replies import Reply
+from breadcrumbs.runtime.http.schemas import IssuedToken, TokenRequest
+from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.settings import ALL_ROLES, DEVELOPER, Role
+
+
+async def issue_token(call: Call) -> Reply:
+    services = call.services
+    holder = None if services.auth.development_mode else _key_holder(call)
+    wanted = await _request(call)
+    principal = _for_key(wanted, holder) if holder is not None else _for_anybody(wanted)
+    lifetime = wanted.ttl_sec or services.settings.token_ttl.total_seconds()
+    # As in RCRT, whoever gets a token is known as an agent from then on.
+    await services.registry.put_agent(principal.owner_id, principal.agent_id, sorted(principal.roles))
+    token, expires = services.auth.issue(principal, lifetime)
+    answer: IssuedToken = {
+        "token": token,
+        "owner_id": str(principal.owner_id),
+        "agent_id": str(principal.agent_id),
+        "roles": sorted(principal.roles),
+        "exp": expires,
+    }
+    if principal.session_id is not None:
+        answer["session_id"] = principal.session_id
+    if principal.user_id is not None:
+        answer["user_id"] = principal.user_id
+    return Reply.json(answer)
+
+
+def _key_holder(call: Call) -> KeyHolder:
+    auth = call.services.auth
+    holder = auth.key_holder(call.headers)
+    if holder is not None:
+        return holder
+    if b"authorization" not in call.headers and b"x-api-key" not in call.headers:
+        raise Unauthenticated("a token is given for an API key: send yours in X-API-Key")
+    auth.identify(call.headers)  # says what is wrong with it, where it is no good token either
+    raise Forbidden("a token cannot be used to get another token: send an API key in X-API-Key")
+
+
+async def _request(call: Call) -> TokenRequest:
+    # An empty body is an empty request; a body of another type is refused before it is looked at.
+    if b"content-type" not in call.headers and not await _has_body(call):
+        return TokenRequest()
+    document = await call.json()
+    try:
+        return TokenRequest.model_validate(document)
+    except ValidationError as error:
+        raise InvalidInput("the token request is not valid", complaints=complaints_of(error)) from None
+
+
+async def _has_body(call: Call) -> bool:
+    return call.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in call.headers
+
+
+def _for_anybody(wanted: TokenRequest) -> Principal:
+    return _narrowed(
+        wanted,
+        parse_id(wanted.owner_id, what="owner_id") if wanted.owner_id else DEVELOPER,
+        parse_id(wanted.agent_id, what="agent_id") if wanted.agent_id else DEVELOPER_AGENT,
+        frozenset(wanted.roles or ALL_ROLES),
+    )
+
+
+def _for_key(wanted: TokenRequest, holder: KeyHolder) -> Principal:
+    key = holder.principal
+    if wanted.owner_id and parse_id(wanted.owner_id, what="owner_id") != key.owner_id:
+        raise Forbidden("this API key belongs to another owner_id: leave it out")
+    agent = parse_id(wanted.agent_id, what="agent_id") if wanted.agent_id else key.agent_id
+    if holder.fixed_agent and agent != key.agent_id and "curator" not in key.roles:
+        raise Forbidden("this API key is for another agent_id: leave it out")
+    roles = frozenset(wanted.roles) if wanted.roles else key.roles
+    if roles - key.roles:
+        raise Forbidden(f"this API key does not have the role {', '.join(sorted(roles - key.roles))}")
+    return _narrowed(wanted, key.owner_id, agent, roles)
+
+
+def _narrowed(wanted: TokenRequest, owner: UUID, agent: UUID, roles: frozenset[Role]) -> Principal:
+    return Principal(
+        owner,
+        agent,
+        roles,
+        None if wanted.session_id is None else check_session_id(wanted.session_id),
+        None if wanted.user_id is None else check_user_id(wanted.user_id),
+    )
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="issueToken",
+        method="POST",
+        path="/auth/token",
+        group="Access",
+        summary="Get a token",
+        description=(
+            "In the development mode anybody gets any token, and everything may be left out. Otherwise an "
+            "API key is needed: it decides the owner, and the token has at most its roles. `session_id` "
+            "and `user_id` narrow the token to one session or one user."
+        ),
+        handle=issue_token,
+        access="key",
+        uses_store="writes",
+        body=Body(TokenRequest, {"roles": ["emitter", "subscriber"], "ttl_sec": 3600}, required=False),
+        answers=(Answer(200, "The token.", IssuedToken),),
+    ),
+)

@@ -1,0 +1,413 @@
+"""Breadcrumbs: post, read, change, remove, list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from breadcrumbs.runtime import clock
+from breadcrumbs.runtime.access import USER, Principal
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound
+from breadcrumbs.runtime.http import listing
+from breadcrumbs.runtime.http.conditions import (
+    ETAG_HEADER,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    NOT_MODIFIED,
+    etag_of,
+    expected_version,
+    has_already,
+)
+from breadcrumbs.runtime.http.hints import own_hints
+from breadcrumbs.runtime.http.operations import (
+    ID,
+    JSON_TYPE,
+    MERGE_PATCH_TYPE,
+    Answer,
+    Body,
+    Call,
+    Operation,
+    Parameter,
+    read_json,
+)
+from breadcrumbs.runtime.http.problems import (
+    IDEMPOTENCY_MISMATCH,
+    INVALID_CURSOR,
+    MALFORMED,
+    SESSION_CONFLICT,
+    VERSION_MISMATCH,
+)
+from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.schemas import (
+    Created,
+    Done,
+    FullView,
+    HistoryItem,
+    ListItem,
+    ModelView,
+    Updated,
+)
+from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.llm_view import apply_hints
+
+# Writing
+
+
+async def create(call: Call) -> Reply:
+    principal = call.principal
+    new = principal.admitted(BreadcrumbCreate.parse(await call.json()))
+    written = await call.services.store.create(
+        principal.owner_id,
+        new,
+        by=principal.agent_id,
+        idempotency_key=_idempotency_key(call, principal),
+    )
+    created_at = clock.to_text(written.created)
+    answer: Created = {
+        "id": str(written.id),
+        "version": written.version,
+        "created_at": created_at,
+        "updated_at": created_at if written.updated == written.created else clock.to_text(written.updated),
+    }
+    session = _session_named_in(new)
+    if session is not None:
+        answer["session_id"] = session
+    headers: list[Header] = [
+        (b"location", b"/breadcrumbs/%s" % answer["id"].encode()),
+        (b"etag", etag_of(written.version)),
+    ]
+    if written.replayed:
+        headers.append((b"idempotency-replayed", b"true"))
+    return Reply.json(answer, status=201, headers=headers)
+
+
+async def update(call: Call) -> Reply:
+    principal, id = call.principal, call.id()
+    expected = expected_version(call)
+    media_type = call.media_type()
+    change = BreadcrumbUpdate.parse(read_json(await call.body()))
+    written = await call.services.store.update(
+        principal.owner_id,
+        id,
+        _with_own_user(principal, change),
+        by=principal.agent_id,
+        expected_version=expected,
+        merge_context=media_type == MERGE_PATCH_TYPE,
+        allowed=_may_change(principal, change),
+    )
+    answer: Updated = {
+        "ok": True,
+        "id": str(id),
+        "version": written.version,
+        "updated_at": clock.to_text(written.updated),
+    }
+    return Reply.json(answer, headers=[(b"etag", etag_of(written.version))])
+
+
+async def delete(call: Call) -> Reply:
+    principal = call.principal
+    await call.services.store.delete(
+        principal.owner_id, call.id(), expected_version=expected_version(call), allowed=principal.may_see
+    )
+    answer: Done = {"ok": True}
+    return Reply.json(answer)
+
+
+def _idempotency_key(call: Call, principal: Principal) -> str | None:
+    key = call.header(b"idempotency-key")
+    if key is None or principal.user_id is None or not key.strip():
+        return key
+    if len(key) > 255:
+        raise InvalidInput("an Idempotency-Key has at most 255 characters", where="Idempotency-Key")
+    # The store keeps keys per owner and session; users that share neither must not meet in one.
+    return sha256(f"{len(principal.user_id)} {principal.user_id} {key}".encode()).hexdigest()
+
+
+def _session_named_in(new: BreadcrumbCreate) -> str | None:
+    for tag in new.tags:
+        if tag.startswith("session:"):
+            return tag[8:]
+    session = new.context.get("session_id")
+    return session if isinstance(session, str) else None
+
+
+def _may_change(principal: Principal, change: BreadcrumbUpdate) -> Callable[[Breadcrumb], bool]:
+    """Whether a change to a breadcrumb is allowed, once it is known which one it is."""
+
+    def allowed(crumb: Breadcrumb) -> bool:
+        if not principal.may_see(crumb):
+            return False
+        uncovers = "sensitivity" in change.model_fields_set and change.sensitivity != "secret"
+        if uncovers and not principal.may_read_context(crumb):
+            raise Forbidden("taking the sensitivity 'secret' off a breadcrumb needs the role 'curator'")
+        if principal.user_id is not None:
+            added = {tag for tag in change.tags or () if tag.startswith(USER)} - set(crumb.tags)
+            if added - {USER + principal.user_id, "user:message"}:
+                raise Forbidden(f"this token is for user {principal.user_id!r} only")
+        return True
+
+    return allowed
+
+
+def _with_own_user(principal: Principal, change: BreadcrumbUpdate) -> BreadcrumbUpdate:
+    """A token that is narrowed to a user keeps its user's tag on what it changes."""
+    if principal.user_id is None or "tags" not in change.model_fields_set:
+        return change
+    tags = change.tags or []
+    own = USER + principal.user_id
+    return change if own in tags else change.model_copy(update={"tags": [*tags, own]})
+
+
+# Reading
+
+
+async def get_view(call: Call) -> Reply:
+    crumb = await _readable(call)
+    hints, borrowed = own_hints(crumb), None
+    if not hints and crumb.schema_name is not None:
+        hints = borrowed = await call.services.hints.of(crumb.owner_id, crumb.schema_name)
+    etag = etag_of(crumb.version, borrowed)
+    if has_already(call, etag):
+        return Reply(304, headers=[(b"etag", etag)])
+    document = crumb.document
+    view: ModelView = {
+        "id": str(crumb.id),
+        "title": crumb.title,
+        "tags": crumb.tags,
+        "context": apply_hints(crumb.context, hints or None),
+        "version": crumb.version,
+        "created_at": crumb.created_at,
+        "updated_at": crumb.updated_at,
+    }
+    for field in ("description", "semantic_version", "schema_name"):
+        if field in document:
+            view[field] = document[field]
+    return Reply.json(view, headers=[(b"etag", etag)])
+
+
+async def get_full(call: Call) -> Reply:
+    crumb = await _readable(call)
+    etag = etag_of(crumb.version)
+    if has_already(call, etag):
+        return Reply(304, headers=[(b"etag", etag)])
+    return Reply.json(crumb.full(), headers=[(b"etag", etag)])
+
+
+async def get_history(call: Call) -> Reply:
+    principal = call.principal
+    versions = await call.services.store.history(principal.owner_id, call.id())
+    _check_readable(principal, versions[0])
+    items: list[HistoryItem] = []
+    for version in versions:
+        # An older version may have been somebody else's, or secret, when the newest no longer is.
+        if not principal.may_see(version):
+            continue
+        item: HistoryItem = {
+            "version": version.version,
+            "title": version.title,
+            "tags": version.tags,
+            "updated_at": version.updated_at,
+        }
+        if version.schema_name is not None:
+            item["schema_name"] = version.schema_name
+        if principal.may_read_context(version):
+            item["context"] = version.context
+        if version.updated_by is not None:
+            item["updated_by"] = str(version.updated_by)
+        items.append(item)
+    return Reply.json(items)
+
+
+async def _readable(call: Call) -> Breadcrumb:
+    store, principal, id = call.services.store, call.principal, call.id()
+    crumb = await store.get(principal.owner_id, id, count_read=False)
+    _check_readable(principal, crumb)
+    if crumb.max_reads:
+        # Counted only now: who may not read it must not be able to use it up either.
+        crumb = await store.get(principal.owner_id, id)
+        _check_readable(principal, crumb)
+    return crumb
+
+
+def _check_readable(principal: Principal, crumb: Breadcrumb) -> None:
+    if not principal.may_see(crumb):
+        raise NotFound("no such breadcrumb")
+    if not principal.may_read_context(crumb):
+        raise Forbidden("this breadcrumb is secret: reading it needs the role 'curator'")
+
+
+# Listing
+
+
+async def list_breadcrumbs(call: Call) -> Reply:
+    principal, given = call.principal, call.query()
+    query = listing.read_query(given)
+    include_context = listing.read_flag(given, "include_context")
+    owner = given.get("owner_id")
+    if owner is not None and not _is_same(owner, principal.owner_id):
+        query.check()
+        return Reply(200, b"[]", headers=[(b"x-has-more", b"false")])
+    page = await call.services.store.list(principal.owner_id, principal.narrowed(query))
+    items = [
+        crumb.list_item(include_context=include_context and principal.may_read_context(crumb))
+        for crumb in page.items
+    ]
+    headers: list[Header] = [(b"x-has-more", b"false" if page.next_cursor is None else b"true")]
+    if page.next_cursor is not None:
+        headers.append((b"link", listing.next_link(given, page.next_cursor)))
+    return Reply.json(items, headers=headers)
+
+
+def _is_same(text: str, owner: UUID) -> bool:
+    return parse_id(text, what="owner_id") == owner
+
+
+_EXAMPLE: Final = {
+    "schema_name": "user.message.v1",
+    "title": "Hello",
+    "tags": ["user:message", "session:abc"],
+    "context": {"message": "Hello!"},
+}
+
+OPERATIONS: Final = (
+    Operation(
+        id="createBreadcrumb",
+        method="POST",
+        path="/breadcrumbs",
+        group="Breadcrumbs",
+        summary="Post a breadcrumb",
+        description=(
+            "The body, every index and the event are one atomic write. With an Idempotency-Key a retry "
+            "gives the first result again and writes nothing."
+        ),
+        handle=create,
+        role="emitter",
+        uses_store="writes",
+        parameters=(
+            Parameter(
+                "Idempotency-Key",
+                "header",
+                "Any text of your own, one per breadcrumb; kept for a day.",
+                {"type": "string", "minLength": 1, "maxLength": 255},
+            ),
+        ),
+        body=Body(BreadcrumbCreate, _EXAMPLE),
+        answers=(
+            Answer(
+                201,
+                "It is stored.",
+                Created,
+                headers={
+                    "Location": "Where it is.",
+                    **ETAG_HEADER,
+                    "Idempotency-Replayed": "`true` where the key was used before: this is the first result.",
+                },
+                sometimes=frozenset({"Idempotency-Replayed"}),
+            ),
+        ),
+        may_fail=(SESSION_CONFLICT, IDEMPOTENCY_MISMATCH),
+    ),
+    Operation(
+        id="listBreadcrumbs",
+        method="GET",
+        path="/breadcrumbs",
+        group="Breadcrumbs",
+        summary="List breadcrumbs",
+        description=(
+            "All filters must hold; `any_tags` is an OR inside itself. Newest first unless `sort` says "
+            "otherwise. Parameters that are not listed here are refused."
+        ),
+        handle=list_breadcrumbs,
+        role="subscriber",
+        parameters=listing.PARAMETERS,
+        answers=(
+            Answer(
+                200,
+                "A page.",
+                list[ListItem],
+                headers={
+                    "X-Has-More": "`true` as long as there is another page.",
+                    "Link": 'The next page (`rel="next"`).',
+                },
+                sometimes=frozenset({"Link"}),
+            ),
+        ),
+        may_fail=(INVALID_CURSOR,),
+    ),
+    Operation(
+        id="getBreadcrumb",
+        method="GET",
+        path="/breadcrumbs/{id}",
+        group="Breadcrumbs",
+        summary="Read a breadcrumb as a model sees it",
+        description=(
+            "`llm_hints` are applied to the context: the breadcrumb's own, or those of the newest "
+            "`schema.def.v1` breadcrumb tagged `defines:<schema_name>`. Counts as a read where the TTL "
+            "counts reads."
+        ),
+        handle=get_view,
+        role="subscriber",
+        parameters=(ID, IF_NONE_MATCH),
+        answers=(Answer(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
+    ),
+    Operation(
+        id="getBreadcrumbFull",
+        method="GET",
+        path="/breadcrumbs/{id}/full",
+        group="Breadcrumbs",
+        summary="Read everything there is",
+        description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
+        handle=get_full,
+        role="subscriber",
+        parameters=(ID, IF_NONE_MATCH),
+        answers=(Answer(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
+    ),
+    Operation(
+        id="getBreadcrumbHistory",
+        method="GET",
+        path="/breadcrumbs/{id}/history",
+        group="Breadcrumbs",
+        summary="Read all versions",
+        description="Newest first; without versions that you may not see, and contexts that are secret.",
+        handle=get_history,
+        role="subscriber",
+        parameters=(ID,),
+        answers=(Answer(200, "The versions.", list[HistoryItem]),),
+    ),
+    Operation(
+        id="updateBreadcrumb",
+        method="PATCH",
+        path="/breadcrumbs/{id}",
+        group="Breadcrumbs",
+        summary="Change a breadcrumb",
+        description=(
+            "Fields that are present replace, `context` and `tags` as a whole; null clears. As "
+            "`application/merge-patch+json` the context is merged (RFC 7396). Without If-Match the last "
+            "writer wins."
+        ),
+        handle=update,
+        role="emitter",
+        uses_store="writes",
+        parameters=(ID, IF_MATCH),
+        body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
+        answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
+        may_fail=(SESSION_CONFLICT, VERSION_MISMATCH),
+    ),
+    Operation(
+        id="deleteBreadcrumb",
+        method="DELETE",
+        path="/breadcrumbs/{id}",
+        group="Breadcrumbs",
+        summary="Remove a breadcrumb",
+        description="With its history, from every index.",
+        handle=delete,
+        role="emitter",
+        uses_store="writes",
+        parameters=(ID, IF_MATCH),
+        answers=(Answer(200, "It is gone.", Done),),
+        may_fail=(MALFORMED, VERSION_MISMATCH),
+    ),
+)

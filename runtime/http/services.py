@@ -1,0 +1,34 @@
+"""What the handlers work with, put together once when the application is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from breadcrumbs.runtime.http.auth import Authenticator
+from breadcrumbs.runtime.http.hints import SchemaHints
+from breadcrumbs.runtime.http.observe import Metrics
+from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.registry import Registry
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What is the same for everybody as long as the server runs."""
+
+    openapi: bytes
+    docs: bytes
+    docs_policy: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    store: Store
+    settings: Settings
+    auth: Authenticator
+    registry: Registry
+    hints: SchemaHints
+    hygiene: Hygiene
+    metrics: Metrics
+    pages: Pages

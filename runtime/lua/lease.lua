@@ -1,0 +1,19 @@
+#!lua
+--[[
+Take a lane for one kind of worker, or keep it.
+
+KEYS  1 lease   2 fence counter
+ARGV  1 worker   2 milliseconds   3 the lease held so far, '' = none
+Reply the lease (fence number and worker): held for that long from now
+      nothing: somebody else has it, or what was held is lost
+]]
+local held = redis.call('GET', KEYS[1])
+if ARGV[3] ~= '' then
+  if held ~= ARGV[3] then return false end
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return held
+end
+if held then return false end
+local lease = redis.call('INCR', KEYS[2]) .. ' ' .. ARGV[1]
+redis.call('SET', KEYS[1], lease, 'PX', ARGV[2])
+return lease

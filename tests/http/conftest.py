@@ -1,0 +1,119 @@
+"""An application on a real server, with a namespace of its own per test."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+import httpx
+import pytest
+
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.http.app import Application, build_app
+from breadcrumbs.runtime.hub import EventHub
+from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.settings import DEVELOPER, Settings
+from breadcrumbs.runtime.store import Store
+
+BASE = "http://127.0.0.1:8081"
+
+OWNER = UUID("aaaaaaaa-0000-4000-8000-000000000001")
+OTHER = UUID("bbbbbbbb-0000-4000-8000-000000000002")
+KEY = "a-key-of-the-first-tenant"
+OTHER_KEY = "a-key-of-the-second-tenant"
+WEAK_KEY = "a-key-that-may-only-write"
+
+KEYS: tuple[dict[str, Any], ...] = (
+    {"key": KEY, "owner_id": str(OWNER)},
+    {"key": OTHER_KEY, "owner_id": str(OTHER)},
+    {"key": WEAK_KEY, "owner_id": str(OWNER), "roles": ["emitter"]},
+)
+
+
+@dataclass
+class Site:
+    """A running application and a client for it."""
+
+    app: Application
+    store: Store
+    client: httpx.AsyncClient
+
+    async def token(self, key: str | None = None, **wanted: Any) -> dict[str, str]:
+        """Headers with a fresh token."""
+        headers = {} if key is None else {"X-API-Key": key}
+        answer = await self.client.post("/auth/token", json=wanted, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return {"Authorization": f"Bearer {answer.json()['token']}"}
+
+    async def post(self, headers: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+        answer = await self.client.post("/breadcrumbs", json=fields, headers=headers)
+        assert answer.status_code == 201, answer.text
+        created: dict[str, Any] = answer.json()
+        return created
+
+    async def count(self, owner: UUID = DEVELOPER) -> int:
+        return len([crumb async for crumb in self.store.walk(owner, Query())])
+
+
+class MakeSite(Protocol):
+    def __call__(self, **settings: Any) -> Awaitable[Site]: ...
+
+
+@asynccontextmanager
+async def running_site(url: str, *, namespace: str | None = None, **settings: Any) -> AsyncIterator[Site]:
+    chosen = Settings(**settings)
+    store = await Store.open(
+        url, namespace=namespace or f"t{secrets.token_hex(6)}", ttl_defaults=chosen.expiries
+    )
+    hub = EventHub(store)
+    try:
+        app = build_app(store, hub, Hygiene(store, chosen), chosen)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+            yield Site(app, store, client)
+    finally:
+        await hub.close()
+        await store.close()
+
+
+@pytest.fixture
+async def make_site(embedded_server: EmbeddedServer) -> AsyncIterator[MakeSite]:
+    """Sites with settings of the test's choice, all closed when the test ends."""
+    async with AsyncExitStack() as stack:
+
+        async def make(**settings: Any) -> Site:
+            return await stack.enter_async_context(running_site(embedded_server.url, **settings))
+
+        yield make
+
+
+@pytest.fixture
+async def site(make_site: MakeSite) -> Site:
+    """In the development mode."""
+    return await make_site()
+
+
+@pytest.fixture
+async def keyed(make_site: MakeSite) -> Site:
+    """With API keys of two tenants."""
+    return await make_site(api_keys=KEYS)
+
+
+Problem = Callable[[httpx.Response, int, str], dict[str, Any]]
+
+
+def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
+    """Check that an answer is a well-formed problem of this kind, and give it back."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = answer.json()
+    assert document["type"] == f"/docs#problem-{name}"
+    assert document["status"] == status
+    assert document["title"]
+    assert document["detail"]
+    return document

@@ -1,0 +1,20 @@
+"""The contract of the store. A backend is a subclass that adds how to open it; see `base.Contract`."""
+
+from __future__ import annotations
+
+from tests.store.contract.creating import Creating
+from tests.store.contract.deleting import Deleting
+from tests.store.contract.expiring import Expiring
+from tests.store.contract.idempotency import Idempotency
+from tests.store.contract.importing import Importing
+from tests.store.contract.isolation import Isolation
+from tests.store.contract.listing import Listing
+from tests.store.contract.opening import Opening
+from tests.store.contract.sessions import Sessions
+from tests.store.contract.updating import Updating
+
+
+class StoreContract(
+    Creating, Sessions, Idempotency, Updating, Deleting, Listing, Expiring, Importing, Isolation, Opening
+):
+    """All of it."""

@@ -1,0 +1,295 @@
+"""List, recent and walk: filters are AND, the order is one over all lanes, pages lose and repeat nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from itertools import product
+from typing import Any, get_args
+from uuid import UUID
+
+import pytest
+
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput
+from breadcrumbs.runtime.ids import lane_for
+from breadcrumbs.runtime.query import MAX_LIMIT, MAX_OFFSET, Query, Sort
+from breadcrumbs.runtime.store import Store
+from tests.store.contract.base import (
+    ALICE,
+    ANSWER,
+    BOB,
+    MESSAGE,
+    Contract,
+    Opener,
+    change,
+    crumb,
+    everything,
+    titles,
+)
+
+
+async def mixed(store: Store, count: int = 40) -> list[Breadcrumb]:
+    """Breadcrumbs of some schemas, sessions and tags in all lanes, a third of them updated."""
+    choice = random.Random(7)
+    ids: list[UUID] = []
+    for number in range(count):
+        new = crumb(
+            str(number),
+            schema=choice.choice((MESSAGE, ANSWER, None)),
+            session=choice.choice(("s1", "s2", None)),
+            tags=tuple(choice.sample(("a", "b", "c"), choice.randrange(4))),
+        )
+        ids.append((await store.create(ALICE, new)).id)
+        await store.create(BOB, new)
+    for id in choice.sample(ids, count // 3):
+        await store.update(ALICE, id, change(context={"updated": True}, tags=choice.sample(("a", "b", "c"), 2)))
+    return [await store.get(ALICE, id) for id in ids]
+
+
+def in_order(crumbs: list[Breadcrumb], sort: Sort) -> list[UUID]:
+    def place(item: Breadcrumb) -> tuple[int, bytes]:
+        return (item.created if sort.endswith("created_at") else item.updated, item.id.bytes)
+
+    return [item.id for item in sorted(crumbs, key=place, reverse=sort.startswith("-"))]
+
+
+class Listing(Contract):
+    async def test_every_combination_of_filters_and_orders_finds_what_it_says(self, store: Store) -> None:
+        crumbs = await mixed(store)
+        middle = sorted(item.updated for item in crumbs)[len(crumbs) // 2]
+        everything_there_is = product(
+            (None, MESSAGE, ANSWER, "no.such.v1"),
+            (None, "s1", "nobody"),
+            ((), ("a",), ("a", "b"), ("session:s2",), ("session:s1", "a")),
+            ((), ("b", "c"), ("session:s2", "c"), ("session:s1", "session:s2"), ("nothing",)),
+            (None, middle),
+            (None, *get_args(Sort)),
+        )
+        some = random.Random(3).sample(list(everything_there_is), 120)
+        for schema, session, all_tags, any_tags, since, sort in some:
+            query = Query(
+                schema_name=schema,
+                session_id=session,
+                all_tags=all_tags,
+                any_tags=any_tags,
+                updated_since=since,
+                sort=sort,
+            )
+            expected = [
+                item
+                for item in crumbs
+                if (schema is None or item.schema_name == schema)
+                and (session is None or f"session:{session}" in item.tags)
+                and set(all_tags) <= set(item.tags)
+                and (not any_tags or set(any_tags) & set(item.tags))
+                and (since is None or item.updated >= since)
+            ]
+            by_default: Sort = "-created_at" if since is None else "-updated_at"
+            found = await everything(store, ALICE, query, limit=7)
+            assert [item.id for item in found] == in_order(expected, sort or by_default), query
+            assert all(item.owner_id == ALICE for item in found)
+
+    @pytest.mark.parametrize("sort", get_args(Sort))
+    @pytest.mark.parametrize("limit", [1, 3, 40, 41])
+    async def test_pages_of_any_size_lose_and_repeat_nothing(
+        self, store: Store, sort: Sort, limit: int
+    ) -> None:
+        crumbs = await mixed(store)
+        found = await everything(store, ALICE, Query(sort=sort), limit=limit)
+        assert [item.id for item in found] == in_order(crumbs, sort)
+        walked = [item.id async for item in store.walk(ALICE, Query(sort=sort, limit=limit))]
+        assert walked == in_order(crumbs, sort)
+
+    async def test_a_cursor_is_there_exactly_as_long_as_there_is_more(self, store: Store) -> None:
+        for number in range(6):
+            await store.create(ALICE, crumb(str(number), session=f"s{number}"))
+        assert (await store.list(ALICE, Query(limit=6))).next_cursor is None
+        assert (await store.list(ALICE, Query(limit=5))).next_cursor is not None
+        assert (await store.list(ALICE, Query(limit=5, offset=1))).next_cursor is None
+        assert (await store.list(ALICE, Query(limit=5, offset=50))).next_cursor is None
+        assert (await store.list(BOB, Query())).next_cursor is None
+        rest = await store.list(ALICE, Query(cursor=(await store.list(ALICE, Query(limit=5))).next_cursor))
+        assert [item.title for item in rest.items] == ["0"] and rest.next_cursor is None
+
+    async def test_offset_passes_over_what_comes_first(self, store: Store) -> None:
+        crumbs = await mixed(store, 20)
+        for sort in get_args(Sort):
+            order = in_order(crumbs, sort)
+            for offset, limit in ((0, 5), (3, 4), (19, 5), (20, 5), (7, 1000)):
+                page = await store.list(ALICE, Query(sort=sort, offset=offset, limit=limit))
+                assert [item.id for item in page.items] == order[offset : offset + limit]
+            page = await store.list(ALICE, Query(sort=sort, offset=3, limit=4))
+            following = await store.list(ALICE, Query(sort=sort, limit=100, cursor=page.next_cursor))
+            assert [item.id for item in following.items] == order[7:]
+
+    async def test_the_newest_comes_first_across_lanes(self, store: Store) -> None:
+        for number in range(30):
+            await store.create(ALICE, crumb(str(number), session=f"s{number}"))
+        lanes = {lane_for(ALICE, "session", f"s{number}", store.lanes) for number in range(30)}
+        assert len(lanes) > 5
+        assert await titles(store) == [str(number) for number in reversed(range(30))]
+        assert await titles(store, sort="created_at") == [str(number) for number in range(30)]
+
+    async def test_what_is_written_while_pages_are_read_moves_nothing(self, store: Store) -> None:
+        for number in range(10):
+            await store.create(ALICE, crumb(str(number), session=f"s{number}"))
+        first = await store.list(ALICE, Query(limit=4))
+        await store.create(ALICE, crumb("new", session="s1"))
+        await store.delete(ALICE, first.items[-1].id)  # the cursor points at it
+        await store.update(ALICE, first.items[0].id, change(title="changed"))
+        rest = await store.list(ALICE, Query(limit=100, cursor=first.next_cursor))
+        assert [item.title for item in rest.items] == ["5", "4", "3", "2", "1", "0"]
+
+    async def test_the_session_tag_among_all_tags_means_the_session(self, store: Store) -> None:
+        await mixed(store)
+        for more in ({}, {"schema_name": MESSAGE}, {"any_tags": ("a", "b")}):
+            by_id = await everything(store, ALICE, Query(session_id="s1", **more))
+            by_tag = await everything(store, ALICE, Query(all_tags=("session:s1",), **more))
+            by_both = await everything(store, ALICE, Query(session_id="s1", all_tags=("session:s1",), **more))
+            assert by_id and by_id == by_tag == by_both
+
+    async def test_two_sessions_at_once_hold_nothing(self, store: Store) -> None:
+        await mixed(store)
+        assert await titles(store, session_id="s1", all_tags=("session:s2",)) == []
+        assert await titles(store, all_tags=("session:s1", "session:s2")) == []
+        assert await titles(store, session_id="s1", any_tags=("session:s2",)) == []
+        assert await titles(store, any_tags=("session:s1", "session:s2")) != []
+
+    async def test_updated_since_finds_what_was_created_or_updated_since(self, store: Store) -> None:
+        old = await store.create(ALICE, crumb("old", session="a"))
+        changed = await store.create(ALICE, crumb("changed", session="b"))
+        new = await store.create(ALICE, crumb("new", session="c"))
+        update = await store.update(ALICE, changed.id, change(title="changed later"))
+        assert await titles(store, updated_since=new.created) == ["changed later", "new"]
+        assert await titles(store, updated_since=new.created + 1) == ["changed later"]
+        assert await titles(store, updated_since=update.updated) == ["changed later"]
+        assert await titles(store, updated_since=update.updated + 1) == []
+        assert await titles(store, updated_since=old.created) == ["changed later", "new", "old"]
+        assert await titles(store, updated_since=new.created, sort="-created_at") == ["new", "changed later"]
+        assert await titles(store, updated_since=new.created, sort="created_at") == ["changed later", "new"]
+        assert await titles(store, updated_since=new.created, sort="updated_at") == ["new", "changed later"]
+        assert await titles(store, updated_since=new.created, session_id="b") == ["changed later"]
+
+    async def test_keep_has_the_last_word_and_pages_stay_full(self, store: Store) -> None:
+        for number in range(30):
+            await store.create(ALICE, crumb(str(number), session=f"s{number % 7}"))
+        query = Query(keep=lambda item: int(item.title) % 3 == 0)
+        found = await everything(store, ALICE, query, limit=4)
+        assert [item.title for item in found] == [str(number) for number in range(27, -1, -3)]
+        nothing = await store.list(ALICE, Query(limit=4, keep=lambda _: False))
+        assert (nothing.items, nothing.next_cursor) == ([], None)
+
+    async def test_a_cursor_that_was_touched_is_refused(self, store: Store) -> None:
+        for number in range(4):
+            await store.create(ALICE, crumb(str(number)))
+        cursor = (await store.list(ALICE, Query(limit=1))).next_cursor
+        assert cursor is not None
+        alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+        touched = [
+            cursor[:place] + other + cursor[place + 1 :]
+            for place in range(len(cursor))
+            for other in (alphabet if place == len(cursor) - 1 else random.Random(place).sample(alphabet, 4))
+            if other != cursor[place]
+        ]
+        garbage = ["", "x", "é", "🙂", "====", "../..", cursor + "A", cursor + "=", cursor + "==", " " + cursor, cursor[:-1]]
+        for bad in (*touched, *garbage, cursor + "\n", cursor.swapcase()):
+            with pytest.raises(InvalidCursor):
+                await store.list(ALICE, Query(cursor=bad, limit=1))
+        assert len((await store.list(ALICE, Query(cursor=cursor))).items) == 3
+
+    async def test_a_cursor_is_good_for_its_query_and_its_owner_only(self, store: Store) -> None:
+        for number in range(4):
+            await store.create(ALICE, crumb(str(number), session="s", tags=("a", "b")))
+            await store.create(BOB, crumb(str(number), session="s", tags=("a", "b")))
+        queries = [
+            Query(),
+            Query(schema_name=MESSAGE),
+            Query(session_id="s"),
+            Query(all_tags=("a",)),
+            Query(all_tags=("a", "b")),
+            Query(any_tags=("a",)),
+            Query(any_tags=("a", "b")),
+            Query(updated_since=1),
+            Query(updated_since=2),
+            Query(sort="created_at"),
+            Query(sort="updated_at"),
+            Query(sort="-updated_at"),
+        ]
+        for query in queries:
+            cursor = (await store.list(ALICE, replace(query, limit=2))).next_cursor
+            assert cursor is not None
+            for other in queries:
+                asked = replace(other, limit=2, cursor=cursor)
+                if other == query:
+                    assert len((await store.list(ALICE, asked)).items) == 2
+                else:
+                    with pytest.raises(InvalidCursor):
+                        await store.list(ALICE, asked)
+            with pytest.raises(InvalidCursor):
+                await store.list(BOB, replace(query, cursor=cursor))
+
+    async def test_another_process_can_go_on_with_a_cursor(self, opener: Opener) -> None:
+        first, second = await opener(), await opener()
+        for number in range(4):
+            await first.create(ALICE, crumb(str(number)))
+        cursor = (await first.list(ALICE, Query(limit=2))).next_cursor
+        assert [item.title for item in (await second.list(ALICE, Query(cursor=cursor))).items] == ["1", "0"]
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            {"limit": 0},
+            {"limit": -1},
+            {"limit": MAX_LIMIT + 1},
+            {"offset": -1},
+            {"offset": MAX_OFFSET + 1},
+            {"offset": 1, "cursor": "x"},
+        ],
+    )
+    async def test_a_page_that_cannot_be_is_refused(self, store: Store, query: dict[str, Any]) -> None:
+        with pytest.raises(InvalidInput):
+            await store.list(ALICE, Query(**query))
+
+    async def test_recent_gives_the_last_of_a_schema_in_a_session(self, store: Store) -> None:
+        for number in range(12):
+            await store.create(ALICE, crumb(str(number), session="s", schema=(MESSAGE, ANSWER)[number % 2]))
+            await store.create(ALICE, crumb("other", session="t"))
+            await store.create(BOB, crumb("bob's", session="s"))
+        assert [item.title for item in await store.recent(ALICE, "s", MESSAGE, 3)] == ["10", "8", "6"]
+        assert [item.title for item in await store.recent(ALICE, "s", ANSWER, 100)] == ["11", "9", "7", "5", "3", "1"]
+        assert await store.recent(ALICE, "nobody", MESSAGE) == []
+        assert await store.recent(ALICE, "s", "no.such.v1") == []
+
+    @pytest.mark.parametrize("limit", [0, -1, -5, MAX_LIMIT + 1])
+    async def test_recent_refuses_a_limit_that_is_none(self, store: Store, limit: int) -> None:
+        for number in range(3):
+            await store.create(ALICE, crumb(str(number), session="s"))
+        with pytest.raises(InvalidInput):
+            await store.recent(ALICE, "s", MESSAGE, limit)
+
+    async def test_an_owner_with_nothing_gets_an_empty_page(self, store: Store) -> None:
+        await store.create(BOB, crumb())
+        for query in (Query(), Query(sort="updated_at"), Query(any_tags=("session:s",)), Query(updated_since=0)):
+            page = await store.list(ALICE, query)
+            assert (page.items, page.next_cursor) == ([], None)
+
+    async def test_a_list_read_under_writers_never_repeats_what_stays(self, store: Store) -> None:
+        stays = {(await store.create(ALICE, crumb(f"stay {n}", session=f"s{n % 5}"))).id for n in range(60)}
+        done = asyncio.Event()
+
+        async def churn() -> None:
+            while not done.is_set():
+                written = await store.create(ALICE, crumb("comes and goes", session="s1"))
+                await store.delete(ALICE, written.id)
+
+        writer = asyncio.create_task(churn())
+        try:
+            for _ in range(10):
+                found = [item.id async for item in store.walk(ALICE, Query(limit=7))]
+                assert len(found) == len(set(found))
+                assert stays <= set(found)
+        finally:
+            done.set()
+            await writer

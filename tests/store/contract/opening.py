@@ -1,0 +1,62 @@
+"""Opening a store: whoever comes first decides, the others agree or are refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.query import Query
+from tests.store.contract.base import ALICE, Contract, Opener, crumb, everything, titles
+from tests.store.keyspace import keyspace
+
+
+class Opening(Contract):
+    async def test_another_number_of_lanes_is_refused_and_changes_nothing(self, opener: Opener) -> None:
+        store = await opener(lanes=4)
+        await store.create(ALICE, crumb("here"))
+        before = await keyspace(store)
+        for lanes in (3, 5, 16):
+            with pytest.raises(StartupError, match="has 4 lanes"):
+                await opener(lanes=lanes)
+        assert await keyspace(store) == before
+
+    async def test_who_names_no_number_takes_the_one_that_is_there(self, opener: Opener) -> None:
+        first = await opener(lanes=4)
+        for number in range(10):
+            await first.create(ALICE, crumb(str(number), session=f"s{number}"))
+        second = await opener()
+        assert second.lanes == 4
+        assert await everything(second, ALICE, Query()) == await everything(first, ALICE, Query())
+
+    @pytest.mark.parametrize("lanes", [0, -1, 4097])
+    async def test_a_number_of_lanes_that_cannot_be_is_refused(self, opener: Opener, lanes: int) -> None:
+        with pytest.raises(StartupError):
+            await opener(lanes=lanes)
+
+    async def test_one_lane_is_enough(self, opener: Opener) -> None:
+        store = await opener(lanes=1)
+        for number in range(5):
+            await store.create(ALICE, crumb(str(number), session=f"s{number % 2}"))
+        assert await titles(store, limit=2) == ["4", "3", "2", "1", "0"]
+
+    async def test_many_who_open_at_once_agree(self, opener: Opener) -> None:
+        stores = await asyncio.gather(*(opener() for _ in range(10)))
+        assert len({store.secret for store in stores}) == 1
+        assert {store.lanes for store in stores} == {16}
+
+    @pytest.mark.parametrize("namespace", ["other", "b", "bc.", "x_y-z"])
+    async def test_namespaces_share_a_server_and_nothing_else(self, opener: Opener, namespace: str) -> None:
+        here, there = await opener(), await opener(namespace=namespace, lanes=3)
+        await here.create(ALICE, crumb("here", session="s", tags=("t",)))
+        await there.create(ALICE, crumb("there", session="s", tags=("t",)))
+        assert await titles(here) == await titles(here, session_id="s") == ["here"]
+        assert await titles(there) == await titles(there, session_id="s") == ["there"]
+        assert here.secret != there.secret
+
+    async def test_a_store_of_another_format_is_refused(self, opener: Opener) -> None:
+        store = await opener()
+        await store.connection.call(0, b"HSET", store.keys.meta, b"format", b"2")
+        with pytest.raises(StartupError, match="format 2"):
+            await opener()

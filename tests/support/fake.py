@@ -1,0 +1,97 @@
+"""A connection to fakeredis, for tests that need a store and no server. Every one has a server of its own.
+
+fakeredis is not the real thing (see the store's contract, which runs on real ones too): nothing that depends
+on persistence, memory limits, clusters or timing belongs on it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import Any
+
+from fakeredis import FakeAsyncRedis, FakeServer
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError
+
+from breadcrumbs.runtime.connection import Script, as_store_error
+from breadcrumbs.runtime.multiplexer import Command, LinkLost, ReplyError
+
+
+class FakeConnection:
+    """A `Connection`; give it the server of another one to share its data."""
+
+    def __init__(self, lanes: int, server: FakeServer | None = None) -> None:
+        self.server = server or FakeServer()
+        self._lanes = lanes
+        self._client = _client(self.server)
+
+    async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
+        try:
+            return await self._client.execute_command(*command)
+        except ConnectionError as error:
+            raise as_store_error(LinkLost(str(error))) from error
+        except ResponseError as error:
+            raise as_store_error(_reply_error(error)) from error
+
+    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
+        return [await self.call(lane, *command) for lane, command in commands]
+
+    async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
+        source = _without_shebang(script.source)
+        try:
+            return await self._client.execute_command("EVALSHA", _sha(source), len(keys), *keys, *args)
+        except NoScriptError:
+            return await self.call(lane, b"EVAL", source, len(keys), *keys, *args)
+        except ConnectionError as error:
+            raise as_store_error(LinkLost(str(error))) from error
+        except ResponseError as error:
+            raise as_store_error(_reply_error(error)) from error
+
+    def reader_groups(self) -> list[list[int]]:
+        return [list(range(self._lanes))]
+
+    async def blocking(self, lane: int) -> FakeBlockingLink:
+        return FakeBlockingLink(self.server)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class FakeBlockingLink:
+    """A client of its own, so that a waiting reader holds nobody up."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self._client = _client(server)
+
+    async def call(self, command: Command) -> Any:
+        try:
+            return await self._client.execute_command(*command)
+        except ConnectionError as error:
+            raise LinkLost(str(error)) from error
+        except ResponseError as error:
+            raise _reply_error(error) from error
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _client(server: FakeServer) -> Any:
+    client = FakeAsyncRedis(server=server, protocol=2, max_connections=100_000)
+    # redis-py turns replies into dicts, sets and pairs; the store reads them as they come over the wire.
+    client.response_callbacks.clear()
+    return client
+
+
+def _without_shebang(source: bytes) -> bytes:
+    """fakeredis takes `#!lua` for a syntax error."""
+    first, _, rest = source.partition(b"\n")
+    return rest if first.startswith(b"#!") else source
+
+
+def _sha(source: bytes) -> str:
+    return sha1(source, usedforsecurity=False).hexdigest()
+
+
+def _reply_error(error: ResponseError) -> ReplyError:
+    # redis-py moves the code of the errors that it knows out of the text.
+    code = getattr(error, "status_code", None)
+    return ReplyError(f"{code} {error}" if code else str(error))

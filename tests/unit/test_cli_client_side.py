@@ -1,0 +1,190 @@
+"""What the client commands send, read and show, without a server."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breadcrumbs.cli.attach import shown_address
+from breadcrumbs.cli.client import Api
+from breadcrumbs.cli.crumbs import difference, filters, new_breadcrumb, read_context, read_since, read_ttl
+from breadcrumbs.cli.output import CommandError, UsageError, one_line, visible
+from breadcrumbs.cli.tail import Message, parse_sse
+
+# post
+
+
+def test_a_plain_text_is_a_message_of_a_user_in_its_session() -> None:
+    assert new_breadcrumb("Hello", session="abc", tags=["x"]) == {
+        "schema_name": "user.message.v1",
+        "title": "Hello",
+        "tags": ["x", "user:message", "session:abc"],
+        "context": {"message": "Hello"},
+    }
+
+
+def test_a_schema_of_ones_own_gets_no_tags_that_were_not_given() -> None:
+    document = new_breadcrumb("Hello", schema="note.v1", tags=[])
+    assert (document["schema_name"], document["tags"]) == ("note.v1", [])
+
+
+def test_a_long_text_is_cut_in_the_title_only() -> None:
+    text = "one two\nthree " * 50
+    document = new_breadcrumb(text, tags=[])
+    assert document["context"]["message"] == text
+    assert len(document["title"]) == 80 and "\n" not in document["title"]
+
+
+def test_the_text_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe\nsecond line\n"))
+    assert new_breadcrumb("-", tags=[])["context"]["message"] == "from a pipe\nsecond line"
+
+
+def test_a_context_can_come_as_text_or_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_text('{"a": [1]}')
+    assert read_context('{"a": 1}') == {"a": 1}
+    assert read_context(f"@{file}") == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"text": None, "tags": []}, "nothing to post"),
+        ({"text": "-", "context": "-", "tags": []}, "standard input"),
+        ({"text": "a", "context": '{"message": "b"}', "tags": []}, "one of them"),
+        ({"text": "a", "context": "[1]", "tags": []}, "object"),
+        ({"text": "a", "context": "{", "tags": []}, "not valid JSON"),
+    ],
+)
+def test_a_post_that_means_two_things_or_none_is_a_usage_error(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        new_breadcrumb(**options)
+
+
+def test_a_context_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(CommandError, match="nowhere"):
+        read_context("@nowhere/at/all.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("1h", {"ttl_type": "duration", "ttl_config": {"duration": "1h"}}),
+        ("never", {"ttl_type": "never"}),
+        ("2026-11-16T09:00:00Z", {"ttl_type": "datetime", "ttl": "2026-11-16T09:00:00Z"}),
+    ],
+)
+def test_a_lifetime_is_a_span_a_time_or_never(text: str, fields: dict[str, Any]) -> None:
+    assert read_ttl(text) == fields
+
+
+# list and tail
+
+
+def test_tags_are_sent_so_that_they_mean_themselves() -> None:
+    found = dict(filters(session="s", schema=None, tags=["a,b", '["c"]'], any_tags=["x:*"]))
+    assert found == {"all_tags": '["a,b","[\\"c\\"]"]', "any_tags": '["x:*"]', "session_id": "s"}
+
+
+def test_since_takes_how_long_ago() -> None:
+    since = datetime.fromisoformat(read_since("2h"))
+    assert timedelta(hours=2) <= datetime.now(UTC) - since < timedelta(hours=2, minutes=1)
+
+
+def test_since_takes_a_time_in_any_zone() -> None:
+    assert read_since("2026-11-16T09:00:00+02:00") == "2026-11-16T07:00:00Z"
+
+
+def test_since_says_what_it_takes() -> None:
+    with pytest.raises(UsageError, match="how long ago"):
+        read_since("a while")
+
+
+STREAM = (
+    b"retry: 2000\n: connected\n\n"
+    b'id: A1\ndata: {"n": 1}\n\n'
+    b'event: ping\ndata: {"type": "ping"}\n\n'
+    b'id: A2\r\ndata: {"text": "two\xe2\x80\xa8lines\xc2\x85 in one"}\r\n\r\n'
+    b"data: first\ndata: second\n\n"
+    b"event: gap\ndata: x\n\n"
+    b"data: cut off"
+)
+MESSAGES = [
+    Message("message", '{"n": 1}', "A1"),
+    Message("ping", '{"type": "ping"}', "A1"),
+    Message("message", '{"text": "two\u2028lines\x85 in one"}', "A2"),
+    Message("message", "first\nsecond", "A2"),
+    Message("gap", "x", "A2"),
+]
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=20))
+def test_a_stream_reads_the_same_however_it_is_cut_into_pieces(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(STREAM)]
+    pieces = [STREAM[start:end] for start, end in pairwise(edges)]
+    assert list(parse_sse(pieces)) == MESSAGES
+
+
+def test_an_id_without_data_is_where_to_go_on_from() -> None:
+    assert list(parse_sse([b"id: A0\n\n"])) == [Message("message", "", "A0")]
+
+
+# history
+
+
+def test_a_difference_shows_what_changed_and_nothing_else() -> None:
+    before = {"version": 1, "title": "a", "tags": ["x"], "context": {"same": 1, "old": 2}, "updated_at": "1"}
+    after = {"version": 2, "title": "b", "tags": ["x"], "context": {"same": 1, "new": [3]}, "updated_at": "2"}
+    assert difference(before, after) == [
+        '-title: "a"',
+        '+title: "b"',
+        "-context.old: 2",
+        "+context.new: [3]",
+    ]
+
+
+def test_the_first_version_differs_from_nothing() -> None:
+    assert difference(None, {"version": 1}) == []
+
+
+# What is shown
+
+
+@given(st.text())
+def test_no_text_of_a_breadcrumb_can_steer_the_terminal(text: str) -> None:
+    shown = visible(text)
+    assert not any(ord(char) < 32 and char not in "\n\t" for char in shown)
+    assert not any(0x7F <= ord(char) <= 0x9F for char in shown)
+    assert "\n" not in one_line(text)
+
+
+def test_an_escape_sequence_is_shown_as_what_it_is() -> None:
+    assert visible("a\x1b[31mred") == "a\\x1b[31mred"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:hunter2@db:6379/0", "redis://db:6379/0"),
+        ("rediss://:hunter2@[::1]:6380?password=hunter2", "rediss://[::1]:6380"),
+        ("redis+cluster://node:7000", "redis+cluster://node:7000"),
+        ("unix:///run/x.sock?password=hunter2", "unix:///run/x.sock"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert shown_address(url) == shown
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8081", "ftp://x", "", "http://"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(CommandError, match="is not an address"):
+        Api(url)

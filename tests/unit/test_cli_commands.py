@@ -1,0 +1,143 @@
+"""The command line itself: help, exit codes, errors in one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from breadcrumbs import __version__
+from breadcrumbs.cli.app import app
+
+COMMANDS = [
+    "up", "serve", "post", "get", "list", "tail", "history", "delete", "token", "export", "import", "doctor",
+    "version",
+]  # fmt: skip
+NOBODY = "http://127.0.0.1:9"
+ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRUMB_URL", NOBODY)
+    for name in (
+        "CRUMB_REDIS",
+        "CRUMB_DATA",
+        "CRUMB_TOKEN",
+        "CRUMB_API_KEY",
+        "CRUMB_CONFIG",
+        "CRUMB_LAUNCHER",
+    ):
+        monkeypatch.delenv(name, raising=False)
+
+
+def crumb(*arguments: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=input)
+
+
+def test_the_help_lists_every_command() -> None:
+    shown = crumb("--help").stdout
+    assert re.findall(r"^  (\w+) ", shown.partition("Commands:")[2], re.MULTILINE) == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_an_example(command: str) -> None:
+    result = crumb(command, "--help")
+    assert result.exit_code == 0
+    assert re.search(rf"^  .*crumb {command}", result.stdout.partition("\n")[2], re.MULTILINE)
+    assert "Traceback" not in result.output
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error() -> None:
+    result = crumb()
+    assert result.exit_code == 2 and "Commands:" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("get",),
+        ("get", ID, "--nonsense"),
+        ("list", "--limit", "0"),
+        ("list", "--since", "a while"),
+        ("post",),
+        ("post", "a", "--context", "{"),
+        ("delete", ID),
+        ("token", "--owner", "me"),
+        ("token", "--ttl", "long"),
+        ("export", "--owner", "me"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    result = crumb(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == "" and result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("post", "hello"),
+        ("get", ID),
+        ("list",),
+        ("tail",),
+        ("history", ID),
+        ("delete", ID, "--yes"),
+        ("token",),
+    ],
+)
+def test_where_nothing_runs_a_command_says_how_to_start_it(arguments: tuple[str, ...]) -> None:
+    result = crumb(*arguments)
+    assert result.exit_code == 1
+    assert "crumb up" in result.stderr and NOBODY in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_advice_names_the_launcher_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRUMB_LAUNCHER", "./crumb")
+    assert "./crumb up" in crumb("list").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("up", "--port", "70000"), "port"),
+        (("up", "--log-level", "loud"), "log_level"),
+        (("up", "--host", "0.0.0.0"), "CRUMB_API_KEYS"),
+        (("up", "--host", "203.0.113.1"), "CRUMB_API_KEYS"),
+        (("up", "--config", "missing.toml"), "missing.toml"),
+        (("up", "--redis", "http://x"), "rediss://"),
+        (("serve",), "--redis"),
+        (("export", "--data", "nothing-here"), "no data in"),
+        (("import", "missing.jsonl"), "missing.jsonl"),
+        (("export", "--redis", "redis://127.0.0.1:9"), "cannot be used"),
+        (("serve", "--redis", "redis://127.0.0.1:9", "--port", "0"), "cannot be used"),
+        (("get", ID, "--url", "127.0.0.1:8081"), "not an address"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_starts(arguments: tuple[str, ...], says: str) -> None:
+    result = crumb(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == "" and says in result.stderr and "Traceback" not in result.stderr
+
+
+def test_an_export_of_nothing_makes_no_directory(tmp_path: Path) -> None:
+    crumb("export", "--data", str(tmp_path / "new"))
+    crumb("doctor", "--data", str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_version_is_json_in_a_pipe() -> None:
+    result = crumb("version")
+    assert result.exit_code == 0 and f'"version": "{__version__}"' in result.stdout
+
+
+def test_doctor_reports_settings_that_cannot_be_used() -> None:
+    Path("crumb.toml").write_text("prot = 1\n")
+    result = crumb("doctor")
+    assert result.exit_code == 1
+    assert '"check": "settings"' in result.stdout and "prot" in result.stdout

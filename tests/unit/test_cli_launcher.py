@@ -1,0 +1,231 @@
+"""./crumb: sets up once, starts at once after that, says what is missing. On a Python that only notes calls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELLS = [shell for shell in ("dash", "bash", "sh") if shutil.which(shell)]
+
+# Answers as python3 does, as far as the launcher asks. Its virtual environments hold copies of itself.
+PYTHON = r"""#!/bin/sh
+echo "${0##*/} $*" >>"$CALLS"
+case "$*" in
+*print*) echo 3.12 ;;
+*version_info*) [ -z "$OLD" ] ;;
+*"import ensurepip"*) [ -z "$NO_VENV" ] ;;
+"-m venv --clear "*)
+  mkdir -p "$4/bin"
+  cp "$0" "$4/bin/python"
+  ;;
+"-m pip install"*)
+  [ -z "$NO_NETWORK" ] || { echo "no route to anywhere" >&2; exit 1; }
+  for tool in crumb ruff mypy pytest; do
+    printf '%s\n' '#!/bin/sh' 'echo "${0##*/}: $*"' '[ "${0##*/}" != "$BROKEN" ]' >".venv/bin/$tool"
+    chmod +x ".venv/bin/$tool"
+  done
+  ;;
+esac
+"""
+
+
+class Clone:
+    """A fresh clone on a machine with nothing but that Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "a fresh clone"
+        self.bin = folder / "bin"
+        self.calls = folder / "calls"
+        self.root.mkdir()
+        self.bin.mkdir()
+        self.calls.touch()
+        for name in ("crumb", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.root)
+        (self.bin / "python3").write_text(PYTHON)
+        (self.bin / "python3").chmod(0o755)
+        for tool in (
+            "sh",
+            "cat",
+            "cksum",
+            "mkdir",
+            "rm",
+            "cp",
+            "dirname",
+            "readlink",
+            "sleep",
+            "chmod",
+            "kill",
+        ):
+            if found := shutil.which(tool):
+                (self.bin / tool).symlink_to(found)
+
+    def run(
+        self, *arguments: str, cwd: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.root / "crumb"), *arguments],
+            cwd=cwd or self.root,
+            env={"PATH": str(self.bin), "CALLS": str(self.calls), **environment},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+
+    def taken_calls(self) -> list[str]:
+        calls = self.calls.read_text().splitlines()
+        self.calls.write_text("")
+        return calls
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_launcher_is_a_script_that_every_shell_can_read(shell: str) -> None:
+    subprocess.run([shell, "-n", str(ROOT / "crumb")], check=True)
+    assert os.access(ROOT / "crumb", os.X_OK) and os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_first_start_sets_up_and_the_second_does_not(clone: Clone) -> None:
+    first = clone.run("up", "--port", "0")
+    assert (first.returncode, first.stdout) == (0, "crumb: up --port 0\n")
+    assert "setting up" in first.stderr
+    assert sum("pip install" in call for call in clone.taken_calls()) == 1
+    second = clone.run("list")
+    assert (second.returncode, second.stdout, second.stderr) == (0, "crumb: list\n", "")
+    assert clone.taken_calls() == []
+
+
+def test_a_changed_pyproject_sets_up_again(clone: Clone) -> None:
+    clone.run("version")
+    clone.taken_calls()
+    with (clone.root / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    clone.run("version")
+    assert sum("pip install" in call for call in clone.taken_calls()) == 1
+
+
+def test_a_folder_that_was_moved_sets_up_again(clone: Clone) -> None:
+    clone.run("version")
+    clone.taken_calls()
+    clone.root = clone.root.rename(clone.root.with_name("moved"))
+    assert clone.run("version").stdout == "crumb: version\n"
+    assert sum("pip install" in call for call in clone.taken_calls()) == 1
+
+
+def test_it_works_from_anywhere_and_through_a_link(clone: Clone, tmp_path: Path) -> None:
+    link = tmp_path / "elsewhere" / "crumb"
+    link.parent.mkdir()
+    link.symlink_to(Path("..") / clone.root.name / "crumb")
+    result = subprocess.run(
+        [str(link), "post", "two words"],
+        cwd=tmp_path,
+        env={"PATH": str(clone.bin), "CALLS": str(clone.calls)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout == "crumb: post two words\n"
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_a_set_up_that_failed_says_so_and_is_done_again(clone: Clone) -> None:
+    failed = clone.run("up", NO_NETWORK="1")
+    assert failed.returncode == 1 and failed.stdout == ""
+    assert "safe to run the same command again" in failed.stderr
+    assert clone.run("up").stdout == "crumb: up\n"
+
+
+def test_a_set_up_that_was_killed_does_not_block_the_next(clone: Clone) -> None:
+    lock = clone.root / ".venv.lock"
+    lock.mkdir()
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    (lock / "pid").write_text(f"{dead.pid}\n")
+    assert clone.run("up").stdout == "crumb: up\n"
+    assert not lock.exists()
+
+
+def test_a_python_that_is_too_old_is_named_with_what_to_do(clone: Clone) -> None:
+    result = clone.run("up", OLD="1")
+    assert result.returncode == 1
+    assert "3.11 or newer is needed" in result.stderr and "python3" in result.stderr and "uv" in result.stderr
+
+
+def test_no_python_at_all_is_said_with_what_to_do(clone: Clone) -> None:
+    (clone.bin / "python3").unlink()
+    result = clone.run("up")
+    assert result.returncode == 1 and "3.11 or newer is needed." in result.stderr
+
+
+def test_a_python_without_venv_names_the_package_to_install(clone: Clone) -> None:
+    result = clone.run("up", NO_VENV="1")
+    assert result.returncode == 1 and "apt install python3.12-venv" in result.stderr
+
+
+def test_another_python_is_taken_where_the_first_is_too_old(clone: Clone) -> None:
+    (clone.bin / "python3.12").write_text(PYTHON)
+    (clone.bin / "python3.12").chmod(0o755)
+    (clone.bin / "python3").write_text("#!/bin/sh\nexit 1\n")
+    assert clone.run("up").stdout == "crumb: up\n"
+
+
+def test_uv_is_used_where_it_is(clone: Clone) -> None:
+    uv = clone.bin / "uv"
+    uv.write_text(
+        '#!/bin/sh\necho "uv $*" >>"$CALLS"\n'
+        'case "$1 $2" in\n'
+        '"venv --quiet")\n'
+        "  for last; do :; done\n"
+        '  mkdir -p "$last/bin"; cp "${0%uv}python3" "$last/bin/python" ;;\n'
+        '"pip install") .venv/bin/python -m pip install ;;\nesac\n'
+    )
+    uv.chmod(0o755)
+    assert clone.run("up").stdout == "crumb: up\n"
+    calls = clone.taken_calls()
+    assert [call.split()[:2] for call in calls if call.startswith("uv")] == [["uv", "venv"], ["uv", "pip"]]
+    assert not any(call.startswith("python3 -m venv") for call in calls)
+
+
+def test_the_tests_install_their_extra_and_run_every_check(clone: Clone) -> None:
+    result = clone.run("test", "tests/unit", "-k", "two words")
+    assert result.returncode == 0
+    assert result.stdout.splitlines() == [
+        "ruff: check .",
+        "ruff: format --check .",
+        "mypy: ",
+        "pytest: -n 2 -q tests/unit -k two words",
+    ]
+    assert any("--editable .[test]" in call for call in clone.taken_calls())
+    clone.run("up")
+    assert clone.taken_calls() == [], "the tests' set-up has everything that running needs"
+
+
+@pytest.mark.parametrize("broken", ["ruff", "mypy", "pytest"])
+def test_one_failed_check_fails_the_whole_after_all_have_run(clone: Clone, broken: str) -> None:
+    result = clone.run("test", BROKEN=broken)
+    assert result.returncode == 1
+    assert broken in result.stderr.splitlines()[-1]
+    assert "pytest:" in result.stdout
+
+
+def test_ci_runs_what_a_developer_runs() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    commands = [line for line in lines if line and not line.startswith("#")]
+    assert commands == ['exec "$(dirname "${BASH_SOURCE[0]}")/../crumb" test']
+
+
+def test_every_package_is_checked_for_types_under_its_import_name() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"][
+        "package-dir"
+    ]
+    for name, folder in packages.items():
+        seen = ROOT / "typings" / Path(*name.split(".")) / "__init__.py"
+        assert seen.resolve() == (ROOT / folder / "__init__.py").resolve(), f"typings has no link for {name}"

@@ -1,0 +1,88 @@
+"""Logs: one JSON object a line when nobody watches, and no secret in any of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from breadcrumbs.cli.logs import configure_logs, without_secrets
+from breadcrumbs.runtime.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_in_a_pipe_every_entry_is_a_json_object_whoever_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(Settings())
+    structlog.get_logger("breadcrumbs.test").info("hello", lane=3)
+    logging.getLogger("uvicorn.error").warning("from %s", "outside")
+    ours, theirs = logged(capsys)
+    assert (ours["event"], ours["lane"], ours["level"], ours["logger"]) == (
+        "hello",
+        3,
+        "info",
+        "breadcrumbs.test",
+    )
+    assert (theirs["event"], theirs["level"]) == ("from outside", "warning")
+
+
+def test_the_level_is_that_of_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(Settings(log_level="warning"))
+    structlog.get_logger("breadcrumbs.test").info("quiet")
+    structlog.get_logger("breadcrumbs.test").warning("loud")
+    assert [entry["event"] for entry in logged(capsys)] == ["loud"]
+
+
+def test_an_exception_is_logged_in_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(Settings())
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        structlog.get_logger("breadcrumbs.test").exception("it went wrong")
+    (entry,) = logged(capsys)
+    assert "RuntimeError: broken" in entry["exception"]
+
+
+def test_text_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(Settings(log_format="text"))
+    structlog.get_logger("breadcrumbs.test").info("hello", lane=3)
+    shown = capsys.readouterr().err
+    assert "hello" in shown and "lane=3" in shown and "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"token": "hunter2"},
+        {"Authorization": "Bearer hunter2"},
+        {"header": "Authorization: Bearer hunter2"},
+        {"event": "GET /events/stream?session_id=a&token=hunter2&x=1"},
+        {"url": "GET /events/stream?access_token=hunter2"},
+        {"error": "cannot reach redis://me:hunter2@db:6379"},
+        {"error": "rediss://:hunter2@db?x=1"},
+        {"x-api-key": "hunter2"},
+        {"password": "hunter2"},
+    ],
+)
+def test_no_secret_is_logged(entry: dict[str, Any]) -> None:
+    assert "hunter2" not in str(without_secrets(None, "info", dict(entry)))
+
+
+def test_what_is_no_secret_stays() -> None:
+    entry = {"event": "GET /breadcrumbs?limit=5 at http://127.0.0.1:8081", "lane": 3}
+    assert without_secrets(None, "info", dict(entry)) == entry
