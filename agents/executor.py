@@ -41,8 +41,10 @@ from breadcrumbs.runtime.wording import plain_text
 from breadcrumbs.runtime.worker import Turn, TurnCancelled, TurnFailed
 
 RESPONSE = "agent.response.v1"
-REQUEST = "context.request.v1"
 CANCEL = "agent.cancel.v1"
+
+Refresh = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
+"""Makes a context again, for the same message, with what was said meanwhile."""
 
 Gather = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
 """Makes the parts of a prompt for a trigger that is not a ready-made context."""
@@ -77,12 +79,14 @@ class Executor:
         model_of: Callable[[AgentDefinition], Model],
         toolbox: Toolbox,
         gather: Gather,
+        refresh: Refresh,
         inherited: tuple[str, ...],
     ) -> None:
         self._store = store
         self._model_of = model_of
         self._toolbox = toolbox
         self._gather = gather
+        self._refresh = refresh
         self._inherited = inherited
 
     async def answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, *, last: bool) -> None:
@@ -108,45 +112,24 @@ class Executor:
                 f"agents triggered each other {origin.hops} times in a row: stopped at the hop limit of "
                 f"{definition.agent_id}"
             )
-        if await self._ask_for_a_fresh_context(turn, definition, trigger, origin, seen.recent[RESPONSE], last):
-            return
+        trigger = await self._up_to_date(turn, definition, trigger, seen.recent[RESPONSE])
         new = await self._make(turn, agent, trigger, origin, answer_id)
         await self._store.create(
             owner, new, id=answer_id, fence=turn.fence(acknowledge=last)
         )
 
-    async def _ask_for_a_fresh_context(
-        self,
-        turn: Turn,
-        definition: AgentDefinition,
-        trigger: Breadcrumb,
-        origin: Origin,
-        answers: list[Breadcrumb],
-        last: bool,
-    ) -> bool:
-        """A context made before this agent's last answer does not know it: let it be made again."""
+    async def _up_to_date(
+        self, turn: Turn, definition: AgentDefinition, trigger: Breadcrumb, answers: list[Breadcrumb]
+    ) -> Breadcrumb:
+        """A context made before this agent's last answer does not know it: have it made again."""
         if trigger.schema_name != CONTEXT:
-            return False
+            return trigger
         as_of = int(trigger.context.get("as_of", 0))
-        newer = [
-            crumb for crumb in answers if crumb.created > as_of and creator_of(crumb) == definition.agent_id
-        ]
-        if not newer:
-            return False
-        consumers = [tag for tag in trigger.tags if tag.startswith("consumer:")]
-        request = BreadcrumbCreate.parse(
-            {
-                "schema_name": REQUEST,
-                "title": "A fresh context, please",
-                "tags": ["context:request", *consumers, *inherited_tags(trigger.tags, self._inherited)],
-                "context": {"trigger_id": origin.id, "creator": _creator(definition)},
-                "ttl_type": "duration",
-                "ttl_config": {"duration": "1h"},
-            }
-        )
-        id = derived_id(turn.event.lane, "request", definition.agent_id, origin.id, str(newer[0].id))
-        await self._store.create(trigger.owner_id, request, id=id, fence=turn.fence(acknowledge=last))
-        return True
+        stale = any(crumb.created > as_of and creator_of(crumb) == definition.agent_id for crumb in answers)
+        # An older version keeps references only: what they refer to is fetched again.
+        if not stale and "parts" in trigger.context:
+            return trigger
+        return await self._refresh(turn, trigger)
 
     async def _make(
         self, turn: Turn, agent: Agent, trigger: Breadcrumb, origin: Origin, answer_id: UUID

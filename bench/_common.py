@@ -14,11 +14,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
@@ -151,6 +151,11 @@ class RawLink:
         ):
             time.sleep(0.05)
 
+    def server_cpu(self) -> float:
+        """Seconds that the server's main thread has worked."""
+        info = self.info("cpu")
+        return float(info["used_cpu_user_main_thread"]) + float(info["used_cpu_sys_main_thread"])
+
     def close(self) -> None:
         self._socket.close()
 
@@ -213,13 +218,19 @@ class Rounds:
         return f"{form.format(min(self.values))} – {form.format(max(self.values))}"
 
 
+def as_json(found: dict[str, dict[str, Rounds]]) -> dict[str, Any]:
+    return {side: {what: rounds.as_json() for what, rounds in got.items()} for side, got in found.items()}
+
+
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-async def interleaved(
-    rounds: int, sides: dict[str, Callable[[], Awaitable[dict[str, float]]]]
-) -> dict[str, dict[str, Rounds]]:
+Side: TypeAlias = Callable[[], Awaitable[dict[str, float]]]
+"""Does its work once and gives back numbers by name."""
+
+
+async def interleaved(rounds: int, sides: Mapping[str, Side]) -> dict[str, dict[str, Rounds]]:
     """Run every side once per round, beginning with another one each time: side -> what -> numbers.
 
     A round more is run first and thrown away: caches, scripts and connections are cold in it.
@@ -306,8 +317,8 @@ class Report:
 
 
 def _sentence(verdict: Verdict) -> str:
-    side = "at least" if verdict.at_least else "at most"
-    return f"{verdict.what}: {verdict.form.format(verdict.value)} (aim: {side} {verdict.form.format(verdict.aim)})"
+    value, aim = verdict.form.format(verdict.value), verdict.form.format(verdict.aim)
+    return f"{verdict.what}: {value} (aim: {'at least' if verdict.at_least else 'at most'} {aim})"
 
 
 def options(description: str) -> argparse.ArgumentParser:

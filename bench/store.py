@@ -16,9 +16,9 @@ import argparse
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from redis.asyncio import Redis
@@ -34,17 +34,23 @@ from bench._common import (
     RawLink,
     Report,
     Rounds,
+    Side,
     Verdict,
+    as_json,
     embedded,
     interleaved,
     percentile,
     posted,
 )
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.multiplexer import Command
+from breadcrumbs.runtime.query import Page, Query
 from breadcrumbs.runtime.store import Store
 
 CALLERS = 50
+OURS, PLAIN = "Store.create", "redis-py, same script"
+
+_T = TypeVar("_T")
 
 
 async def main() -> None:
@@ -68,142 +74,151 @@ async def main() -> None:
 # (a)
 
 
+class Creates:
+    """The sides of (a): the same breadcrumbs on the same server, by five ways."""
+
+    def __init__(
+        self,
+        store: Store,
+        plain: Redis,
+        raw: RawLink,
+        documents: list[dict[str, Any]],
+        commands: list[CreateCommand],
+    ) -> None:
+        self.store = store
+        self.plain = plain
+        self.raw = raw
+        self.documents = documents
+        self.ready = [BreadcrumbCreate.parse(document) for document in documents]
+        self.commands = commands
+        self.names = itertools.count()
+
+    def sides(self, count: int) -> dict[str, Side]:
+        """Each writes `count` times. What a side needs beforehand is made before its clock starts."""
+        turns = [number % CALLERS for number in range(count)]
+
+        async def ours() -> dict[str, float]:
+            return await self._timed([self.ready[turn] for turn in turns], self._create)
+
+        async def ours_from_document() -> dict[str, float]:
+            return await self._timed([self.documents[turn] for turn in turns], self._parse_and_create)
+
+        async def redis_py() -> dict[str, float]:
+            return await self._timed([self.commands[turn].arguments() for turn in turns], self.call)
+
+        async def bare_set() -> dict[str, float]:
+            body = b"x" * MESSAGE_LENGTH
+            calls = [("SET", f"bare:{next(self.names)}", body) for _ in turns]
+            return await self._timed(calls, self.call)
+
+        async def pipelined() -> dict[str, float]:
+            packed = [self.commands[turn].packed() for turn in turns]
+            stop = self._clock(count)
+            self.raw.pipeline(packed)
+            return stop()
+
+        return {
+            OURS: ours,
+            "parse + Store.create": ours_from_document,
+            PLAIN: redis_py,
+            "redis-py, bare SET of 1 KB": bare_set,
+            "raw pipelines of 50, same script": pipelined,
+        }
+
+    async def _create(self, new: BreadcrumbCreate) -> None:
+        await self.store.create(OWNER, new, by=AGENT)
+
+    async def _parse_and_create(self, document: dict[str, Any]) -> None:
+        await self.store.create(OWNER, BreadcrumbCreate.parse(document), by=AGENT)
+
+    async def call(self, command: Command) -> None:
+        await self.plain.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    async def _timed(self, items: list[_T], act: Callable[[_T], Awaitable[None]]) -> dict[str, float]:
+        left = iter(items)
+
+        async def caller() -> None:
+            for item in left:
+                await act(item)
+
+        stop = self._clock(len(items))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CALLERS):
+                group.create_task(caller())
+        return stop()
+
+    def _clock(self, count: int) -> Callable[[], dict[str, float]]:
+        self.raw.settle()  # a rewrite of the append-only file belongs to the side that caused it
+        there, here, began = self.raw.server_cpu(), time.process_time(), time.perf_counter()
+
+        def stop() -> dict[str, float]:
+            seconds, busy = time.perf_counter() - began, time.process_time() - here
+            return {
+                "per_second": count / seconds,
+                "cpu_us": busy / count * 1e6,
+                "server_cpu_us": (self.raw.server_cpu() - there) / count * 1e6,
+            }
+
+        return stop
+
+
 async def creates(options: argparse.Namespace, report: Report) -> None:
-    count, rounds = (2_000, 3) if options.quick else (10_000, 7)
+    count, rounds = (1_000, 5) if options.quick else (2_500, 21)
     with embedded() as server:
         store = await Store.open(server.url)
         plain = Redis.from_url(server.url)
         raw = RawLink(server.url)
         try:
             documents = [posted(f"chat-{caller}") for caller in range(CALLERS)]
-            ready = [BreadcrumbCreate.parse(document) for document in documents]
             commands = [await CreateCommand.of(document) for document in documents]
             raw.load(commands[0].script)
-            body = b"x" * MESSAGE_LENGTH
-
-            def in_turn(total: int) -> Iterator[int]:
-                return iter([number % CALLERS for number in range(total)])
-
-            async def ours() -> dict[str, float]:
-                turns = in_turn(count)
-
-                async def caller() -> None:
-                    for number in turns:
-                        await store.create(OWNER, ready[number], by=AGENT)
-
-                return await _timed(caller, count)
-
-            async def ours_from_document() -> dict[str, float]:
-                turns = in_turn(count)
-
-                async def caller() -> None:
-                    for number in turns:
-                        await store.create(OWNER, BreadcrumbCreate.parse(documents[number]), by=AGENT)
-
-                return await _timed(caller, count)
-
-            async def redis_py() -> dict[str, float]:
-                calls = iter([commands[number].arguments() for number in in_turn(count)])
-
-                async def caller() -> None:
-                    for call in calls:
-                        await plain.execute_command(*call)  # type: ignore[no-untyped-call]
-
-                return await _timed(caller, count)
-
-            async def bare_set() -> dict[str, float]:
-                names = iter([f"bare:{number}" for number in range(count)])
-
-                async def caller() -> None:
-                    for name in names:
-                        await plain.set(name, body)
-
-                return await _timed(caller, count)
-
-            async def pipelined() -> dict[str, float]:
-                packed = [commands[number].packed() for number in in_turn(count)]
-                cpu, clock = time.process_time(), time.perf_counter()
-                raw.pipeline(packed)
-                return _speed(count, clock, cpu)
-
-            sides = {
-                "Store.create": ours,
-                "parse + Store.create": ours_from_document,
-                "redis-py, same script": redis_py,
-                "redis-py, bare SET of 1 KB": bare_set,
-                "raw pipelines of 50, same script": pipelined,
-            }
-            found = await interleaved(rounds, sides)
-            _show_creates(report, found, count)
-            await _one_caller(options, report, store, plain, ready[0], commands[0])
+            work = Creates(store, plain, raw, documents, commands)
+            _show_creates(report, await interleaved(rounds, work.sides(count)), count)
+            await _one_caller(options, report, work)
         finally:
             await store.close()
             await plain.aclose()
             raw.close()
 
 
-async def _timed(caller: Callable[[], Awaitable[None]], count: int) -> dict[str, float]:
-    cpu, clock = time.process_time(), time.perf_counter()
-    async with asyncio.TaskGroup() as group:
-        for _ in range(CALLERS):
-            group.create_task(_finished(caller()))
-    return _speed(count, clock, cpu)
-
-
-async def _finished(work: Awaitable[None]) -> None:
-    await work
-
-
-def _speed(count: int, clock: float, cpu: float) -> dict[str, float]:
-    seconds = time.perf_counter() - clock
-    return {"per_second": count / seconds, "cpu_us": (time.process_time() - cpu) / count * 1e6}
-
-
 def _show_creates(report: Report, found: dict[str, dict[str, Rounds]], count: int) -> None:
-    ours = found["Store.create"]
-    numbers = {side: {what: rounds.as_json() for what, rounds in got.items()} for side, got in found.items()}
-    title = f"creates per second, one process, {CALLERS} callers, 1 KB and five tags, {count:,} a round"
-    report.section("a", title, {"sides": numbers})
+    ours = found[OURS]["per_second"]
+    rounds = len(ours.values)
+    title = f"creates per second, one process, {CALLERS} callers, 1 KB and five tags, {rounds} rounds of {count:,}"
+    report.section("a", title, {"sides": as_json(found)})
     report.table(
-        ["", "per second", "low – high", "CPU µs (this process)", "Store.create is … times that"],
+        ["", "per second", "low – high", "CPU µs here", "at the server", f"{OURS}: times that", "low – high"],
         [
             [
                 side,
                 got["per_second"].text(),
                 got["per_second"].spread(),
                 got["cpu_us"].text(),
-                ours["per_second"].per(got["per_second"]).text("{:.2f}"),
+                got["server_cpu_us"].text(),
+                ours.per(got["per_second"]).text("{:.2f}"),
+                ours.per(got["per_second"]).spread("{:.2f}"),
             ]
             for side, got in found.items()
         ],
     )
-    ratio = ours["per_second"].per(found["redis-py, same script"]["per_second"]).median
+    ratio = ours.per(found[PLAIN]["per_second"]).median
     report.verdict(
         Verdict(f"(a) creates against plain redis-py, {CALLERS} callers", ratio, 1.6, at_least=True)
     )
 
 
-async def _one_caller(
-    options: argparse.Namespace,
-    report: Report,
-    store: Store,
-    plain: Redis,
-    new: BreadcrumbCreate,
-    command: CreateCommand,
-) -> None:
-    blocks, size = (5, 100) if options.quick else (20, 150)
+async def _one_caller(options: argparse.Namespace, report: Report, work: Creates) -> None:
+    blocks, size = (6, 100) if options.quick else (24, 150)
+    new, command = work.ready[0], work.commands[0]
 
     async def ours() -> dict[str, float]:
-        return await _latencies([lambda: store.create(OWNER, new, by=AGENT)] * size)
+        return await latencies([new] * size, lambda new: work.store.create(OWNER, new, by=AGENT))
 
     async def redis_py() -> dict[str, float]:
-        calls = [command.arguments() for _ in range(size)]
-        return await _latencies([lambda call=call: plain.execute_command(*call) for call in calls])  # type: ignore[misc]
+        return await latencies([command.arguments() for _ in range(size)], work.call)
 
-    sides = {"Store.create": ours, "redis-py, same script": redis_py}
-    found = await interleaved(blocks, sides)
-    numbers = {side: {what: rounds.as_json() for what, rounds in got.items()} for side, got in found.items()}
-    report.section("a1", f"one caller, {blocks} blocks of {size} creates a side", {"sides": numbers})
+    found = await interleaved(blocks, {OURS: ours, PLAIN: redis_py})
+    report.section("a1", f"one caller, {blocks} blocks of {size} creates a side", {"sides": as_json(found)})
     report.table(
         ["", "p50 µs", "low – high", "p99 µs", "low – high"],
         [
@@ -211,16 +226,16 @@ async def _one_caller(
             for side, got in found.items()
         ],
     )
-    ratio = found["Store.create"]["p50"].per(found["redis-py, same script"]["p50"]).median
+    ratio = found[OURS]["p50"].per(found[PLAIN]["p50"]).median
     report.verdict(Verdict("(a) latency against plain redis-py, one caller", ratio, 1.0, at_least=False))
 
 
-async def _latencies(calls: Iterable[Callable[[], Awaitable[Any]]]) -> dict[str, float]:
+async def latencies(items: list[_T], act: Callable[[_T], Awaitable[Any]]) -> dict[str, float]:
     taken = []
-    for call in calls:
-        clock = time.perf_counter()
-        await call()
-        taken.append((time.perf_counter() - clock) * 1e6)
+    for item in items:
+        began = time.perf_counter()
+        await act(item)
+        taken.append((time.perf_counter() - began) * 1e6)
     return {"p50": percentile(taken, 0.5), "p99": percentile(taken, 0.99)}
 
 
@@ -270,8 +285,8 @@ async def long_session(options: argparse.Namespace, report: Report) -> None:
 async def _compare(
     call: Callable[[Any], Awaitable[Any]], left: Any, right: Any, blocks: int, size: int
 ) -> dict[str, dict[str, Rounds]]:
-    def side(target: Any) -> Callable[[], Awaitable[dict[str, float]]]:
-        return lambda: _latencies([lambda: call(target)] * size)
+    def side(target: Any) -> Side:
+        return lambda: latencies([target] * size, call)
 
     return await interleaved(blocks, {str(left): side(left), str(right): side(right)})
 
@@ -316,9 +331,11 @@ async def large_store(options: argparse.Namespace, report: Report) -> None:
             rows, numbers, worst = [], {}, 0.0
             for name, tag in {"a tag that all have": SHARED_TAG, f"a tag that {RARE} have": RARE_TAG}.items():
                 query = Query(all_tags=(tag,), limit=10)
-                got = await _compare(
-                    lambda count, query=query: stores[count].list(OWNER, query), large, small, blocks, size
-                )
+
+                async def listed(count: int, query: Query = query) -> Page:
+                    return await stores[count].list(OWNER, query)
+
+                got = await _compare(listed, large, small, blocks, size)
                 ratio = got[str(large)]["p50"].per(got[str(small)]["p50"])
                 worst = max(worst, ratio.median)
                 rows.append(

@@ -123,6 +123,7 @@ def assemble(
         key=lambda item: (
             places[item.place],
             0 if item.place == "conversation" else order.get(item.source, -1),
+            item.crumb.id == trigger.id,  # what is to be answered comes last, whatever was said since
             item.crumb.created,
             item.crumb.id.bytes,
         )

@@ -26,9 +26,7 @@ from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.sources import fetch
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Turn
-
-REQUEST = "context.request.v1"
+from breadcrumbs.runtime.worker import Turn, TurnFailed
 
 
 class ContextBuilder:
@@ -69,8 +67,6 @@ class ContextBuilder:
 
     async def _matching(self, event: Event) -> list[ContextConfig]:
         configs = await self._book.configs(event.owner_id)
-        if event.schema_name == REQUEST:
-            return [config for config in configs if config.consumer_tag in event.tags]
         return [
             config
             for config in configs
@@ -84,16 +80,11 @@ class ContextBuilder:
         event = turn.event
         try:
             trigger = await self._store.get_version(event.owner_id, event.id, event.version)
-            if event.schema_name == REQUEST:
-                trigger = await self._store.get(
-                    event.owner_id, UUID(str(trigger.context["trigger_id"])), count_read=False
-                )
-            else:
-                configs = [
-                    config
-                    for config in configs
-                    if any(selector.matches(trigger) for selector in config.update_triggers)
-                ]
+            configs = [
+                config
+                for config in configs
+                if any(selector.matches(trigger) for selector in config.update_triggers)
+            ]
         except NotFound:
             configs = []  # deleted or expired meanwhile: nothing to react to
         if not configs:
@@ -102,17 +93,24 @@ class ContextBuilder:
             await self._build(turn, config, trigger, last=False)
         await self._build(turn, configs[-1], trigger, last=True)
 
-    async def _build(self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, *, last: bool) -> None:
+    async def refresh(self, turn: Turn, context: Breadcrumb) -> Breadcrumb:
+        """Make a context again, for the same message, with what was said meanwhile."""
+        trigger = await self._store.get_version(
+            context.owner_id, UUID(context.context["trigger_id"]), int(context.context["trigger_version"])
+        )
+        consumer = context.context["consumer_id"]
+        for config in await self._book.configs(context.owner_id):
+            if config.consumer_id == consumer:
+                return await self._build(turn, config, trigger, last=False)
+        raise TurnFailed(f"there is no context config for {consumer!r} any more")
+
+    async def _build(self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, *, last: bool) -> Breadcrumb:
         as_of = self._store.now() if trigger.session_id is None else await self._lane_time(turn.event.lane)
         made = await build_context(self._store, config, trigger, hints=self._hints)
         new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
         id = context_id(turn.event.lane, config, trigger)
-        await self._store.put(
-            trigger.owner_id,
-            id,
-            new,
-            slim=references_only,
-            fence=turn.fence(acknowledge=last),
+        return await self._store.put(
+            trigger.owner_id, id, new, slim=references_only, fence=turn.fence(acknowledge=last)
         )
 
     async def _lane_time(self, lane: int) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, session_of
-from breadcrumbs.runtime.errors import Forbidden
+from breadcrumbs.runtime.breadcrumb import MAX_TAGS, SESSION, Breadcrumb, BreadcrumbCreate, session_of
+from breadcrumbs.runtime.errors import Forbidden, InvalidInput
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import ALL_ROLES, Role
 
@@ -62,8 +62,8 @@ class Principal:
         """What this token writes carries its session and its user, and no other."""
         added = []
         if self.session_id is not None:
-            claimed = {session_of(new.tags), new.context.get("session_id")} - {None}
-            if claimed - {self.session_id}:
+            claimed = (session_of(new.tags), new.context.get("session_id"))
+            if any(session not in (None, self.session_id) for session in claimed):
                 raise Forbidden(f"this token is for session {self.session_id!r} only")
             added.append(SESSION + self.session_id)
         if self.user_id is not None:
@@ -73,4 +73,6 @@ class Principal:
                 raise Forbidden(f"this token is for user {self.user_id!r} only")
             added.append(USER + self.user_id)
         missing = [tag for tag in added if tag not in new.tags]
+        if len(new.tags) + len(missing) > MAX_TAGS:
+            raise InvalidInput(f"at most {MAX_TAGS} tags, those of the token included", where="tags")
         return new.model_copy(update={"tags": [*new.tags, *missing]}) if missing else new

@@ -35,12 +35,19 @@ _Node: TypeAlias = tuple[str, int]
 class Script:
     """A Lua file from `runtime/lua`; what it takes and gives is in its header."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, inside: str | None = None) -> None:
         self.name = name
-        self.source = files("breadcrumbs.runtime").joinpath(f"lua/{name}.lua").read_bytes()
+        self.source = _read_script(name)
+        if inside is not None:
+            body = self.source.partition(b"\n")[2]
+            self.source = _read_script(inside).replace(b"-- the other script", body)
         self.read_only = self.source.startswith(b"#!lua flags=no-writes\n")
         # SHA-1 is how the server names scripts; nothing is protected by it.
         self.sha = sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+
+def _read_script(name: str) -> bytes:
+    return files("breadcrumbs.runtime").joinpath(f"lua/{name}.lua").read_bytes()
 
 
 class Connection(Protocol):

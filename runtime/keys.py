@@ -11,7 +11,7 @@ Per breadcrumb
     h <owner> <id>                   hash     older versions: version -> the same form; absent until the first update
     a <owner> <id>                   string   signpost in the id's home lane to the lane where it really lives (imports)
 Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at in microseconds
-    x <owner> <len> <session> <schema>        the breadcrumbs of one schema in one session
+    x <owner> <len> <session> <schema>        the breadcrumbs of one schema in one session ("" = in none)
     s <owner> <schema>                        of one schema ("" = without one)
     t <owner> <tag>                           with one tag; session tags have none, `x` serves them
     u <owner>                                 updated at least once; score = updated_at. Never-updated ones

@@ -37,6 +37,8 @@ class Query:
 
     schema_name: str | None = None
     session_id: str | None = None
+    sessionless: bool = False
+    """Only what belongs to no session."""
     all_tags: tuple[str, ...] = ()
     any_tags: tuple[str, ...] = ()
     updated_since: int | None = None
@@ -71,6 +73,7 @@ class Query:
         return (
             (self.schema_name is None or crumb.schema_name == self.schema_name)
             and (self.session_id is None or crumb.session_id == self.session_id)
+            and (not self.sessionless or crumb.session_id is None)
             and all(tag in tags for tag in self.all_tags)
             and (not self.any_tags or any(tag in tags for tag in self.any_tags))
             and (self.updated_since is None or crumb.updated >= self.updated_since)
@@ -233,7 +236,7 @@ def _spell(raw: bytes) -> str:
 
 def _seal(secret: bytes, owner: UUID, query: Query, payload: bytes) -> bytes:
     filters = orjson.dumps(
-        [query.schema_name, query.session_id, query.all_tags, query.any_tags, query.updated_since, query.order]
+        [query.schema_name, query.session_id, query.sessionless, query.all_tags, query.any_tags, query.updated_since, query.order]
     )
     digest = blake2b(filters, digest_size=16, key=owner.bytes).digest()
     return hmac.new(secret, b"cursor" + digest + payload, sha256).digest()[:16]

@@ -50,6 +50,7 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.ids import MAX_LANES, home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
+from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.query import (
     MOST_SCANNED,
     Index,
@@ -66,6 +67,7 @@ FORMAT = "1"
 
 _CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
 _IMPORT, _READ, _RECENT = Script("import"), Script("read"), Script("recent")
+_COMMIT_CREATE, _COMMIT_UPDATE = Script("create", inside="commit"), Script("update", inside="commit")
 
 _T = TypeVar("_T")
 
@@ -80,6 +82,17 @@ class Written:
     updated: int
     replayed: bool = False
     """True: nothing was written, this is the first result of the same idempotency key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What makes a write a worker's commit: the lease it is made under, and the event it is the answer to."""
+
+    lease: Lease
+    event: int | None = None
+    """The time of the event to acknowledge; None: the turn goes on."""
+    low: int = 0
+    """Every event up to here is done."""
 
 
 class Store:
@@ -167,17 +180,21 @@ class Store:
         *,
         by: UUID | None = None,
         idempotency_key: str | None = None,
+        id: UUID | None = None,
+        fence: Fence | None = None,
     ) -> Written:
         """Write a new breadcrumb.
 
         The same `idempotency_key` (per owner and session) and the same content give the first result
-        again; other content is an `IdempotencyMismatch`.
+        again; other content is an `IdempotencyMismatch`. An `id` (see `derived_id`) that is there already
+        is the same: what it names was written before.
         """
         content = content_of(new, default_ttl=self._default_ttl(new.schema_name))
         if idempotency_key is not None:
             _check_idempotency_key(idempotency_key)
-        lane = self._lane_of(owner, content.session_id, idempotency_key)
-        id = new_id(lane)
+        lane = self._lane_of(owner, content.session_id, idempotency_key, id=id)
+        if id is None:
+            id = new_id(lane)
         keys = self.keys
         body = keys.body(lane, owner, id.bytes)
         digest = b""
@@ -187,9 +204,10 @@ class Store:
             idempotency = keys.idempotency(lane, owner, content.session_id or "", idempotency_key)
         expiry = content.expiry
         reply = await self._safely(
-            lambda: self.connection.run(
+            lambda: self._run(
                 lane,
-                _CREATE,
+                (_CREATE, _COMMIT_CREATE),
+                fence,
                 [
                     body,
                     keys.events(lane),
@@ -225,6 +243,70 @@ class Store:
             case _:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
                 return Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
+
+    async def put(
+        self,
+        owner: UUID,
+        id: UUID,
+        new: BreadcrumbCreate,
+        *,
+        slim: Callable[[Breadcrumb], bytes],
+        fence: Fence,
+    ) -> Breadcrumb:
+        """Write a breadcrumb of the runtime's own, or its next version; `slim` says what history keeps of the old."""
+        content = content_of(new)
+        for _ in range(200):
+            try:
+                lane, base = await self._find(owner, id)
+            except NotFound:
+                written = await self.create(owner, new, id=id, fence=fence)
+                if written.version == 1 and written.created == written.updated:
+                    return self._as_written(owner, written, content)
+                continue
+            older = record.whole(replace(base, json=slim(base)))
+            reply = await self._run_update(
+                lane, owner, base, content, new.visibility, None, True, fence=fence, older=older
+            )
+            if int(reply[0]) == 0:
+                return self._as_written(
+                    owner, Written(id, int(reply[1]), int(reply[2]), int(reply[3])), content
+                )
+        raise StoreUnavailable("too many writers at this breadcrumb: try again")
+
+    def _as_written(self, owner: UUID, written: Written, content: Content) -> Breadcrumb:
+        return Breadcrumb(
+            written.id, owner, written.version, written.created, written.updated, 0, 0, None, None, content.json
+        )
+
+    async def _run(
+        self,
+        lane: int,
+        scripts: tuple[Script, Script],
+        fence: Fence | None,
+        keys: list[bytes],
+        args: list[bytes | str | int],
+    ) -> Any:
+        """Run a write: as it is, or as a worker's commit."""
+        if fence is None:
+            return await self.connection.run(lane, scripts[0], keys, args)
+        lease, names = fence.lease, self.keys
+        if lease.lane != lane:
+            raise StoreError(f"a commit under the lease of lane {lease.lane} cannot write into lane {lane}")
+        reply = await self.connection.run(
+            lane,
+            scripts[1],
+            [
+                *keys,
+                names.lease(lane, lease.kind),
+                names.done(lane, lease.kind),
+                names.low(lane, lease.kind),
+                names.attempts(lane, lease.kind),
+            ],
+            [*args, lease.value, "" if fence.event is None else fence.event, fence.low],
+        )
+        if int(reply[0]) == 4:
+            raise LeaseLost(f"lane {lane} belongs to another worker")
+        return reply
 
     async def update(
         self,
@@ -292,15 +374,19 @@ class Store:
         visibility: str | None,
         by: UUID | None,
         limit_changes: bool,
+        *,
+        fence: Fence | None = None,
+        older: bytes = b"",
     ) -> list[Any]:
         keys = self.keys
         old = self._indexes_of(lane, base)
         new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
         leave = [key for key in old if key not in new]
         join = [key for key in new if key not in old]
-        reply: list[Any] = await self.connection.run(
+        reply: list[Any] = await self._run(
             lane,
-            _UPDATE,
+            (_UPDATE, _COMMIT_UPDATE),
+            fence,
             [
                 keys.body(lane, owner, base.id.bytes),
                 keys.events(lane),
@@ -324,6 +410,7 @@ class Store:
                 len(leave),
                 base.schema_name or "",
                 content.schema_name,
+                older,
             ],
         )
         return reply
@@ -523,15 +610,15 @@ class Store:
             [self.keys.by_session(lane, owner, session_id, schema_name)],
             [self.keys.body(lane, owner, b""), limit],
         )
-        crumbs = (
-            record.decode(owner, UUID(bytes=id), body)
-            for id, body in zip(flat[::2], flat[1::2], strict=True)
-            if body is not None
-        )
-        alive = [crumb for crumb in crumbs if not record.is_gone(crumb, now)]
-        if len(alive) < limit <= len(flat) // 2:  # some have expired and are not swept yet: look further back
-            return (await self.list(owner, query)).items
-        return alive
+        bodies = dict(zip(flat[::2], flat[1::2], strict=True))
+        if None not in bodies.values():
+            crumbs = (record.decode(owner, UUID(bytes=id), body) for id, body in bodies.items())
+            alive = [crumb for crumb in crumbs if not record.is_gone(crumb, now)]
+            if len(alive) == len(bodies) or len(bodies) < limit:
+                return alive
+        # Some have expired and are not swept yet: look further back. Or the index is on its way to another node
+        # of a cluster, and some bodies are not there with it: `list` asks where each of them is.
+        return (await self.list(owner, query)).items
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
         """Everything a query finds, page by page."""
@@ -555,7 +642,10 @@ class Store:
         sessions = query.sessions
         if len(sessions) > 1:
             return []
-        if sessions:
+        if query.sessionless:
+            base = [] if sessions else await self._sessionless_indexes(owner, query.schema_name)
+            lanes = list(range(self.lanes))
+        elif sessions:
             base = await self._session_indexes(owner, next(iter(sessions)), query.schema_name)
             lanes = [lane_for(owner, "session", next(iter(sessions)), self.lanes)]
         else:
@@ -606,6 +696,15 @@ class Store:
             return [Index(lane, self.keys.by_session(lane, owner, session, schema))]
         names = (await self._schemas(owner, [lane]))[lane]
         return [Index(lane, self.keys.by_session(lane, owner, session, name)) for name in names]
+
+    async def _sessionless_indexes(self, owner: UUID, schema: str | None) -> list[Index]:
+        lanes = list(range(self.lanes))
+        if schema is not None:
+            return [Index(lane, self.keys.by_session(lane, owner, "", schema)) for lane in lanes]
+        schemas = await self._schemas(owner, lanes)
+        return [
+            Index(lane, self.keys.by_session(lane, owner, "", name)) for lane in lanes for name in schemas[lane]
+        ]
 
     async def _schemas(self, owner: UUID, lanes: list[int]) -> dict[int, list[str]]:
         replies = await self.connection.call_all(
@@ -742,9 +841,10 @@ class Store:
         self, lane: int, owner: UUID, schema: str, session: str | None, tags: set[str]
     ) -> list[bytes]:
         """The indexes of a breadcrumb, its schema's first: the scripts rely on that."""
-        found = [self.keys.by_schema(lane, owner, schema)]
-        if session is not None:
-            found.append(self.keys.by_session(lane, owner, session, schema))
+        found = [
+            self.keys.by_schema(lane, owner, schema),
+            self.keys.by_session(lane, owner, session or "", schema),
+        ]
         found += [self.keys.by_tag(lane, owner, tag) for tag in tags]
         return found
 

@@ -25,7 +25,8 @@ import structlog
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.errors import BreadcrumbsError, StoreError
 from breadcrumbs.runtime.events import Event, EventLog
-from breadcrumbs.runtime.lease import Lease, LeaseLost, Leases
+from breadcrumbs.runtime.lease import Lease, LeaseLost
+from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.multiplexer import LinkLost, ReplyError
 from breadcrumbs.runtime.store import Fence, Store
 
@@ -196,11 +197,12 @@ class Worker:
             elif (low := lane.low_without(-1)) > lane.stored_low:
                 await self._try_acknowledge(lane, low)
         share = -(-self.store.lanes // max(1, living))
-        if len(self._lanes) < share:
+        if len(self._lanes) < share and not self._stopping:
             free = await self.leases.free_lanes()
             random.shuffle(free)  # so that workers starting together do not all want the same one
             for number in free[: share - len(self._lanes)]:
-                await self._take(number)
+                if not self._stopping:
+                    await self._take(number)
         for lane in list(self._lanes.values())[share:]:
             if not lane.closing:
                 lane.closing = True
@@ -212,16 +214,19 @@ class Worker:
             return
         progress = await self.leases.progress(number)
         end = await self.store.connection.call(number, b"GET", self.store.keys.clock(number))
-        self._lanes[number] = _Lane(
-            lease, self.leases, progress.low, progress.done, int(end or 0), stored_low=progress.low
-        )
+        lane = _Lane(lease, self.leases, progress.low, progress.done, int(end or 0), stored_low=progress.low)
+        if self._stopping:
+            await self._try_acknowledge(lane, progress.low, release=True)
+            return
+        self._lanes[number] = lane
         self._have_lanes.set()
         _log.debug("lane taken", kind=self.handler.kind, lane=number, low=progress.low)
 
     def _lose(self, lane: _Lane) -> None:
         """Somebody else has it now: stop everything here."""
-        if self._lanes.get(lane.lease.lane) is lane:
-            del self._lanes[lane.lease.lane]
+        if self._lanes.get(lane.lease.lane) is not lane:
+            return  # given back already
+        del self._lanes[lane.lease.lane]
         lane.closing = True
         lane.sessions.clear()
         for turn in list(lane.running.values()):
@@ -258,8 +263,8 @@ class Worker:
                     closing.start_soon(self._release, lane)
             with anyio.move_on_after(self.leases.seconds):
                 while self._lanes:
-                    for lane in list(self._lanes.values()):
-                        if not await self.leases.keep(lane.lease):
+                    for number, lane in list(self._lanes.items()):
+                        if number in self._lanes and not await self.leases.keep(lane.lease):
                             self._lose(lane)
                             lane.idle.set()
                     await anyio.sleep(min(0.05, self.leases.seconds / 10))
@@ -344,7 +349,9 @@ class Worker:
         attempt = 1
         if event.at <= lane.known_until:
             # Perhaps it killed the worker before us: count, so that poison ends somewhere.
-            attempt = await self._patiently(lambda: self.leases.count_attempt(lane.lease.lane, event.at), lane)
+            attempt = await self._patiently(
+                lambda: self.leases.count_attempt(lane.lease.lane, event.at), lane
+            )
         while True:
             turn = Turn(event, attempt, lane)
             lane.running[session] = turn
@@ -375,7 +382,7 @@ class Worker:
                     if await self._bury(turn, error):
                         break
                     return
-                _log.info("turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=repr(error))
+                _log.info("turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error))
                 with turn.scope:
                     await anyio.sleep(self._backoff(attempt))
                 if turn.scope.cancelled_caught and turn.cancelled is None:

@@ -79,7 +79,7 @@ class _Wish:
 
 
 def calls_asked_for(question: str, request: ModelRequest) -> tuple[list[ToolCall], list[str]]:
-    """The calls that a message obviously asks for, and the kinds of tool that it would take but are not there."""
+    """The calls that a message obviously asks for, and the kinds of tool that it takes but are not there."""
     number = sum(len(message.tool_calls) for message in request.messages)
     calls: list[ToolCall] = []
     missing: list[str] = []
@@ -140,7 +140,7 @@ def _tool_for(kind: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
 
 
 def _named_for(tool: ToolSpec, meant: dict[str, Any]) -> dict[str, Any]:
-    """What was meant, under the names that the tool's schema has for it; what it has no name for is left out."""
+    """What was meant, under the names that the tool's schema has for it; the rest is left out."""
     properties = tool.parameters.get("properties")
     known = list(properties) if isinstance(properties, dict) else []
     arguments: dict[str, Any] = {}

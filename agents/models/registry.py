@@ -34,8 +34,8 @@ from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
 OFFLINE = "offline"
 
-# RCRT's names of its model tools.
-_OTHER_NAMES = {"ollama_local": "ollama", "openai_compatible": "vllm"}
+# What RCRT calls it.
+_OTHER_NAMES = {"ollama_local": "ollama"}
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -121,16 +121,15 @@ class ModelPool:
     def resolve(self, spec: str | None, *, trusted: bool = False) -> Model:
         """The model of that name; without one, the default.
 
-        `InvalidInput` lists what exists, `StartupError` says which key is missing. `trusted` is for names that
-        the operator wrote: only these may be URLs that are not in the settings.
+        `InvalidInput` lists what exists, `StartupError` says which key is missing. `trusted` is for names
+        that the operator wrote: only these may be URLs that are not in the settings.
         """
         if spec is None or not spec.strip():
             return self.default
         return self._resolve(spec.strip(), trusted=trusted)
 
     async def close(self) -> None:
-        endpoints, self._endpoints = self._endpoints, {}
-        for endpoint in endpoints.values():
+        for endpoint in self._endpoints.values():
             await endpoint.close()
 
     async def __aenter__(self) -> Self:
@@ -226,8 +225,8 @@ class ModelPool:
         )
         if key is None and (settings.key_env or (preset.needs_key and is_providers_own)):
             raise StartupError(
-                f"{provider} needs a key, and {key_env} is not set. Set it in the environment of the process that "
-                f"runs the agents, or use a model that needs none: {OFFLINE}, ollama:<model>"
+                f"{provider} needs a key, and {key_env} is not set. Set it in the environment of the process "
+                f"that runs the agents, or use a model that needs none: {OFFLINE}, ollama:<model>"
             )
         return Endpoint(
             self._url_of(provider),
@@ -238,13 +237,17 @@ class ModelPool:
         )
 
 
-def resolve_model(spec: str, settings: ModelSettings | Mapping[str, Any] | None = None) -> Model:
+def resolve_model(
+    spec: str,
+    settings: ModelSettings | Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Model:
     """One model with connections of its own, which its `close` closes.
 
     For names that the operator wrote. Whoever runs what agents' definitions name uses a `ModelPool`.
     """
-    pool = ModelPool(settings)
-    model = pool.resolve(spec, trusted=True)
+    model = ModelPool(settings, environment=environment).resolve(spec, trusted=True)
     if isinstance(model, OpenAICompatibleModel):
         return OpenAICompatibleModel(model.model, model.endpoint, name=model.name)
     return model

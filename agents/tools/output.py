@@ -24,6 +24,7 @@ from breadcrumbs.runtime.errors import InvalidInput
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 MAX_OUTPUT_DEPTH: Final = 32
 MAX_ERROR_CHARACTERS: Final = 600
+_MOST_LOOKED_AT: Final = 20_000
 
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 
@@ -175,7 +176,7 @@ def _cut(text: str) -> str:
 # --- Errors --------------------------------------------------------------------------------------------
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH(?!OR)|PRIVATE|COOKIE|DSN", re.IGNORECASE)
-_LOGIN = re.compile(r"(\w+://)[^/\s@]*:[^/\s@]*@")
+_LOGIN = re.compile(r"(?<!\w)(\w{1,30}://)[^/\s@]*@")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
 HIDDEN: Final = "[hidden]"
 
@@ -194,13 +195,14 @@ def in_words(error: BaseException) -> str:
 
 def in_one_line(said: str) -> str:
     """Without line breaks, of a bounded length, and without what only this process may know."""
+    said = " ".join(_text(said).split())[:_MOST_LOOKED_AT]
     for secret in _secrets():
         said = said.replace(secret, HIDDEN)
     said = _BEARER.sub(rf"\1 {HIDDEN}", _LOGIN.sub(rf"\1{HIDDEN}@", said))
-    said = " ".join(_text(said).split())
     return said if len(said) <= MAX_ERROR_CHARACTERS else said[: MAX_ERROR_CHARACTERS - 1] + "…"
 
 
 def _secrets() -> list[str]:
-    found = {value for name, value in os.environ.items() if len(value) >= 6 and _SECRET_NAME.search(name)}
+    named = (" ".join(value.split()) for name, value in os.environ.items() if _SECRET_NAME.search(name))
+    found = {value for value in named if len(value) >= 6}
     return sorted(found, key=len, reverse=True)  # one secret may be the beginning of another

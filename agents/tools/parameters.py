@@ -116,7 +116,7 @@ def parameters_of(
         schema = model.model_json_schema(schema_generator=_SchemaGenerator)
     except (PydanticUserError, TypeError, NameError) as error:
         first_line = str(error).partition("\n")[0]
-        raise InvalidInput(f"{label}: a parameter has a type that JSON cannot carry: {first_line}") from None
+        raise InvalidInput(f"{label}: a type cannot be described to a model: {first_line}") from None
     schema = _without_titles(schema)
     schema.setdefault("properties", {})
     for name, part in schema["properties"].items():
@@ -196,7 +196,7 @@ def _without_titles(schema: Any) -> Any:
 # --- Docstrings ----------------------------------------------------------------------------------------
 
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Raises|Returns|Yields|Examples?|Notes?):\s*$")
-_SPHINX = re.compile(r":(\w+)(?:\s+[^:]*?)?(?:\s+(\w+))?:(?:\s+|$)(.*)$")
+_SPHINX = re.compile(r":(\w+)([^:]*):(?:\s+|$)(.*)$")
 _GOOGLE = re.compile(r"\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 
 
@@ -215,9 +215,9 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
             found = _SECTION.match(stripped)
             section = found[1] if found else ""
             if not found and (field := _SPHINX.match(stripped)):
-                kind, name, rest = field.groups()
+                kind, words, rest = field.groups()  # the last word is the name, a type may stand before it
                 section = "sphinx"
-                current = about.setdefault(name, [rest]) if kind == "param" and name else []
+                current = about.setdefault(words.split()[-1], [rest]) if kind == "param" and words else []
                 continue
             if section in ("Args", "Arguments", "Parameters", "Raises"):
                 indentation = 0

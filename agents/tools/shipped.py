@@ -27,8 +27,8 @@ def calculator(
     expression: Annotated[
         str,
         Field(
-            description="For example (3 + 4) * sqrt(2). Known: + - * / // % **, parentheses, pi, e and functions "
-            "such as round, min, max, sqrt, log, sin, factorial",
+            description="For example (3 + 4) * sqrt(2). Known: + - * / // % **, parentheses, pi, e and "
+            "functions such as round, min, max, sqrt, log, sin, factorial",
             max_length=MAX_LENGTH,
         ),
     ],

@@ -18,7 +18,7 @@ from breadcrumbs.runtime.http import (
 )
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.guard import Guard
-from breadcrumbs.runtime.http.hints import SchemaHints
+from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.http.observe import Metrics, Observer
 from breadcrumbs.runtime.http.openapi import build_document
 from breadcrumbs.runtime.http.operations import Operation, Resource

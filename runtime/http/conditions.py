@@ -35,10 +35,11 @@ def etag_of(version: int, borrowed_hints: Any = None) -> bytes:
 
 def expected_version(call: Call) -> int | None:
     """The version that If-Match demands; None for any."""
-    text = call.header(b"if-match")
-    if text is None or text.strip() == "*":
+    given = call.header(b"if-match")
+    text = None if given is None else given.strip(" \t")
+    if text is None or text == "*":
         return None
-    match = _VERSION.fullmatch(text.strip())
+    match = _VERSION.fullmatch(text)
     if match is None:
         raise HttpProblem(MALFORMED, 'If-Match must be a version: 3, "3", W/"3", or * for any')
     return int(match[1] or match[2])

@@ -180,6 +180,8 @@ def problem(
 
 def problem_for(error: Exception) -> Reply:
     """The answer to an error. What was not expected is logged, and not told."""
+    while isinstance(error, ExceptionGroup):  # of tasks that worked on one request: the first speaks for all
+        error = error.exceptions[0]
     match error:
         case HttpProblem():
             return problem(error.type, error.detail, headers=error.headers)

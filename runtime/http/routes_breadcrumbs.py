@@ -21,7 +21,7 @@ from breadcrumbs.runtime.http.conditions import (
     expected_version,
     has_already,
 )
-from breadcrumbs.runtime.http.hints import own_hints
+from breadcrumbs.runtime.schema_hints import own_hints
 from breadcrumbs.runtime.http.operations import (
     ID,
     JSON_TYPE,

@@ -155,12 +155,13 @@ async def _delete_all(store: Store, owner: UUID) -> int:
 
     async def work(ids: MemoryObjectReceiveStream[UUID]) -> None:
         nonlocal deleted
-        async for id in ids:
-            try:
-                await store.delete(owner, id)
-                deleted += 1
-            except NotFound:
-                pass  # expired, or deleted by somebody else, since it was listed
+        async with ids:
+            async for id in ids:
+                try:
+                    await store.delete(owner, id)
+                    deleted += 1
+                except NotFound:
+                    pass  # expired, or deleted by somebody else, since it was listed
 
     send, receive = anyio.create_memory_object_stream[UUID](_DELETERS)
     async with anyio.create_task_group() as group, send:

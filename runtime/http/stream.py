@@ -144,7 +144,8 @@ class EventStream:
             frames = b""
             with anyio.move_on_after(self._ping):
                 frames = await subscription.take()
-            await _write(send, frames or _ping())
+            if not subscription.dropped:
+                await _write(send, frames or _ping())
 
     async def _filter(self, principal: Principal, query: QueryParams) -> StreamFilter:
         if unknown := set(query) - KNOWN_PARAMETERS:

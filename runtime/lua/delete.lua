@@ -31,11 +31,14 @@ if version ~= ARGV[3] then return {1, version} end
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
 if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
+-- Asked before anything is written: in a slot that is being moved to another node, a key that was emptied
+-- counts as gone ahead, and a look at it would end the script halfway.
+local last_of_schema = redis.call('ZCARD', KEYS[8]) == 1
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'd' .. member .. version .. ' ' .. ARGV[4])
 redis.call('SET', KEYS[3], stamp)
 redis.call('DEL', KEYS[1], KEYS[6])
 redis.call('ZREM', KEYS[7], ARGV[1])
 for place = 8, #KEYS do redis.call('ZREM', KEYS[place], ARGV[1]) end
-if redis.call('EXISTS', KEYS[8]) == 0 then redis.call('SREM', KEYS[5], ARGV[5]) end
+if last_of_schema then redis.call('SREM', KEYS[5], ARGV[5]) end
 redis.call('ZREM', KEYS[4], member)
 return {0, version, stamp}

@@ -14,6 +14,7 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       8 event: what follows owner, id and version
       9 how many indexes to leave; the first of them is the schema's where the schema changes
       10 the schema left, or ''       11 the schema joined, or ''
+      12 what to keep of the old version in the history, '' = all of it
 Reply {0, version, created_at, updated_at}   written
       {1, version}                           somebody else wrote first
       {2}                                    not there, or expired
@@ -35,10 +36,12 @@ if ARGV[4] ~= 'keep' then
   expires, reads = ARGV[4], ARGV[6]
   if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
 end
+-- Before anything is written, as in delete.lua.
+local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[8]) == 1
 
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'u' .. member .. following .. ' ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
-redis.call('HSET', KEYS[6], version, old)
+redis.call('HSET', KEYS[6], version, ARGV[12] ~= '' and ARGV[12] or old)
 redis.call('SET', KEYS[1],
   following .. ' ' .. created .. ' ' .. stamp .. ' ' .. expires .. ' ' .. reads .. '\n' .. ARGV[3])
 redis.call('ZADD', KEYS[7], stamp, ARGV[1])
@@ -46,8 +49,8 @@ local leave = tonumber(ARGV[9])
 for place = 8, 7 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
 for place = 8 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
 if ARGV[10] ~= ARGV[11] then
-  if redis.call('EXISTS', KEYS[8]) == 0 then redis.call('SREM', KEYS[5], ARGV[10]) end
-  redis.call('SADD', KEYS[5], ARGV[11])
+  redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
+  if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end
 end
 if expires == '0' or tonumber(reads) < 0 then redis.call('ZREM', KEYS[4], member)
 else redis.call('ZADD', KEYS[4], expires, member) end

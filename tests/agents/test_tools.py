@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, Optional
 from uuid import UUID
 
 import anyio
 import orjson
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
+from typing_extensions import TypedDict
 
 from breadcrumbs.agents.models.base import ToolSpec
 from breadcrumbs.agents.tools import Tool, Toolbox, ToolContext, load_tools, shipped_tools, tool
@@ -92,17 +93,28 @@ SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
     (float, {"type": "number"}),
     (list[int], {"type": "array", "items": {"type": "integer"}}),
     (dict[str, float], {"type": "object", "additionalProperties": {"type": "number"}}),
-    (tuple[int, str], {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2, "maxItems": 2}),
+    (
+        tuple[int, str],
+        {
+            "type": "array",
+            "prefixItems": [{"type": "integer"}, {"type": "string"}],
+            "minItems": 2,
+            "maxItems": 2,
+        },
+    ),
     (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
-    (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+    (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}),  # noqa: UP045
     (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
     (datetime.date, {"type": "string", "format": "date"}),
     (UUID, {"type": "string", "format": "uuid"}),
     (Any, {}),
-    (Annotated[int, Field(ge=1, le=9, description="One digit")], {"type": "integer", "minimum": 1, "maximum": 9, "description": "One digit"}),
-    (Annotated[str, Field(pattern="^a+$", max_length=5)], {"type": "string", "pattern": "^a+$", "maxLength": 5}),
+    (
+        Annotated[int, Field(ge=1, le=9, description="One digit")],
+        {"type": "integer", "minimum": 1, "maximum": 9, "description": "One digit"},
+    ),
+    (Annotated[str, Field(pattern="^a", max_length=5)], {"type": "string", "pattern": "^a", "maxLength": 5}),
     (Annotated[str, Field(title="Noise", alias="other")], {"type": "string"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("annotation", "expected"), SCHEMAS, ids=lambda value: str(value)[:40])
@@ -255,7 +267,7 @@ def test_a_result_type_that_exists_for_type_checkers_only_does_no_harm() -> None
     assert list(make.parameters["properties"]) == ["value"]
 
 
-def untyped(a, b: int):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+def untyped(a, b: int):  # type: ignore[no-untyped-def]
     ...
 
 
@@ -298,8 +310,8 @@ class Holder:
         (variadic, "name every parameter"),
         (keywords, "name every parameter"),
         (unknown_type, "NotThere"),
-        (callback, "JSON cannot carry"),
-        (an_object, "JSON cannot carry"),
+        (callback, "a type cannot be described"),
+        (an_object, "a type cannot be described"),
         (generator, "does not yield"),
         (async_generator, "does not yield"),
         (Holder.method, "parameter 'self' has no type"),
@@ -309,7 +321,7 @@ class Holder:
 def test_what_cannot_be_described_to_a_model_is_refused_when_it_becomes_a_tool(
     function: Callable[..., Any], told: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=".") as caught:
+    with pytest.raises(InvalidInput) as caught:
         tool(function)
     assert told in caught.value.message
 
@@ -436,7 +448,8 @@ async def test_the_expectation_is_spelled_out() -> None:
 
 async def test_a_tool_that_takes_nothing_may_be_called_with_nothing() -> None:
     ping = tool(name="ping")(lambda: "pong")
-    for arguments in ("", "  ", "{}", "null", {}):
+    nothing: list[str | dict[str, Any]] = ["", "  ", "{}", "null", {}]
+    for arguments in nothing:
         assert (await ping.run(arguments, CONTEXT)).output == "pong"
 
 
@@ -454,7 +467,7 @@ async def test_the_context_is_filled_in_and_unknown_to_the_model() -> None:
 
 async def test_functions_of_every_kind_can_be_tools() -> None:
     async def coroutine(value: int) -> int:
-        await anyio.sleep(0)
+        await anyio.sleep(0.001)
         return value
 
     def hands_out_a_coroutine(value: int) -> Any:
@@ -560,7 +573,7 @@ async def test_a_sync_tool_that_hangs_uses_up_its_own_threads_and_gets_them_back
     release = threading.Event()
     before = threading.active_count()
 
-    @tool(timeout=0.2)
+    @tool(timeout=0.5)
     def hang(wait: bool) -> str:
         if wait:
             release.wait(30)
@@ -579,16 +592,14 @@ async def test_a_sync_tool_that_hangs_uses_up_its_own_threads_and_gets_them_back
             async with anyio.create_task_group() as tasks:
                 for _ in range(MAX_THREADS):
                     tasks.start_soon(call, errors, {"wait": True})
-            assert errors == ["hang: did not finish within 0.2 s"] * MAX_THREADS
+            assert errors == ["hang: did not finish within 0.5 s"] * MAX_THREADS
         assert threading.active_count() <= before + MAX_THREADS
         assert (await other.run({}, CONTEXT)).output == "fine"
         # Nothing of it can run while all of its threads hang.
         assert not (await hang.run({"wait": False}, CONTEXT)).ok
     finally:
         release.set()
-    with anyio.fail_after(10):
-        while not (await hang.run({"wait": False}, CONTEXT)).ok:
-            await anyio.sleep(0.01)
+    assert (await hang.run({"wait": False}, CONTEXT)).output == "done"
 
 
 async def test_more_quick_calls_than_threads_all_get_their_turn() -> None:
@@ -691,7 +702,9 @@ class Unspeakable(Exception):
         (TimeoutError("of its own"), "failed: TimeoutError: of its own"),
         (StopIteration(3), "StopIteration"),
         (RuntimeError("one\ntwo\x00"), "failed: RuntimeError: one two"),
-        (RuntimeError("x" * 10_000), "x…"),
+        (RuntimeError("x" * 1_000_000), "x…"),
+        (RuntimeError("a://b:" * 200_000), "…"),
+        (RuntimeError("a://" + ":" * 100_000), ":…"),
         (InvalidInput("give a city"), "failing: give a city"),
         (ExceptionGroup("many", [ExceptionGroup("some", [OSError("the one")])]), "failed: OSError: the one"),
         (SystemExit(3), "failed: SystemExit: 3"),
@@ -720,6 +733,7 @@ async def test_what_a_tool_raises_comes_back_as_one_line(
     assert "Traceback" not in result.error
     assert "\n" not in result.error
     assert len(result.error) < 700
+    assert result.duration_ms < 2000
     orjson.dumps(result.error)
 
 
@@ -732,7 +746,7 @@ async def test_a_tool_that_awaits_something_cancelled_does_not_end_the_turn() ->
 
     result = await awaits_the_dead.run({}, CONTEXT)
     assert result.error == "awaits_the_dead was cancelled from within"
-    await anyio.sleep(0)
+    await anyio.sleep(0.001)
 
 
 async def test_an_interrupt_passes_through() -> None:
@@ -748,17 +762,18 @@ async def test_errors_hold_no_secret_of_the_environment(monkeypatch: pytest.Monk
     monkeypatch.setenv("OPENROUTER_API_KEY", "or-v1-abcdef")
     monkeypatch.setenv("OTHER_SECRET", "or-v1-abcdef-and-more")
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Somebody")
+    monkeypatch.setenv("SIGNING_KEY", "-----BEGIN\nabcdef\n")
 
     @tool
     def leak() -> None:
         raise RuntimeError(
-            "401 for or-v1-abcdef, or-v1-abcdef-and-more of Somebody at redis://:hunter22@db:6379/0 "
-            "and https://me:pw@host/x with Authorization: Bearer eyJhbGciOi.abc"
+            "401 for or-v1-abcdef, -----BEGIN\nabcdef\n, or-v1-abcdef-and-more of Somebody "
+            "at redis://:hunter22@db:6379/0 and https://me:pw@host/x with Authorization: Bearer eyJhbGci.abc"
         )
 
     assert (await leak.run({}, CONTEXT)).error == (
-        "leak failed: RuntimeError: 401 for [hidden], [hidden] of Somebody at redis://[hidden]@db:6379/0 "
-        "and https://[hidden]@host/x with Authorization: Bearer [hidden]"
+        "leak failed: RuntimeError: 401 for [hidden], [hidden] , [hidden] of Somebody "
+        "at redis://[hidden]@db:6379/0 and https://[hidden]@host/x with Authorization: Bearer [hidden]"
     )
 
 
@@ -796,7 +811,8 @@ NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
         ({"b": 1}.keys(), ["b"]),
         ({"b": 1}.values(), [1]),
         (OrderedDict(a=1), {"a": 1}),
-        ({1: "a", 2.5: "b", Colour.RED: "c", NOON.date(): "d", True: "e"}, {"1": "a", "2.5": "b", "red": "c", "2026-11-16": "d", "true": "e"}),
+        ({1: "a", 2.5: "b", Colour.RED: "c", False: "d"}, {"1": "a", "2.5": "b", "red": "c", "false": "d"}),
+        ({NOON.date(): 1, UUID(int=5): 2}, {"2026-11-16": 1, "00000000-0000-0000-0000-000000000005": 2}),
         (b"bytes", "bytes"),
         (math.nan, "NaN"),
         ([math.inf, -math.inf], ["Infinity", "-Infinity"]),
@@ -811,16 +827,18 @@ NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
         (UUID(int=5), "00000000-0000-0000-0000-000000000005"),
         (Path("a/b"), "a/b"),
         ("lone \ud800", "lone ?"),
-        (Report(NOON, Path("x"), [Place(city="Ulm")]), {"when": "2026-11-16T12:00:00Z", "where": "x", "places": [{"city": "Ulm", "title": "none"}]}),
-        (Account(number=1, password=SecretStr("hunter22")), {"no": 1, "password": "**********", "ratio": "Infinity"}),
+        (
+            Report(NOON, Path("x"), [Place(city="Ulm")]),
+            {"when": "2026-11-16T12:00:00Z", "where": "x", "places": [{"city": "Ulm", "title": "none"}]},
+        ),
+        (
+            Account(number=1, password=SecretStr("hunter22")),
+            {"no": 1, "password": "**********", "ratio": "Infinity"},
+        ),
     ],
     ids=lambda value: type(value).__name__,
-)  # fmt: skip
+)
 async def test_results_with_a_sensible_json_form_are_converted(result: Any, expected: Any) -> None:
-    if isinstance(result, dict) and True in result:
-        result.pop(1), result.update({1: "a"})  # 1 and True are one key in Python
-        expected = {name: value for name, value in expected.items() if name != "1"} | {"true": "a"}
-
     @tool
     def give() -> Any:
         return result
@@ -853,7 +871,6 @@ class Anything(BaseModel):
         (object, "holds a object, which is not JSON"),
         (lambda: [{"a": threading.Lock()}], "which is not JSON"),
         (lambda: b"\xff\xfe", "holds a bytes, which is not JSON"),
-        (lambda: 1j, "holds a complex, which is not JSON"),
         (lambda: len, "which is not JSON"),
         (lambda: Place, "which is not JSON"),
         (lambda: (i for i in range(3)), "has to be read first"),

@@ -1,4 +1,4 @@
-"""./crumb: sets up once, starts at once after that, says what is missing. On a Python that only notes calls."""
+"""./crumb: sets up once, then starts at once; says what is missing. On a Python that only notes calls."""
 
 from __future__ import annotations
 

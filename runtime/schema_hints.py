@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from typing import Any, Final
@@ -48,6 +49,12 @@ class SchemaHints:
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
         return hints
+
+    async def of_schemas(self, owner: UUID, schema_names: set[str]) -> dict[str, Any]:
+        """The hints of several schemas, those that have any, looked up side by side."""
+        names = sorted(schema_names)
+        found = await asyncio.gather(*(self.of(owner, name) for name in names))
+        return {name: hints for name, hints in zip(names, found, strict=True) if hints is not None}
 
 
 def _speaks_for_all(definition: Breadcrumb) -> bool:

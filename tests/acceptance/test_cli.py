@@ -1,0 +1,588 @@
+"""`crumb` as a user has it: real processes, a real embedded server, output as it comes out of the pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pytest
+
+from tests.support.servers import Server
+
+CRUMB = Path(sys.executable).parent / "crumb"
+LIMIT = 60.0
+COLOURS = re.compile(r"\x1b\[")
+
+
+def environment(**extra: str) -> dict[str, str]:
+    plain = {name: value for name, value in os.environ.items() if not name.upper().startswith("CRUMB_")}
+    return plain | {"NO_PROXY": "127.0.0.1", **extra}
+
+
+class Up:
+    """A `crumb up` (or `serve`) in a process of its own."""
+
+    def __init__(self, *arguments: str, command: str = "up", cwd: Path, **extra: str) -> None:
+        self.cwd = cwd
+        self._errors = cwd / f"stderr-{time.monotonic_ns()}"
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [CRUMB, command, "--port", "0", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=cwd,
+                env=environment(**extra),
+                text=True,
+                start_new_session=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            code = self.process.wait(LIMIT)
+            self.process.stdout.close()
+            raise AssertionError(f"crumb {command} ended with {code}: {self.errors}")
+        self.ready: dict[str, Any] = json.loads(line)
+        self.url: str = self.ready["url"]
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def stop(self, sig: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(sig)
+        return self.end()
+
+    def end(self) -> int:
+        code = self.process.wait(LIMIT)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.end()
+
+
+class User:
+    """Somebody at a shell."""
+
+    def __init__(self, url: str, cwd: Path) -> None:
+        self.url, self.cwd = url, cwd
+
+    def run(
+        self, *arguments: str, input: str | None = None, **extra: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [CRUMB, *arguments],
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            cwd=self.cwd,
+            env=environment(CRUMB_URL=self.url, **extra),
+        )
+
+    def json(self, *arguments: str, input: str | None = None, **extra: str) -> Any:
+        result = self.run(*arguments, input=input, **extra)
+        assert result.returncode == 0, result.stderr
+        assert not COLOURS.search(result.stdout)
+        return json.loads(result.stdout)
+
+    def fails(self, *arguments: str, code: int = 1, **extra: str) -> str:
+        result = self.run(*arguments, **extra)
+        assert result.returncode == code, result
+        assert "Traceback" not in result.stderr
+        return result.stderr
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [CRUMB, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.cwd,
+            env=environment(CRUMB_URL=self.url),
+            **options,
+        )
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return not Path("/proc/self").exists()
+    return state != "Z"
+
+
+def until(condition: Callable[[], object], complaint: str, limit: float = LIMIT) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(complaint)
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("up")
+    with Up("--data", str(folder / "data"), cwd=folder) as running:
+        yield running
+
+
+@pytest.fixture
+def user(up: Up, tmp_path: Path) -> User:
+    return User(up.url, tmp_path)
+
+
+# A user's day
+
+
+def test_what_was_posted_can_be_read_listed_changed_and_deleted(user: User) -> None:
+    posted = user.json("post", "Hello there", "--session", "day", "--tag", "blue", "--ttl", "1h")
+    id = posted["id"]
+    assert posted["version"] == 1
+    assert user.json("get", id)["context"]["message"] == "Hello there"
+    full = user.json("get", id, "--full")
+    assert full["schema_name"] == "user.message.v1" and full["expires_at"] > full["created_at"]
+    assert set(full["tags"]) == {"blue", "user:message", "session:day"}
+    httpx.patch(f"{user.url}/breadcrumbs/{id}", json={"title": "changed"}).raise_for_status()
+    assert [version["version"] for version in user.json("history", id)] == [2, 1]
+    assert [item["id"] for item in user.json("list", "--session", "day", "--tag", "blue")] == [id]
+    assert user.json("list", "--session", "night") == []
+    assert user.json("delete", id, "--yes") == [{"id": id, "deleted": True}]
+    assert "no such breadcrumb" in user.fails("get", id)
+    assert user.json("list", "--session", "day") == []
+
+
+def test_a_context_can_come_from_a_file_or_a_pipe(user: User) -> None:
+    (user.cwd / "c.json").write_text('{"list": [], "big": 9007199254740993}')
+    posted = user.json("post", "--schema", "data.v1", "--context", "@c.json")
+    assert user.json("get", posted["id"])["context"] == {"list": [], "big": 9007199254740993}
+    piped = user.json("post", "-", "--session", "pipe", input="two\nlines\n")
+    assert user.json("get", piped["id"])["context"]["message"] == "two\nlines"
+
+
+def test_a_post_that_is_repeated_with_its_key_is_written_once(user: User) -> None:
+    first, second = (user.json("post", "once", "-s", "key", "--idempotency-key", "k1") for _ in range(2))
+    assert first["id"] == second["id"]
+    assert len(user.json("list", "--session", "key")) == 1
+    assert "another body" in user.fails("post", "twice", "-s", "key", "--idempotency-key", "k1")
+
+
+def test_a_list_goes_over_all_pages_or_says_that_there_is_more(user: User) -> None:
+    with httpx.Client(base_url=user.url) as client:
+        for number in range(30):
+            document = {"schema_name": "many.v1", "context": {"n": number}}
+            client.post("/breadcrumbs", json=document).raise_for_status()
+    some = user.run("list", "--schema", "many.v1", "--limit", "7")
+    assert len(json.loads(some.stdout)) == 7 and "--all" in some.stderr
+    everything = user.json("list", "--schema", "many.v1", "--all", "--context", "--sort", "created_at")
+    assert [item["context"]["n"] for item in everything] == list(range(30))
+    recent = user.json("list", "--schema", "many.v1", "--since", "1h")
+    assert len(recent) == 30
+    assert user.json("list", "--schema", "many.v1", "--since", "2100-01-01T00:00:00Z") == []
+
+
+def test_a_tag_with_any_character_means_itself(user: User) -> None:
+    for tag in ("a,b", "x:*", '["q"]', "ünïcode tag"):
+        user.json("post", f"with {tag}", "--schema", "odd.v1", "--tag", tag)
+    for tag in ("a,b", "x:*", '["q"]', "ünïcode tag"):
+        assert [item["title"] for item in user.json("list", "--tag", tag)] == [f"with {tag}"]
+    either = user.json("list", "--any-tag", "a,b", "--any-tag", "x:*")
+    assert {item["title"] for item in either} == {"with a,b", "with x:*"}
+
+
+def test_of_several_deletions_the_good_ones_are_done_and_the_bad_one_is_named(user: User) -> None:
+    id = user.json("post", "away")["id"]
+    missing = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
+    result = user.run("delete", missing, id, "--yes")
+    assert result.returncode == 1 and missing in result.stderr
+    assert [one["deleted"] for one in json.loads(result.stdout)] == [False, True]
+
+
+def test_a_token_is_printed_alone_and_opens_what_it_was_made_for(user: User) -> None:
+    printed = user.run(
+        "token", "--session", "mine", "--role", "emitter", "--role", "subscriber", "--ttl", "1h"
+    )
+    token = printed.stdout.strip()
+    assert printed.stdout == f"{token}\n" and token.count(".") == 2
+    user.json("post", "inside", "--session", "mine", CRUMB_TOKEN=token)
+    assert "only" in user.fails("post", "outside", "--session", "other", CRUMB_TOKEN=token)
+    assert {item["title"] for item in user.json("list", CRUMB_TOKEN=token)} == {"inside"}
+    assert "token" in user.fails("list", "--token", "a.b.c")
+
+
+def test_what_is_wrong_with_a_post_is_said_in_words(user: User) -> None:
+    said = user.fails("post", "x", "--tag", "session:a", "--session", "b")
+    assert "one session" in said and len(said.splitlines()) == 1
+    assert "duration" in user.fails("post", "x", "--ttl", "long")
+    assert "UUID" in user.fails("get", "nonsense")
+
+
+# tail
+
+
+class Tail:
+    def __init__(self, user: User, *arguments: str) -> None:
+        self.process = user.start("tail", *arguments)
+        self.events: list[dict[str, Any]] = []
+        self.said: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._read_events, daemon=True),
+            threading.Thread(target=self._read_said, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read_events(self) -> None:
+        assert self.process.stdout is not None
+        self.events.extend(json.loads(line) for line in self.process.stdout)
+
+    def _read_said(self) -> None:
+        assert self.process.stderr is not None
+        self.said.extend(self.process.stderr)
+
+    def messages(self) -> list[str]:
+        return [event["context"]["message"] for event in self.events if "message" in event.get("context", {})]
+
+    def post_until_heard(self, user: User, session: str) -> None:
+        """A stream that is being set up hears nothing yet: knock until it does."""
+
+        def heard() -> bool:
+            document = {"tags": [f"session:{session}"], "context": {"message": "knock"}}
+            httpx.post(f"{user.url}/breadcrumbs", json=document).raise_for_status()
+            time.sleep(0.2)
+            return "knock" in self.messages()
+
+        until(heard, "the tail hears nothing")
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self) -> int:
+        code = self.process.wait(LIMIT)
+        for thread in self._threads:
+            thread.join(LIMIT)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        return code
+
+
+def test_a_tail_shows_its_session_live_and_no_other(user: User) -> None:
+    tail = Tail(user, "--session", "live")
+    tail.post_until_heard(user, "live")
+    user.json("post", "elsewhere", "--session", "other")
+    id = user.json("post", "here", "--session", "live")["id"]
+    user.json("delete", id, "--yes")
+    until(lambda: any(event["operation"] == "deleted" for event in tail.events), "the deletion is not heard")
+    assert tail.interrupt() == 130
+    assert [message for message in tail.messages() if message != "knock"] == ["here"]
+    assert all(event["session_id"] == "live" for event in tail.events)
+    assert tail.said == []
+
+
+def test_a_tail_can_go_on_after_an_event(user: User) -> None:
+    tail = Tail(user, "--session", "resume")
+    tail.post_until_heard(user, "resume")
+    tail.interrupt()
+    last = tail.events[-1]["event_id"]
+    user.json("post", "missed", "--session", "resume")
+    again = Tail(user, "--session", "resume", "--since-id", last)
+    until(lambda: "missed" in again.messages(), "what was missed is not there")
+    again.interrupt()
+
+
+def test_a_tail_whose_reader_has_gone_ends_without_a_word(user: User) -> None:
+    tail = user.start("tail", "--session", "gone")
+    assert tail.stdout is not None and tail.stderr is not None
+    tail.stdout.close()
+
+    def ended() -> bool:
+        user.json("post", "anybody?", "--session", "gone")
+        return tail.poll() is not None
+
+    until(ended, "the tail goes on into a closed pipe")
+    assert (tail.returncode, tail.stderr.read()) == (0, "")
+    tail.stderr.close()
+
+
+def test_a_tail_survives_a_restart_of_the_server_and_misses_nothing(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with Up("--data", data, cwd=tmp_path) as first:
+        port = first.url.rpartition(":")[2]
+        user = User(first.url, tmp_path)
+        tail = Tail(user, "--session", "s")
+        tail.post_until_heard(user, "s")
+        first.stop()
+    until(lambda: any("trying again" in line for line in tail.said), "the tail does not notice")
+    with Up("--data", data, "--port", port, cwd=tmp_path):
+        user.json("post", "while you were away", "--session", "s")
+        until(lambda: "while you were away" in tail.messages(), "the tail has missed something")
+        assert any("connected again" in line for line in tail.said)
+        assert tail.interrupt() == 130
+
+
+# export, import
+
+
+def test_an_export_goes_into_another_store_with_everything(up: Up, user: User) -> None:
+    id = user.json("post", "first", "--session", "moving")["id"]
+    httpx.patch(f"{user.url}/breadcrumbs/{id}", json={"title": "second"}).raise_for_status()
+    before, history = user.json("get", id, "--full"), user.json("history", id)
+    file = user.cwd / "backup.jsonl"
+    exported = user.run("export", str(file), "--session", "moving", "--data", up.ready["data"])
+    assert (exported.returncode, exported.stdout) == (0, ""), exported.stderr
+    assert file.stat().st_mode & 0o077 == 0
+
+    other = user.cwd / "other"
+    dry = user.json("import", str(file), "--dry-run", "--data", str(other))
+    assert (dry["imported"], dry["would_import"]) == (0, 1)
+    assert user.json("import", str(file), "--data", str(other))["imported"] == 1
+    again = user.json("import", str(file), "--data", str(other))
+    assert (again["imported"], again["already_there"]) == (0, 1)
+    with Up("--data", str(other), cwd=user.cwd) as second:
+        there = User(second.url, user.cwd)
+        assert there.json("get", id, "--full") == before
+        assert there.json("history", id) == history
+        assert there.json("list", "--session", "moving")[0]["title"] == "second"
+
+
+def test_an_export_in_a_pipe_is_lines_of_json(up: Up, user: User) -> None:
+    user.json("post", "one line", "--session", "piped")
+    result = user.run("export", "--session", "piped", "--no-history", "--data", up.ready["data"])
+    (line,) = result.stdout.splitlines()
+    assert json.loads(line)["breadcrumb"]["context"]["message"] == "one line"
+
+
+def test_an_import_names_bad_lines_and_takes_the_rest(up: Up, user: User) -> None:
+    user.json("post", "good", "--session", "mixed")
+    good = user.run("export", "--session", "mixed", "--data", up.ready["data"]).stdout
+    file = user.cwd / "mixed.jsonl"
+    file.write_text("no json\n" + good + '{"breadcrumb": {"title": 5}}\n')
+    result = user.run("import", str(file), "--data", str(user.cwd / "new"))
+    assert result.returncode == 1
+    report = json.loads(result.stdout)
+    assert report["imported"] == 1
+    assert [bad["line"] for bad in report["bad_lines"]] == [1, 3]
+
+
+def test_an_import_into_the_running_server_is_seen_at_once(up: Up, user: User) -> None:
+    id = user.json("post", "mine", "--session", "given")["id"]
+    lines = user.run("export", "--session", "given", "--data", up.ready["data"]).stdout
+    owner = "5f1c6f0e-0000-4000-8000-000000000009"
+    arguments = ("import", "-", "--owner", owner, "--data", up.ready["data"])
+    assert user.json(*arguments, input=lines)["imported"] == 1
+    token = user.run("token", "--owner", owner).stdout.strip()
+    assert user.json("get", id, "--full", CRUMB_TOKEN=token)["owner_id"] == owner
+
+
+# doctor
+
+
+def test_a_system_that_is_well_is_called_well(up: Up, user: User) -> None:
+    report = user.json("doctor", "--data", up.ready["data"])
+    assert report["ok"] is True
+    checks = {finding["check"]: finding for finding in report["findings"]}
+    assert {
+        "settings",
+        "api",
+        "data directory",
+        "server: persistence",
+        "scripts",
+        "events",
+        "indexes",
+    } <= set(checks)
+    assert str(up.ready["server_pid"]) in checks["data directory"]["message"]
+
+
+def test_a_system_that_is_not_running_is_told_from_a_broken_one(tmp_path: Path) -> None:
+    with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as running:
+        running.stop()
+        user = User(running.url, tmp_path)
+    result = user.run("doctor", "--data", str(tmp_path / "data"))
+    assert result.returncode == 1
+    wrong = [one for one in json.loads(result.stdout)["findings"] if one["status"] == "wrong"]
+    assert [one["check"] for one in wrong] == ["api"] and "crumb up" in wrong[0]["advice"]
+
+
+def test_a_server_that_forgets_and_evicts_is_called_wrong(tmp_path: Path) -> None:
+    options = {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
+    with (
+        Server(options=options) as server,
+        Up("--redis", server.url, cwd=tmp_path, command="serve") as serving,
+    ):
+        result = User(serving.url, tmp_path).run("doctor", "--redis", server.url)
+        wrong = {
+            one["check"]: one for one in json.loads(result.stdout)["findings"] if one["status"] == "wrong"
+        }
+        assert set(wrong) == {"server: persistence", "server: memory"}
+        assert "appendonly" in wrong["server: persistence"]["advice"]
+        assert "noeviction" in wrong["server: memory"]["advice"]
+        assert serving.stop() == 0
+
+
+# up and serve
+
+
+@pytest.mark.parametrize(("sig", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_stops_everything_and_the_next_start_has_the_data(
+    tmp_path: Path, sig: signal.Signals, code: int
+) -> None:
+    data = str(tmp_path / "data")
+    with Up("--data", data, cwd=tmp_path) as first:
+        id = User(first.url, tmp_path).json("post", "kept")["id"]
+        server = first.ready["server_pid"]
+        assert alive(server)
+        with httpx.stream("GET", f"{first.url}/events/stream", timeout=LIMIT) as stream:
+            next(stream.iter_raw())
+            began = time.monotonic()
+            assert first.stop(sig) == code
+            assert time.monotonic() - began < 8, "an open stream must not hold the end up"
+        assert not alive(server)
+        assert "Traceback" not in first.errors
+    with Up("--data", data, cwd=tmp_path) as second:
+        assert User(second.url, tmp_path).json("get", id)["context"]["message"] == "kept"
+
+
+def test_a_second_start_on_the_same_directory_says_who_has_it(up: Up, user: User) -> None:
+    said = user.fails("up", "--port", "0", "--data", up.ready["data"])
+    assert "in use" in said and str(up.ready["pid"]) in said and "--data" in said
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(user: User) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        said = user.fails("up", "--port", port, "--data", str(user.cwd / "data"))
+    assert port in said and "--port 0" in said
+    assert not (user.cwd / "data").exists()
+
+
+def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
+    with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as running:
+        id = User(running.url, tmp_path).json("post", "confirmed")["id"]
+        running.process.kill()
+        running.end()
+        until(lambda: not alive(running.ready["server_pid"]), "the embedded server is an orphan")
+    with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as again:
+        assert User(again.url, tmp_path).json("get", id)["version"] == 1
+
+
+def test_an_embedded_server_that_dies_is_started_again_with_its_data(tmp_path: Path) -> None:
+    with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as running:
+        user = User(running.url, tmp_path)
+        id = user.json("post", "before")["id"]
+        os.kill(running.ready["server_pid"], signal.SIGKILL)
+        until(lambda: "runs again" in running.errors, "it is not started again")
+        assert user.json("get", id)["context"]["message"] == "before"
+        user.json("post", "after")
+        assert running.stop() == 0
+
+
+def test_settings_come_from_the_file_in_the_folder(tmp_path: Path) -> None:
+    key = "a key of thirty-two characters!!"
+    (tmp_path / "crumb.toml").write_text(
+        f'data = "./here"\n[[api_keys]]\nkey = "{key}"\nowner_id = "5f1c6f0e-0000-4000-8000-000000000001"\n'
+    )
+    with Up(cwd=tmp_path) as running:
+        assert running.ready["mode"] == "keys" and running.ready["data"] == str(tmp_path / "here")
+        user = User(running.url, tmp_path)
+        assert "CRUMB_API_KEY" in user.fails("list")
+        user.json("post", "with a key", CRUMB_API_KEY=key)
+        assert len(user.json("list", CRUMB_API_KEY=key)) == 1
+        token = user.run("token", CRUMB_API_KEY=key).stdout.strip()
+        assert len(user.json("list", CRUMB_TOKEN=token)) == 1
+        assert key not in running.errors and token not in running.errors
+
+
+def test_serve_works_on_a_server_with_a_password_and_does_not_show_it(tmp_path: Path) -> None:
+    with Server(password="hunter2 with spaces") as server:
+        with Up("--redis", server.url, command="serve", cwd=tmp_path) as one:
+            with Up("--redis", server.url, command="serve", cwd=tmp_path) as two:
+                id = User(one.url, tmp_path).json("post", "shared")["id"]
+                assert User(two.url, tmp_path).json("get", id)["context"]["message"] == "shared"
+                assert "hunter2" not in json.dumps(two.ready) + two.errors
+        said = User("", tmp_path).fails("serve", "--redis", server.url.replace("hunter2", "wrong"))
+        assert "cannot be used" in said and "wrong" not in said.partition("cannot be used")[0]
+
+
+# What people see
+
+
+def on_a_terminal(*arguments: str, cwd: Path, columns: int = 120, **extra: str) -> str:
+    """What a command writes when somebody looks at it."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [CRUMB, *arguments],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=cwd,
+        env=environment(TERM="xterm-256color", COLUMNS=str(columns), **extra),
+    )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(controller, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(controller)
+    process.wait(LIMIT)
+    return shown.decode()
+
+
+def test_on_a_terminal_there_are_colours_and_no_json(user: User) -> None:
+    id = user.json("post", "[bold]look[/] \x1b[31m", "--session", "seen")["id"]
+    shown = on_a_terminal("list", "--session", "seen", cwd=user.cwd, CRUMB_URL=user.url)
+    assert COLOURS.search(shown) and id in shown and "[bold]look[/] \\x1b[31m" in shown
+    assert not shown.lstrip().startswith("[\n")
+    one = on_a_terminal("get", id, cwd=user.cwd, CRUMB_URL=user.url)
+    assert "user.message.v1" in one and "\x1b[31m\n" not in one
+    assert "version 1" in on_a_terminal("history", id, cwd=user.cwd, CRUMB_URL=user.url)
+
+
+def test_no_color_and_json_are_obeyed_on_a_terminal(user: User) -> None:
+    user.json("post", "plain", "--session", "bare")
+    plain = on_a_terminal("list", "--session", "bare", cwd=user.cwd, CRUMB_URL=user.url, NO_COLOR="1")
+    assert "plain" in plain and not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
+    as_json = on_a_terminal("list", "--session", "bare", "--json", cwd=user.cwd, CRUMB_URL=user.url)
+    assert json.loads(as_json)[0]["title"] == "plain"
+
+
+def test_the_help_is_there_at_once() -> None:
+    took = []
+    for _ in range(7):
+        began = time.perf_counter()
+        subprocess.run([CRUMB, "--help"], check=True, capture_output=True, env=environment())
+        took.append(time.perf_counter() - began)
+    # The promise is 300 ms on an idle machine; the best of several is the closest that a busy one comes to it.
+    assert min(took) < 0.3, f"median {statistics.median(took):.3f} s"
