@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from breadcrumbs.runtime.breadcrumb import SchemaName, Tag
 from breadcrumbs.runtime.selectors import Selector
-from breadcrumbs.runtime.sources import Fetch
+from breadcrumbs.runtime.sources import Fetch, Source
 
 WhenBusy = Literal["queue", "interrupt", "reject", "merge"]
 
@@ -68,7 +68,9 @@ class AgentDefinition(BaseModel):
     subscriptions: Subscriptions = Subscriptions()
     emits: Emits = Emits()
     when_busy: WhenBusy = "queue"
-    max_steps: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Rounds of model and tools in a turn")
+    max_steps: Annotated[int, Field(ge=1, le=64)] = Field(
+        8, description="Rounds of model and tools in a turn"
+    )
     timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     hop_limit: Annotated[int, Field(ge=1, le=64)] = Field(
         5, description="How often agents may trigger each other before they are stopped"
@@ -90,6 +92,20 @@ class AgentDefinition(BaseModel):
     @property
     def contexts(self) -> tuple[Subscription, ...]:
         return tuple(s for s in self.subscriptions.selectors if s.role == "context")
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Where a prompt's parts come from when the trigger is not a ready-made context."""
+        return tuple(
+            Source(
+                key=selector.key or f"source{number}",
+                schema_name=selector.schema_name,
+                any_tags=selector.any_tags or (),
+                all_tags=selector.all_tags or (),
+                fetch=selector.fetch or Fetch(),
+            )
+            for number, selector in enumerate(self.contexts)
+        )
 
     @property
     def consumers(self) -> set[str]:

@@ -114,9 +114,7 @@ class Executor:
             )
         trigger = await self._up_to_date(turn, definition, trigger, seen.recent[RESPONSE])
         new = await self._make(turn, agent, trigger, origin, answer_id)
-        await self._store.create(
-            owner, new, id=answer_id, fence=turn.fence(acknowledge=last)
-        )
+        await self._store.create(owner, new, id=answer_id, fence=turn.fence(acknowledge=last))
 
     async def _up_to_date(
         self, turn: Turn, definition: AgentDefinition, trigger: Breadcrumb, answers: list[Breadcrumb]
@@ -230,16 +228,14 @@ class Executor:
         lane, owner = turn.event.lane, trigger.owner_id
         place = (definition.agent_id, origin.id, step, call.name, call.arguments)
         request_id, response_id = derived_id(lane, "request", *place), derived_id(lane, "response", *place)
-        tool = toolbox.find(call.name)
+        tool = toolbox.get(call.name) if call.name in toolbox else None
         goes_back = tool is None or tool.return_to_llm
         try:
             # A turn that is run again does not run its tools again.
             stored = await self._store.get(owner, response_id, count_read=False)
             context = stored.context
             return (
-                ToolResult(
-                    context["status"] == "success", context.get("output"), context.get("error"), 0.0
-                ),
+                ToolResult(context["status"] == "success", context.get("output"), context.get("error"), 0.0),
                 goes_back,
             )
         except NotFound:

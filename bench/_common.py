@@ -26,7 +26,7 @@ import hiredis
 import uvloop
 
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.connection import BlockingLink, Script
+from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.ids import new_id
 from breadcrumbs.runtime.keys import Keys
@@ -38,6 +38,7 @@ AGENT = UUID("0197a3c4-5e6f-7008-8a9b-0c1d2e3f4a5c")
 SCHEMA = "user.message.v1"
 SHARED_TAG = "extension:chat"
 MESSAGE_LENGTH = 1024
+FEWEST_ROUNDS = 3
 
 
 def posted(session: str, *, extra_tag: str = "workspace:docs") -> dict[str, Any]:
@@ -55,28 +56,19 @@ def posted(session: str, *, extra_tag: str = "workspace:docs") -> dict[str, Any]
 
 
 class _Recorder:
-    """A connection that writes nothing and keeps the last script call."""
+    """Stands in for a connection, of which a create uses `run` alone, and keeps what it was asked to run."""
 
     def __init__(self) -> None:
-        self.last: tuple[int, Script, list[bytes], list[bytes | str | int]] | None = None
+        self.asked: tuple[int, Script, list[bytes], list[bytes | str | int]] | None = None
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
-        self.last = (lane, script, keys, args)
+        self.asked = (lane, script, keys, args)
         return [0, b"1", b"0", b"0"]
 
-    async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
-        raise NotImplementedError
 
-    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
-        raise NotImplementedError
-
-    def reader_groups(self) -> list[list[int]]:
-        return []
-
-    async def blocking(self, lane: int) -> BlockingLink:
-        raise NotImplementedError
-
-    async def close(self) -> None: ...
+def packed(command: Command) -> bytes:
+    pack: Callable[[Any], bytes] = hiredis.pack_command  # typed there as a tuple of one
+    return pack(command)
 
 
 class CreateCommand:
@@ -87,15 +79,14 @@ class CreateCommand:
         self._id = args[0]
         assert isinstance(self._id, bytes)
         self._command: Command = (b"EVALSHA", self.script.sha, len(keys), *keys, *args)
-        self._pieces = hiredis.pack_command(self._command).split(self._id)
+        self._pieces = packed(self._command).split(self._id)
 
     @classmethod
     async def of(cls, document: dict[str, Any], *, owner: UUID = OWNER) -> CreateCommand:
-        recorder = _Recorder()
+        recorder: Any = _Recorder()
         store = Store(recorder, Keys("bc", DEFAULT_LANES), secret=b"")
         await store.create(owner, BreadcrumbCreate.parse(document))
-        assert recorder.last is not None
-        return cls(recorder.last)
+        return cls(recorder.asked)
 
     def packed(self) -> bytes:
         """The bytes on the wire, with a fresh id in each of its places."""
@@ -117,7 +108,7 @@ class RawLink:
         self._reader = hiredis.Reader()
 
     def call(self, *command: bytes | str | int) -> Any:
-        self._socket.sendall(hiredis.pack_command(command))
+        self._socket.sendall(packed(command))
         return self._replies(1)[0]
 
     def load(self, script: Script) -> None:
@@ -230,14 +221,20 @@ Side: TypeAlias = Callable[[], Awaitable[dict[str, float]]]
 """Does its work once and gives back numbers by name."""
 
 
-async def interleaved(rounds: int, sides: Mapping[str, Side]) -> dict[str, dict[str, Rounds]]:
+async def interleaved(
+    rounds: int, sides: Mapping[str, Side], *, seconds: float
+) -> dict[str, dict[str, Rounds]]:
     """Run every side once per round, beginning with another one each time: side -> what -> numbers.
 
-    A round more is run first and thrown away: caches, scripts and connections are cold in it.
+    A round more is run first and thrown away: caches, scripts and connections are cold in it. When the time
+    is up no further round begins, but there are three at least.
     """
+    deadline = time.monotonic() + seconds
     names = list(sides)
     found: dict[str, dict[str, Rounds]] = {name: {} for name in names}
     for number in range(-1, rounds):
+        if number >= FEWEST_ROUNDS and time.monotonic() > deadline:
+            break
         first = number % len(names)
         for name in names[first:] + names[:first]:
             gc.collect()

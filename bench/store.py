@@ -163,7 +163,7 @@ class Creates:
 
 
 async def creates(options: argparse.Namespace, report: Report) -> None:
-    count, rounds = (1_000, 5) if options.quick else (2_500, 21)
+    count, rounds, seconds = (1_000, 9, 6.0) if options.quick else (2_500, 31, 50.0)
     with embedded() as server:
         store = await Store.open(server.url)
         plain = Redis.from_url(server.url)
@@ -173,7 +173,8 @@ async def creates(options: argparse.Namespace, report: Report) -> None:
             commands = [await CreateCommand.of(document) for document in documents]
             raw.load(commands[0].script)
             work = Creates(store, plain, raw, documents, commands)
-            _show_creates(report, await interleaved(rounds, work.sides(count)), count)
+            found = await interleaved(rounds, work.sides(count), seconds=seconds)
+            _show_creates(report, found, count)
             await _one_caller(options, report, work)
         finally:
             await store.close()
@@ -184,7 +185,7 @@ async def creates(options: argparse.Namespace, report: Report) -> None:
 def _show_creates(report: Report, found: dict[str, dict[str, Rounds]], count: int) -> None:
     ours = found[OURS]["per_second"]
     rounds = len(ours.values)
-    title = f"creates per second, one process, {CALLERS} callers, 1 KB and five tags, {rounds} rounds of {count:,}"
+    title = f"creates per second at {CALLERS} callers, 1 KB and five tags, {rounds} rounds of {count:,}"
     report.section("a", title, {"sides": as_json(found)})
     report.table(
         ["", "per second", "low – high", "CPU µs here", "at the server", f"{OURS}: times that", "low – high"],
@@ -208,7 +209,7 @@ def _show_creates(report: Report, found: dict[str, dict[str, Rounds]], count: in
 
 
 async def _one_caller(options: argparse.Namespace, report: Report, work: Creates) -> None:
-    blocks, size = (6, 100) if options.quick else (24, 150)
+    blocks, size, seconds = (8, 100, 2.0) if options.quick else (30, 150, 12.0)
     new, command = work.ready[0], work.commands[0]
 
     async def ours() -> dict[str, float]:
@@ -217,8 +218,8 @@ async def _one_caller(options: argparse.Namespace, report: Report, work: Creates
     async def redis_py() -> dict[str, float]:
         return await latencies([command.arguments() for _ in range(size)], work.call)
 
-    found = await interleaved(blocks, {OURS: ours, PLAIN: redis_py})
-    report.section("a1", f"one caller, {blocks} blocks of {size} creates a side", {"sides": as_json(found)})
+    found = await interleaved(blocks, {OURS: ours, PLAIN: redis_py}, seconds=seconds)
+    report.section("a1", f"one caller, blocks of {size} creates", {"sides": as_json(found)})
     report.table(
         ["", "p50 µs", "low – high", "p99 µs", "low – high"],
         [
@@ -244,7 +245,7 @@ async def latencies(items: list[_T], act: Callable[[_T], Awaitable[Any]]) -> dic
 
 async def long_session(options: argparse.Namespace, report: Report) -> None:
     long, short = (20_000 if options.quick else 100_000), 100
-    blocks, size = (6, 40) if options.quick else (20, 60)
+    size, seconds = (40, 1.0) if options.quick else (60, 5.0)
     with embedded() as server:
         raw = RawLink(server.url)
         store = await Store.open(server.url)
@@ -262,7 +263,7 @@ async def long_session(options: argparse.Namespace, report: Report) -> None:
                     OWNER, Query(session_id=session, limit=10)
                 ),
             }.items():
-                got = await _compare(call, "long", "short", blocks, size)
+                got = await _compare(call, "long", "short", size, seconds)
                 ratio = got["long"]["p50"].per(got["short"]["p50"])
                 worst = max(worst, ratio.median)
                 rows.append(_comparison_row(name, got["long"], got["short"], ratio))
@@ -283,12 +284,13 @@ async def long_session(options: argparse.Namespace, report: Report) -> None:
 
 
 async def _compare(
-    call: Callable[[Any], Awaitable[Any]], left: Any, right: Any, blocks: int, size: int
+    call: Callable[[Any], Awaitable[Any]], left: Any, right: Any, size: int, seconds: float
 ) -> dict[str, dict[str, Rounds]]:
     def side(target: Any) -> Side:
         return lambda: latencies([target] * size, call)
 
-    return await interleaved(blocks, {str(left): side(left), str(right): side(right)})
+    sides = {str(left): side(left), str(right): side(right)}
+    return await interleaved(40, sides, seconds=seconds)
 
 
 def _comparison_row(name: str, left: dict[str, Rounds], right: dict[str, Rounds], ratio: Rounds) -> list[str]:
@@ -311,15 +313,15 @@ RARE_TAG, RARE = "topic:rare", 50
 
 async def large_store(options: argparse.Namespace, report: Report) -> None:
     large, small = (1_000_000 if options.full else 50_000 if options.quick else 200_000), 1_000
-    blocks, size = (6, 30) if options.quick else (20, 50)
+    size, seconds = (30, 1.0) if options.quick else (50, 5.0)
     with ExitStack() as open_servers:
         stores: dict[int, Store] = {}
         try:
             for count in (large, small):
                 server = open_servers.enter_context(embedded())
                 raw = RawLink(server.url)
-                sessions = max(10, count // 1_000)
-                common = [await CreateCommand.of(posted(f"chat-{n}")) for n in range(sessions)]
+                # The same number in both, and enough for every lane: only the size differs.
+                common = [await CreateCommand.of(posted(f"chat-{n}")) for n in range(200)]
                 rare = [await CreateCommand.of(posted(f"rare-{n}", extra_tag=RARE_TAG)) for n in range(RARE)]
                 half = (count - RARE) // 2
                 fill(raw, common, half)
@@ -335,7 +337,7 @@ async def large_store(options: argparse.Namespace, report: Report) -> None:
                 async def listed(count: int, query: Query = query) -> Page:
                     return await stores[count].list(OWNER, query)
 
-                got = await _compare(listed, large, small, blocks, size)
+                got = await _compare(listed, large, small, size, seconds)
                 ratio = got[str(large)]["p50"].per(got[str(small)]["p50"])
                 worst = max(worst, ratio.median)
                 rows.append(

@@ -110,7 +110,8 @@ def assemble(
         is_trigger = entry.crumb.id == trigger.id
         # Older parts of a conversation after a gap would mislead: once one does not fit, the rest stays out.
         full = place == "conversation" and any(
-            out.reason == "over budget" and _place(out.crumb, trigger) == "conversation" for out in result.left_out
+            out.reason == "over budget" and _place(out.crumb, trigger) == "conversation"
+            for out in result.left_out
         )
         if not is_trigger and (full or result.tokens + tokens > result.budget):
             result.left_out.append(LeftOut(entry.source, entry.crumb, "over budget"))

@@ -47,7 +47,8 @@ class ConfigError(BreadcrumbsError):
         self.complaints = complaints
         super().__init__(
             "\n".join(
-                f"{name}:{c.line}:{c.column}: {c.where + ': ' if c.where else ''}{c.message}" for c in complaints
+                f"{name}:{c.line}:{c.column}: {c.where + ': ' if c.where else ''}{c.message}"
+                for c in complaints
             )
         )
 
@@ -57,7 +58,9 @@ def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, .
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise ConfigError(name, [ConfigComplaint("", error.lineno, error.colno, f"not JSON: {error.msg}")]) from None
+        raise ConfigError(
+            name, [ConfigComplaint("", error.lineno, error.colno, f"not JSON: {error.msg}")]
+        ) from None
     many = isinstance(document, list)
     entries: list[Any] = document if many else [document]
     configs: list[ContextConfig] = []
@@ -76,7 +79,9 @@ def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, .
                 message = complaint.message
                 if detail["type"] == "extra_forbidden":
                     message = "there is no such field"
-                complaints.append(ConfigComplaint(".".join(str(part) for part in path), line, column, message))
+                complaints.append(
+                    ConfigComplaint(".".join(str(part) for part in path), line, column, message)
+                )
     seen: set[str] = set()
     for number, config in enumerate(configs):
         if config.consumer_id in seen and not complaints:
@@ -139,7 +144,9 @@ class ConfigBook:
                 return
             configs = parse_configs(self._path.read_bytes(), name=str(self._path))
         except OSError as error:
-            self._refuse(ConfigError(str(self._path), [ConfigComplaint("", 1, 1, f"cannot be read: {error}")]))
+            self._refuse(
+                ConfigError(str(self._path), [ConfigComplaint("", 1, 1, f"cannot be read: {error}")])
+            )
             return
         except ConfigError as error:
             self._stamp = stamp
@@ -157,7 +164,9 @@ class ConfigBook:
         self.refused = error
 
     async def _from_breadcrumbs(self, owner: UUID) -> tuple[ContextConfig, ...]:
-        page = await self._store.list(owner, Query(schema_name="context.config.v1", sort="created_at", limit=1000))
+        page = await self._store.list(
+            owner, Query(schema_name="context.config.v1", sort="created_at", limit=1000)
+        )
         newest: dict[str, ContextConfig] = {}
         for crumb in page.items:
             document = {k: v for k, v in crumb.context.items() if k not in ("session_id", "llm_hints")}

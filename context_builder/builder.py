@@ -6,7 +6,7 @@ what was rendered. Older ones keep references only, from which the same can be r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,7 @@ import orjson
 
 from breadcrumbs.context_builder.assembly import Assembled, assemble
 from breadcrumbs.context_builder.book import ConfigBook
-from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formatting, Output
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
@@ -24,7 +24,7 @@ from breadcrumbs.runtime.failures import leave_error
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.sources import fetch
+from breadcrumbs.runtime.sources import Source, fetch
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import Turn, TurnFailed
 
@@ -104,7 +104,9 @@ class ContextBuilder:
                 return await self._build(turn, config, trigger, last=False)
         raise TurnFailed(f"there is no context config for {consumer!r} any more")
 
-    async def _build(self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, *, last: bool) -> Breadcrumb:
+    async def _build(
+        self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, *, last: bool
+    ) -> Breadcrumb:
         as_of = self._store.now() if trigger.session_id is None else await self._lane_time(turn.event.lane)
         made = await build_context(self._store, config, trigger, hints=self._hints)
         new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
@@ -133,9 +135,34 @@ async def build_context(
     return made
 
 
+async def gather_parts(
+    store: Store, sources: Sequence[Source], trigger: Breadcrumb, *, hints: SchemaHints
+) -> list[dict[str, Any]]:
+    """The parts of a prompt for an agent that brings its own sources instead of a context config."""
+    config = ContextConfig.model_construct(
+        consumer_id="",
+        update_triggers=(),
+        sources=tuple(sources),
+        exclude=Exclude(),
+        output=Output(),
+        formatting=Formatting(),
+    )
+    return _parts(await build_context(store, config, trigger, hints=hints))
+
+
+def _parts(made: Assembled) -> list[dict[str, Any]]:
+    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for item in made.items:
+        key = "conversation" if item.place == "conversation" else item.source
+        parts.setdefault((item.place, key), []).append(item.rendered())
+    return [{"place": place, "key": key, "items": items} for (place, key), items in parts.items()]
+
+
 def context_id(lane: int, config: ContextConfig, trigger: Breadcrumb) -> UUID:
     """One context per consumer and session; a trigger without a session has one of its own."""
-    place = ("session", trigger.session_id) if trigger.session_id is not None else ("trigger", str(trigger.id))
+    place = (
+        ("session", trigger.session_id) if trigger.session_id is not None else ("trigger", str(trigger.id))
+    )
     return derived_id(lane, "context", str(trigger.owner_id), config.consumer_id, *place)
 
 
@@ -147,10 +174,6 @@ def context_breadcrumb(
     as_of: int,
     inherited: tuple[str, ...],
 ) -> BreadcrumbCreate:
-    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for item in made.items:
-        key = "conversation" if item.place == "conversation" else item.source
-        parts.setdefault((item.place, key), []).append(item.rendered())
     hops = trigger.context.get("hops")
     context: dict[str, Any] = {
         "consumer_id": config.consumer_id,
@@ -160,7 +183,7 @@ def context_breadcrumb(
         "as_of": as_of,
         "as_of_time": clock.to_text(as_of),
         "config": config.digest,
-        "parts": [{"place": place, "key": key, "items": items} for (place, key), items in parts.items()],
+        "parts": _parts(made),
         "explain": {
             "tokens": made.tokens,
             "budget": made.budget,

@@ -19,6 +19,7 @@ from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.selectors import Selector
 from breadcrumbs.runtime.sources import Source, Tags
 
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

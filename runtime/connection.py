@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
 from hashlib import sha1
 from importlib.resources import files
 from itertools import count
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 from breadcrumbs.runtime.errors import StartupError, StoreError, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.multiplexer import Address, Command, LinkLost, Multiplexer, ReplyError
+from breadcrumbs.runtime.pubsub import listen
 
 _UNAVAILABLE = frozenset((
     "LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "NOREPLICAS", "MISCONF", "BUSY", "NOAUTH",
@@ -68,6 +70,10 @@ class Connection(Protocol):
         ...
 
     async def blocking(self, lane: int) -> BlockingLink: ...
+
+    def listen(self, channel: bytes) -> AsyncIterator[bytes]:
+        """Everything published on a channel from now on; ends with `LinkLost`."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -132,6 +138,9 @@ class StandaloneConnection:
 
     async def blocking(self, lane: int) -> BlockingLink:
         return Multiplexer(self.address, reply_timeout=None)
+
+    def listen(self, channel: bytes) -> AsyncIterator[bytes]:
+        return listen(self.address, channel)
 
     async def close(self) -> None:
         await self._link.close()
@@ -315,6 +324,10 @@ class ClusterConnection:
 
     async def blocking(self, lane: int) -> BlockingLink:
         return _ClusterBlockingLink(self, self._link(self._map[self._slots[lane]]).address)
+
+    def listen(self, channel: bytes) -> AsyncIterator[bytes]:
+        # Published on any node, heard on every node.
+        return listen(self._link(self._map[self._slots[0]]).address, channel)
 
     async def close(self) -> None:
         self._closed = True

@@ -102,7 +102,14 @@ class EventLog:
             [
                 (
                     lane,
-                    (b"XRANGE", keys.events(lane), b"(%d-0" % after[lane], b"%d-0" % until[lane], b"COUNT", count),
+                    (
+                        b"XRANGE",
+                        keys.events(lane),
+                        b"(%d-0" % after[lane],
+                        b"%d-0" % until[lane],
+                        b"COUNT",
+                        count,
+                    ),
                 )
                 for lane in lanes
             ]

@@ -174,6 +174,7 @@ class EventHub:
             self._readers = [
                 asyncio.create_task(self._read(lanes)) for lanes in self.store.connection.reader_groups()
             ]
+            self._readers.append(asyncio.create_task(self._listen()))
 
     async def _stop_reading(self) -> None:
         readers, self._readers = self._readers, []
@@ -197,6 +198,29 @@ class EventHub:
                 await link.close()
             await asyncio.sleep(wait)
             wait = min(2.0, wait * 2)
+
+    async def _listen(self) -> None:
+        """Pass on pieces of answers while they are made. They may get lost; the breadcrumb will come."""
+        while True:
+            try:
+                async for raw in self.store.connection.listen(self.store.keys.deltas()):
+                    self._pass_on(raw)
+            except (LinkLost, ReplyError):
+                await asyncio.sleep(1)
+
+    def _pass_on(self, raw: bytes) -> None:
+        delta = orjson.loads(raw)
+        owner = UUID(delta["owner_id"])
+        clients = self._clients.get(owner)
+        if not clients:
+            return
+        id = UUID(delta["breadcrumb_id"])
+        event = Event("created", owner, id, 0, delta["type"], delta.pop("tags"), None, 0, 0)
+        frame = b"event: %s\ndata: %s\n\n" % (delta["type"].encode(), orjson.dumps(delta))
+        for client in list(clients):
+            if client.filter.wants(event) and not client.offer(frame):
+                self.dropped_clients += 1
+                self.leave(client)
 
     async def _deliver(self, events: list[Event]) -> None:
         loaded: dict[int, Breadcrumb | None] = {}
@@ -246,7 +270,9 @@ class EventHub:
         """Rendered events up to `until`; moves `position` along."""
         while events := await self.log.between(position, until):
             mine = [event for event in events if event.owner_id == filter.owner_id and filter.wants(event)]
-            bodies = await load_versions(self.store, [event for event in mine if event.operation != "deleted"])
+            bodies = await load_versions(
+                self.store, [event for event in mine if event.operation != "deleted"]
+            )
             crumbs = iter(bodies)
             wanted = {(event.lane, event.at) for event in mine}
             for event in events:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import hiredis
 
@@ -23,8 +24,8 @@ async def listen(address: Address, channel: bytes) -> AsyncIterator[bytes]:
     try:
         if address.password is not None:
             name = (address.username,) if address.username else ()
-            writer.write(hiredis.pack_command(("AUTH", *name, address.password)))
-        writer.write(hiredis.pack_command(("SUBSCRIBE", channel)))
+            writer.write(_pack("AUTH", *name, address.password))
+        writer.write(_pack(b"SUBSCRIBE", channel))
         while True:
             message = parser.gets()
             if message is False:
@@ -41,3 +42,8 @@ async def listen(address: Address, channel: bytes) -> AsyncIterator[bytes]:
                 yield message[2]
     finally:
         writer.close()
+
+
+def _pack(*command: bytes | str) -> bytes:
+    packed: bytes = hiredis.pack_command(cast(Any, command))  # typed there as a tuple of one
+    return packed

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
 from breadcrumbs.runtime.ttl import Duration, Expiry
 
 Role = Literal["emitter", "subscriber", "curator"]
@@ -74,6 +75,19 @@ class Settings(BaseSettings):
     rcrt_events: bool = Field(True, description="Announce creations as RCRT's clients expect it")
     ping_interval: Duration = Field("10s", validate_default=True)
     hygiene_interval: Duration = Field("30s", validate_default=True)
+
+    context_config: Path | None = Field(None, description="The context builder's config; none: the built-in one")
+    agents: Path | None = Field(None, description="Folder with agent definitions; none: the built-in ones")
+    models: dict[str, Any] = Field(default_factory=dict, description="The models of the agents")
+    model: str | None = Field(None, description="The model of agents that name none, such as ollama:llama3")
+    tools: tuple[str, ...] = Field((), description="Tools of your own, as package.module:function")
+    inherited_tags: tuple[str, ...] = Field(
+        DEFAULT_INHERITED, description="Tag namespaces that an answer takes over from what it answers"
+    )
+    lease_seconds: Annotated[float, Field(ge=0.2, le=300)] = Field(
+        6.0, description="After how long a worker that does not answer loses its lanes"
+    )
+    turn_attempts: Annotated[int, Field(ge=1, le=100)] = 4
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "text", "json"] = "auto"

@@ -62,7 +62,11 @@ class Source(BaseModel):
 
     @model_validator(mode="after")
     def _says_what(self) -> Source:
-        if self.fetch.method != "event_data" and self.schema_name is None and not (self.any_tags or self.all_tags):
+        if (
+            self.fetch.method != "event_data"
+            and self.schema_name is None
+            and not (self.any_tags or self.all_tags)
+        ):
             raise ValueError("a source needs a schema_name or tags: without them it would fetch everything")
         return self
 
@@ -77,7 +81,9 @@ class Found:
     crumb: Breadcrumb
 
 
-async def fetch(store: Store, sources: Sequence[Source], trigger: Breadcrumb) -> tuple[list[Found], list[str]]:
+async def fetch(
+    store: Store, sources: Sequence[Source], trigger: Breadcrumb
+) -> tuple[list[Found], list[str]]:
     """What the sources find for a trigger, all side by side, and notes on those that could not look."""
     notes: list[str] = []
     answers = await asyncio.gather(*(_fetch_one(store, source, trigger, notes) for source in sources))
@@ -100,7 +106,9 @@ async def _fetch_one(store: Store, source: Source, trigger: Breadcrumb, notes: l
             if session is not None:
                 mine = await _of_session(store, owner, session, source, limit)
             elif not source.fetch.includes_shared:
-                notes.append(f"{source.key}: the trigger has no session, so there is no conversation to look at")
+                notes.append(
+                    f"{source.key}: the trigger has no session, so there is no conversation to look at"
+                )
             if not mine and source.fetch.includes_shared:
                 return await _listed(store, owner, source, limit, sessionless=True)
             return mine
@@ -114,7 +122,9 @@ async def _fetch_one(store: Store, source: Source, trigger: Breadcrumb, notes: l
             return await _listed(store, owner, source, limit)
 
 
-async def _of_session(store: Store, owner: UUID, session: str, source: Source, limit: int) -> list[Breadcrumb]:
+async def _of_session(
+    store: Store, owner: UUID, session: str, source: Source, limit: int
+) -> list[Breadcrumb]:
     if source.schema_name is not None and not source.any_tags and not source.all_tags:
         return await store.recent(owner, session, source.schema_name, limit)
     return await _listed(store, owner, source, limit, session=session)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import anyio
@@ -70,6 +70,7 @@ _IMPORT, _READ, _RECENT = Script("import"), Script("read"), Script("recent")
 _COMMIT_CREATE, _COMMIT_UPDATE = Script("create", inside="commit"), Script("update", inside="commit")
 
 _T = TypeVar("_T")
+List: TypeAlias = list  # inside Store, `list` is its method
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +284,8 @@ class Store:
         lane: int,
         scripts: tuple[Script, Script],
         fence: Fence | None,
-        keys: list[bytes],
-        args: list[bytes | str | int],
+        keys: List[bytes],
+        args: List[bytes | str | int],
     ) -> Any:
         """Run a write: as it is, or as a worker's commit."""
         if fence is None:
@@ -377,7 +378,7 @@ class Store:
         *,
         fence: Fence | None = None,
         older: bytes = b"",
-    ) -> list[Any]:
+    ) -> List[Any]:
         keys = self.keys
         old = self._indexes_of(lane, base)
         new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
@@ -443,7 +444,7 @@ class Store:
                 return
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
 
-    async def _run_delete(self, lane: int, base: Breadcrumb, *, only_expired: bool = False) -> list[Any]:
+    async def _run_delete(self, lane: int, base: Breadcrumb, *, only_expired: bool = False) -> List[Any]:
         keys, owner = self.keys, base.owner_id
         reply: list[Any] = await self.connection.run(
             lane,
@@ -471,7 +472,7 @@ class Store:
         )
         return reply
 
-    async def restore(self, crumb: Breadcrumb, history: list[Breadcrumb]) -> None:
+    async def restore(self, crumb: Breadcrumb, history: List[Breadcrumb]) -> None:
         """Write a breadcrumb that existed before, with its id, version, times and history."""
         owner, keys = crumb.owner_id, self.keys
         if (await self._look_up(owner, crumb.id))[1] is not None:
@@ -546,7 +547,7 @@ class Store:
         body = await self.connection.call(lane, b"HGET", history, version)
         return None if body is None else record.decode(crumb.owner_id, crumb.id, body)
 
-    async def history(self, owner: UUID, id: UUID) -> list[Breadcrumb]:
+    async def history(self, owner: UUID, id: UUID) -> List[Breadcrumb]:
         """All versions, the newest first."""
         lane, crumb = await self._find(owner, id)
         bodies = await self.connection.call(lane, b"HVALS", self.keys.history(lane, owner, id.bytes))
@@ -598,7 +599,7 @@ class Store:
 
     async def recent(
         self, owner: UUID, session_id: str, schema_name: str, limit: int = 10
-    ) -> list[Breadcrumb]:
+    ) -> List[Breadcrumb]:
         """The last breadcrumbs of a schema in a session, the newest first, in one round trip."""
         query = Query(session_id=session_id, schema_name=schema_name, limit=limit)
         query.check()
@@ -632,12 +633,12 @@ class Store:
                 return
 
     def _page(
-        self, owner: UUID, query: Query, items: list[tuple[Place, Breadcrumb]], end: Place | None
+        self, owner: UUID, query: Query, items: List[tuple[Place, Breadcrumb]], end: Place | None
     ) -> Page:
         cursor = None if end is None else sign_cursor(self.secret, owner, query, end)
         return Page([crumb for _, crumb in items], cursor)
 
-    async def _plan(self, owner: UUID, query: Query) -> list[Index]:
+    async def _plan(self, owner: UUID, query: Query) -> List[Index]:
         """The smallest set of indexes that holds everything the query can find."""
         sessions = query.sessions
         if len(sessions) > 1:
@@ -655,7 +656,7 @@ class Store:
             base = base + [Index(lane, self.keys.updated(lane, owner)) for lane in lanes]
         return base
 
-    async def _alternatives(self, owner: UUID, query: Query) -> list[list[Index]]:
+    async def _alternatives(self, owner: UUID, query: Query) -> List[List[Index]]:
         lanes, keys = range(self.lanes), self.keys
         choices = [
             [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
@@ -682,7 +683,7 @@ class Store:
             )
         return choices
 
-    async def _smallest(self, choices: list[list[Index]]) -> list[Index]:
+    async def _smallest(self, choices: List[List[Index]]) -> List[Index]:
         if len(choices) == 1:
             return choices[0]
         flat = [index for choice in choices for index in choice]
@@ -690,14 +691,14 @@ class Store:
         totals = [sum(next(sizes) for _ in choice) for choice in choices]
         return choices[totals.index(min(totals))]
 
-    async def _session_indexes(self, owner: UUID, session: str, schema: str | None) -> list[Index]:
+    async def _session_indexes(self, owner: UUID, session: str, schema: str | None) -> List[Index]:
         lane = lane_for(owner, "session", session, self.lanes)
         if schema is not None:
             return [Index(lane, self.keys.by_session(lane, owner, session, schema))]
         names = (await self._schemas(owner, [lane]))[lane]
         return [Index(lane, self.keys.by_session(lane, owner, session, name)) for name in names]
 
-    async def _sessionless_indexes(self, owner: UUID, schema: str | None) -> list[Index]:
+    async def _sessionless_indexes(self, owner: UUID, schema: str | None) -> List[Index]:
         lanes = list(range(self.lanes))
         if schema is not None:
             return [Index(lane, self.keys.by_session(lane, owner, "", schema)) for lane in lanes]
@@ -706,7 +707,7 @@ class Store:
             Index(lane, self.keys.by_session(lane, owner, "", name)) for lane in lanes for name in schemas[lane]
         ]
 
-    async def _schemas(self, owner: UUID, lanes: list[int]) -> dict[int, list[str]]:
+    async def _schemas(self, owner: UUID, lanes: List[int]) -> dict[int, List[str]]:
         replies = await self.connection.call_all(
             [(lane, (b"SMEMBERS", self.keys.schemas(lane, owner))) for lane in lanes]
         )
@@ -714,7 +715,7 @@ class Store:
             lane: sorted(name.decode() for name in names) for lane, names in zip(lanes, replies, strict=True)
         }
 
-    def _read_range(self, query: Query) -> Callable[[list[tuple[Index, int, int, int]]], Awaitable[list[list[Place]]]]:
+    def _read_range(self, query: Query) -> Callable[[List[tuple[Index, int, int, int]]], Awaitable[List[List[Place]]]]:
         # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
         floor = query.updated_since if query.by_update and query.updated_since is not None else 0
 
@@ -745,7 +746,7 @@ class Store:
 
         return read
 
-    async def _bodies(self, owner: UUID, places: list[tuple[int, bytes]]) -> list[Breadcrumb | None]:
+    async def _bodies(self, owner: UUID, places: List[tuple[int, bytes]]) -> List[Breadcrumb | None]:
         """Load bodies, one command per lane; what expired meanwhile is not there."""
         by_lane: dict[int, list[int]] = defaultdict(list)
         for position, (lane, _) in enumerate(places):
@@ -839,7 +840,7 @@ class Store:
 
     def _indexes(
         self, lane: int, owner: UUID, schema: str, session: str | None, tags: set[str]
-    ) -> list[bytes]:
+    ) -> List[bytes]:
         """The indexes of a breadcrumb, its schema's first: the scripts rely on that."""
         found = [
             self.keys.by_schema(lane, owner, schema),
@@ -848,7 +849,7 @@ class Store:
         found += [self.keys.by_tag(lane, owner, tag) for tag in tags]
         return found
 
-    def _indexes_of(self, lane: int, crumb: Breadcrumb) -> list[bytes]:
+    def _indexes_of(self, lane: int, crumb: Breadcrumb) -> List[bytes]:
         tags = {tag for tag in crumb.tags if not tag.startswith(SESSION)}
         return self._indexes(lane, crumb.owner_id, crumb.schema_name or "", crumb.session_id, tags)
 

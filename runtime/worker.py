@@ -382,7 +382,9 @@ class Worker:
                     if await self._bury(turn, error):
                         break
                     return
-                _log.info("turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error))
+                _log.info(
+                    "turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error)
+                )
                 with turn.scope:
                     await anyio.sleep(self._backoff(attempt))
                 if turn.scope.cancelled_caught and turn.cancelled is None:

@@ -35,7 +35,7 @@ _RECITE = re.compile(
     | ^\W* (?:please \s+)? (?:show \s+)? (?:me \s+)?
         (?:(?:the|our|my|this|chat|conversation|session|message) \s+)* history \W*$
     | ^\W* (?:please \s+)? (?:repeat|recite|recap|recall|summar(?:y|i[sz]e))
-        (?:\s+ (?:that|it|this|please|again))* \W*$
+        (?:[\s,]+ (?:that|it|this|please|again))* \W*$
     """
 )
 _RECITE_MY_ANSWERS = re.compile(

@@ -65,6 +65,7 @@ _PARAMETERS = {
 
 _RESULTS = ("result", "output", "value", "number", "choice", "answer")
 _NOTHING = frozenset(("", "none", "null", "undefined"))
+_NO_WORDS = "nothing"
 _DEEPEST = 4
 
 
@@ -181,7 +182,7 @@ def _told(result: Message, call: ToolCall | None) -> str:
         value = [_excerpt(item) for item in value["found"]]
         if not value:
             return f"The {name} found nothing."
-    if _is_nothing(value):
+    if _is_nothing(value) or _worded(value) == _NO_WORDS:
         return f"The {name} returned nothing."
     asked = _parsed(call.arguments) if call else None
     expression = asked.get("expression") if isinstance(asked, dict) else None
@@ -212,7 +213,9 @@ def _parsed(content: str) -> Any:
 def _is_nothing(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() in _NOTHING
-    return value is None or value == [] or value == {}
+    if isinstance(value, list | dict):
+        return not value
+    return value is None
 
 
 def _worded(value: Any, depth: int = 0) -> str:
@@ -227,4 +230,4 @@ def _worded(value: Any, depth: int = 0) -> str:
         said = [f"{key}: {_worded(part, depth + 1)}" for key, part in value.items() if not _is_nothing(part)]
     else:
         said = [_worded(part, depth + 1) for part in value if not _is_nothing(part)]
-    return ", ".join(said) or "nothing"
+    return ", ".join(said) or _NO_WORDS

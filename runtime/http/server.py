@@ -17,7 +17,7 @@ class _Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         # A client that does not read would keep a closed connection open until it does: let it be cut.
-        extensions: dict[str, Any] = self.scope.setdefault("extensions", {})  # type: ignore[attr-defined]
+        extensions: dict[str, Any] = self.scope.setdefault("extensions", {})
         extensions[ABORT] = self.transport.abort
 
 

@@ -41,7 +41,7 @@ def http_model(of: ModelPool, spec: str, *, trusted: bool = False) -> OpenAIComp
         ("openai:gpt-4.1-mini", "https://api.openai.com/v1", "gpt-4.1-mini"),
         ("openai/gpt-4.1-mini", "https://api.openai.com/v1", "gpt-4.1-mini"),
         ("OpenAI:gpt-4.1-mini", "https://api.openai.com/v1", "gpt-4.1-mini"),
-        ("openrouter/anthropic/claude-3.5-sonnet", "https://openrouter.ai/api/v1", "anthropic/claude-3.5-sonnet"),
+        ("openrouter/anthropic/claude", "https://openrouter.ai/api/v1", "anthropic/claude"),
         ("openrouter:meta/llama:free", "https://openrouter.ai/api/v1", "meta/llama:free"),
         ("ollama:llama3:8b", "http://127.0.0.1:11434/v1", "llama3:8b"),
         ("ollama/hf.co/x/y:Q4", "http://127.0.0.1:11434/v1", "hf.co/x/y:Q4"),

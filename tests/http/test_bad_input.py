@@ -15,6 +15,7 @@ from breadcrumbs.runtime.settings import DEVELOPER
 from tests.http.conftest import KEY, OTHER_KEY, Site, problem
 
 JSON = {"Content-Type": "application/json"}
+UNSUPPORTED = "unsupported-media-type"
 
 
 @dataclass
@@ -108,12 +109,12 @@ BODIES = [
     Bad("no reads at all", {"ttl_type": "usage", "ttl_config": {"max_reads": 0}}),
     Bad("hints that nobody knows", {"llm_hints": {"include_all": True}}, says="llm_hints"),
     Bad("hints in jq", {"llm_hints": {"transform": {"a": {"type": "jq", "query": "."}}}}),
-    Bad("an open template", {"llm_hints": {"transform": {"a": {"type": "template", "template": "{{#each a}}"}}}}),
-    Bad("a form", b"title=x", 415, "unsupported-media-type", headers=_as("application/x-www-form-urlencoded")),
-    Bad("text, as pages may send it", b"{}", 415, "unsupported-media-type", headers=_as("text/plain")),
-    Bad("no type at all", b"{}", 415, "unsupported-media-type", headers={}),
-    Bad("another charset", b"{}", 415, "unsupported-media-type", headers=_as("application/json; charset=utf-16")),
-    Bad("a merge patch", b"{}", 415, "unsupported-media-type", headers=_as("application/merge-patch+json")),
+    Bad("an open template", {"llm_hints": {"transform": {"a": {"type": "template", "template": "{{#if a}}"}}}}),
+    Bad("a form", b"title=x", 415, UNSUPPORTED, headers=_as("application/x-www-form-urlencoded")),
+    Bad("text, as pages may send it", b"{}", 415, UNSUPPORTED, headers=_as("text/plain")),
+    Bad("no type at all", b"{}", 415, UNSUPPORTED, headers={}),
+    Bad("another charset", b"{}", 415, UNSUPPORTED, headers=_as("application/json; charset=utf-16")),
+    Bad("a merge patch", b"{}", 415, UNSUPPORTED, headers=_as("application/merge-patch+json")),
     Bad("an empty idempotency key", {}, headers=_key(""), where="Idempotency-Key"),
     Bad("an endless idempotency key", {}, headers=_key("x" * 256), where="Idempotency-Key"),
     Bad("a control in an idempotency key", {}, headers=_key("a\x85"), where="Idempotency-Key"),

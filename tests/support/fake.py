@@ -6,6 +6,7 @@ on persistence, memory limits, clusters or timing belongs on it.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from hashlib import sha1
 from typing import Any
 
@@ -51,6 +52,13 @@ class FakeConnection:
 
     async def blocking(self, lane: int) -> FakeBlockingLink:
         return FakeBlockingLink(self.server)
+
+    async def listen(self, channel: bytes) -> AsyncIterator[bytes]:
+        async with _client(self.server).pubsub() as channels:
+            await channels.subscribe(channel)
+            async for message in channels.listen():
+                if message["type"] == "message":
+                    yield message["data"]
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -35,7 +35,7 @@ values = st.recursive(
 )
 contexts = st.dictionaries(names.filter(lambda name: name != "session_id"), values, max_size=4)
 tag_lists = st.lists(names.filter(lambda tag: not tag.startswith("session:")), max_size=4)
-lifetimes = st.sampled_from(
+lifetimes: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {},
         {"ttl_type": "never"},

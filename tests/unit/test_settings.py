@@ -6,6 +6,7 @@ import os
 import tomllib
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_a_file_that_is_no_toml_is_an_error_with_its_name(tmp_path: Path, conten
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_the_name_of_the_setting(
-    flags: dict[str, object], says: str
+    flags: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(StartupError, match=says):
         load_settings(**flags)

@@ -1,0 +1,203 @@
+"""Which names and which pages a server answers to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.http.conftest import KEYS, MakeSite, Site, problem
+
+EXTENSION = "chrome-extension://abcdefghijklmnopabcdefghijklmnop"
+
+
+# Host
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.0.0.1:8081", "127.0.0.1:9", "127.1.2.3:80", "localhost", "localhost:3000", "LOCALHOST", "[::1]", "[::1]:8081", "localhost."],
+)  # fmt: skip
+async def test_every_name_of_this_machine_is_answered(site: Site, host: str) -> None:
+    assert (await site.client.get("/health", headers={"Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:8081", "127.0.0.1.evil.example", "localhost.evil.example", "evil@127.0.0.1",
+        "127.0.0.1@evil.example", "0.0.0.0", "192.168.1.5", "[::]", "::1", "[::1", "127.0.0.1:8081:1", "",
+        "127.0.0.1 evil.example", "localhost/evil", "2130706433", "0x7f.1", "127.0.0.1:99999999",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/breadcrumbs"), ("POST", "/auth/token"), ("GET", "/nowhere")]
+)
+async def test_a_name_that_is_not_ours_is_not_answered(site: Site, host: str, method: str, path: str) -> None:
+    answer = await site.client.request(method, path, headers={"Host": host})
+    assert "allowed_hosts" in problem(answer, 421, "misdirected")["detail"]
+
+
+async def test_two_host_headers_are_not_answered(site: Site) -> None:
+    headers = [("Host", "127.0.0.1"), ("Host", "127.0.0.1")]
+    problem(await site.client.get("/health", headers=headers), 421, "misdirected")
+
+
+async def test_a_name_can_be_allowed(make_site: MakeSite) -> None:
+    site = await make_site(allowed_hosts=["crumbs.example", "other.example:8443"])
+    for host in ("crumbs.example", "crumbs.example:1234", "Crumbs.Example", "other.example:8443"):
+        assert (await site.client.get("/health", headers={"Host": host})).status_code == 200
+    for host in ("sub.crumbs.example", "other.example:80", "other.example"):
+        assert (await site.client.get("/health", headers={"Host": host})).status_code == 421
+
+
+async def test_every_name_can_be_allowed(make_site: MakeSite) -> None:
+    site = await make_site(allowed_hosts=["*"])
+    assert (await site.client.get("/health", headers={"Host": "any.example"})).status_code == 200
+
+
+async def test_a_public_server_with_keys_is_answered_by_any_name_unless_told_which(
+    make_site: MakeSite,
+) -> None:
+    public: dict[str, Any] = {"host": "0.0.0.0", "api_keys": KEYS}
+    site = await make_site(**public)
+    assert (await site.client.get("/health", headers={"Host": "any.example"})).status_code == 200
+    strict = await make_site(**public, allowed_hosts=["crumbs.example"])
+    assert (await strict.client.get("/health", headers={"Host": "any.example"})).status_code == 421
+    local = await make_site(api_keys=KEYS)
+    assert (await local.client.get("/health", headers={"Host": "any.example"})).status_code == 421
+
+
+# Origin
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example", "http://127.0.0.1:3000", "http://localhost:8081", "null", "", "http://127.0.0.1",
+        "file://", "chrome-extension://", "chrome-extension://a/b", "https://chrome-extension",
+        "http://127.0.0.1:8081.evil.example", "http://evil.example#http://127.0.0.1:8081", "ftp://127.0.0.1:8081",
+        "xchrome-extension://abcdefghijklmnop",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "DELETE", "OPTIONS", "HEAD"])
+async def test_a_foreign_page_is_turned_away_whatever_it_does(site: Site, origin: str, method: str) -> None:
+    answer = await site.client.request(method, "/breadcrumbs", headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["vary"] == "Origin"
+
+
+async def test_a_foreign_page_cannot_write_even_without_asking_first(site: Site) -> None:
+    for media_type in ("text/plain", "application/json", "application/x-www-form-urlencoded"):
+        answer = await site.client.post(
+            "/breadcrumbs",
+            content=b'{"title": "from afar"}',
+            headers={"Origin": "https://evil.example", "Content-Type": media_type},
+        )
+        problem(answer, 403, "foreign-origin")
+    assert await site.count() == 0
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://127.0.0.1:8081", "https://127.0.0.1:8081", EXTENSION, "moz-extension://2c127fa4-62c7-7e4f-90e5-472b45eecfdc"],
+)  # fmt: skip
+async def test_our_own_page_and_extensions_are_let_in(site: Site, origin: str) -> None:
+    answer = await site.client.post("/breadcrumbs", json={"title": "x"}, headers={"Origin": origin})
+    assert answer.status_code == 201
+    assert answer.headers["access-control-allow-origin"] == origin
+    assert {"ETag", "Link", "X-Has-More", "Idempotency-Replayed", "Location"} <= set(
+        answer.headers["access-control-expose-headers"].split(", ")
+    )
+    assert answer.headers["vary"] == "Origin"
+
+
+async def test_an_error_can_be_read_by_the_page_that_caused_it(site: Site) -> None:
+    answer = await site.client.get("/breadcrumbs?nonsense=1", headers={"Origin": EXTENSION})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (422, EXTENSION)
+
+
+async def test_an_origin_can_be_allowed(make_site: MakeSite) -> None:
+    site = await make_site(allowed_origins=["https://app.example/"])
+    assert (await site.client.get("/health", headers={"Origin": "https://app.example"})).status_code == 200
+    for origin in ("https://app.example:8443", "http://app.example", "https://app.example.evil.example"):
+        assert (await site.client.get("/health", headers={"Origin": origin})).status_code == 403
+
+
+async def test_every_origin_can_be_allowed(make_site: MakeSite) -> None:
+    site = await make_site(allowed_origins=["*"])
+    answer = await site.client.get("/health", headers={"Origin": "https://any.example"})
+    assert answer.headers["access-control-allow-origin"] == "https://any.example"
+
+
+async def test_a_request_without_an_origin_gets_no_cors_headers(site: Site) -> None:
+    answer = await site.client.get("/health")
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+# Preflight
+
+
+async def test_a_preflight_allows_what_clients_send(keyed: Site) -> None:
+    """It comes without a token, so it needs none."""
+    asked = {
+        "Origin": EXTENSION,
+        "Access-Control-Request-Method": "PATCH",
+        "Access-Control-Request-Headers": "authorization,content-type,if-match",
+    }
+    answer = await keyed.client.options("/breadcrumbs/anything", headers=asked)
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["access-control-allow-origin"] == EXTENSION
+    assert "PATCH" in answer.headers["access-control-allow-methods"].split(", ")
+    assert {
+        "Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "X-API-Key",
+    } <= set(answer.headers["access-control-allow-headers"].split(", "))  # fmt: skip
+    assert int(answer.headers["access-control-max-age"]) > 0
+    assert "access-control-allow-private-network" not in answer.headers
+    private = await keyed.client.options(
+        "/breadcrumbs", headers=asked | {"Access-Control-Request-Private-Network": "true"}
+    )
+    assert private.headers["access-control-allow-private-network"] == "true"
+
+
+async def test_a_preflight_from_a_foreign_page_is_refused(site: Site) -> None:
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    answer = await site.client.options("/breadcrumbs", headers=asked)
+    problem(answer, 403, "foreign-origin")
+    assert "access-control-allow-methods" not in answer.headers
+
+
+async def test_options_without_a_page_lists_the_methods(site: Site) -> None:
+    answer = await site.client.options("/breadcrumbs")
+    assert (answer.status_code, answer.headers["allow"]) == (204, "GET, HEAD, POST")
+
+
+# What is written down about requests
+
+
+async def test_requests_are_counted_by_route_and_not_by_path(site: Site) -> None:
+    id = (await site.post(title="x"))["id"]
+    await site.client.get(f"/breadcrumbs/{id}?nothing=1")
+    await site.client.get("/nowhere/at/all")
+    await site.client.request("BREW", "/health")
+    text = (await site.client.get("/metrics")).text
+    assert 'breadcrumbs_http_requests_total{method="POST",route="/breadcrumbs",status="201"} 1.0' in text
+    assert 'breadcrumbs_http_requests_total{method="GET",route="/breadcrumbs/{id}",status="200"} 1.0' in text
+    assert 'breadcrumbs_http_requests_total{method="GET",route="unknown",status="404"} 1.0' in text
+    assert 'breadcrumbs_http_requests_total{method="other",route="/health",status="405"} 1.0' in text
+    assert (
+        'breadcrumbs_http_request_seconds_bucket{le="+Inf",method="POST",route="/breadcrumbs",status="201"} 1.0'
+        in text
+    )
+    assert "breadcrumbs_http_in_flight 1.0" in text
+    assert id not in text
+
+
+async def test_the_access_log_holds_no_query(make_site: MakeSite, capsys: pytest.CaptureFixture[str]) -> None:
+    site = await make_site(log_level="debug")
+    await site.client.get("/breadcrumbs?tag=hunter2&token=hunter3")
+    await site.client.get("/events/stream?token=hunter4")
+    logged = capsys.readouterr().out
+    assert "/breadcrumbs" in logged
+    assert "hunter" not in logged
