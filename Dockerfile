@@ -8,6 +8,7 @@ COPY breadcrumbs breadcrumbs
 COPY runtime runtime
 COPY context_builder context_builder
 COPY agents agents
+COPY config config
 RUN /opt/breadcrumbs/bin/pip install --no-cache-dir --disable-pip-version-check .
 
 FROM python:3.12-slim

@@ -31,6 +31,8 @@ class Agent:
 
     definition: AgentDefinition
     function: AgentFunction | None = None
+    trusted: bool = False
+    """Written by the operator: may name a model by any URL. A client's breadcrumb may not."""
 
 
 class AgentBook:
@@ -77,11 +79,12 @@ class AgentBook:
 def definitions_from(folder: Path | None) -> list[Agent]:
     """The definitions of a folder, or those that come with the package."""
     place = files("breadcrumbs.agents").joinpath("definitions") if folder is None else folder
-    agents = []
-    for entry in sorted(place.iterdir(), key=lambda path: path.name):
-        if entry.name.endswith(".json"):
-            agents.append(Agent(_read(entry.name, entry.read_bytes())))
-    return agents
+    entries = sorted(place.iterdir(), key=lambda path: path.name)
+    return [
+        Agent(_read(entry.name, entry.read_bytes()), trusted=True)
+        for entry in entries
+        if entry.name.endswith(".json")
+    ]
 
 
 def _read(name: str, raw: bytes) -> AgentDefinition:

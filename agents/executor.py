@@ -76,7 +76,7 @@ class Executor:
         self,
         store: Store,
         *,
-        model_of: Callable[[AgentDefinition], Model],
+        model_of: Callable[[Agent], Model],
         toolbox: Toolbox,
         gather: Gather,
         refresh: Refresh,
@@ -177,21 +177,25 @@ class Executor:
                     say=deltas.write,
                 )
                 return _function_answer(await agent.function(call))
-            text = await self._converse(turn, definition, trigger, origin, messages, deltas.write)
+            text = await self._converse(turn, agent, trigger, origin, messages, deltas.write)
         return parse_answer(text)
 
     async def _converse(
         self,
         turn: Turn,
-        definition: AgentDefinition,
+        agent: Agent,
         trigger: Breadcrumb,
         origin: Origin,
         messages: tuple[Message, ...],
         on_delta: OnDelta,
     ) -> str:
         """Model, tools, model, … until it says something without asking for a tool."""
-        model = self._model_of(definition)
-        toolbox = self._toolbox.allowed(definition.tools)
+        definition = agent.definition
+        model = self._model_of(agent)
+        try:
+            toolbox = self._toolbox.allowed(definition.tools)
+        except InvalidInput as error:
+            raise TurnFailed(f"{definition.agent_id}: {error}") from error
         specs = tuple(tool.spec for tool in toolbox)
         for step in range(definition.max_steps):
             reply = await model.complete(

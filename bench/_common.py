@@ -252,12 +252,15 @@ async def interleaved(
 class Verdict:
     what: str
     value: float
-    aim: float
-    at_least: bool
+    aim: float | None
+    """None: a number to watch."""
+    at_least: bool = False
     form: str = "{:.2f}"
 
     @property
     def met(self) -> bool:
+        if self.aim is None:
+            return True
         return self.value >= self.aim if self.at_least else self.value <= self.aim
 
 
@@ -310,12 +313,17 @@ class Report:
             return
         print(f"\nin {self._document['seconds']:.0f} s ({self._document['mode']} run):")
         for verdict in self._verdicts:
-            print(f"  {'met   ' if verdict.met else 'MISSED'}  {_sentence(verdict)}")
+            mark = "      " if verdict.aim is None else "met   " if verdict.met else "MISSED"
+            print(f"  {mark}  {_sentence(verdict)}")
 
 
 def _sentence(verdict: Verdict) -> str:
-    value, aim = verdict.form.format(verdict.value), verdict.form.format(verdict.aim)
-    return f"{verdict.what}: {value} (aim: {'at least' if verdict.at_least else 'at most'} {aim})"
+    value = f"{verdict.what}: {verdict.form.format(verdict.value)}"
+    if verdict.aim is None:
+        return value
+    return (
+        f"{value} (aim: {'at least' if verdict.at_least else 'at most'} {verdict.form.format(verdict.aim)})"
+    )
 
 
 def options(description: str) -> argparse.ArgumentParser:

@@ -26,6 +26,7 @@ from redis.asyncio import Redis
 from bench import _common
 from bench._common import (
     AGENT,
+    FEWEST_ROUNDS,
     MESSAGE_LENGTH,
     OWNER,
     SCHEMA,
@@ -48,6 +49,7 @@ from breadcrumbs.runtime.query import Page, Query
 from breadcrumbs.runtime.store import Store
 
 CALLERS = 50
+MOST_ROUNDS = 60
 OURS, PLAIN = "Store.create", "redis-py, same script"
 
 _T = TypeVar("_T")
@@ -286,11 +288,22 @@ async def long_session(options: argparse.Namespace, report: Report) -> None:
 async def _compare(
     call: Callable[[Any], Awaitable[Any]], left: Any, right: Any, size: int, seconds: float
 ) -> dict[str, dict[str, Rounds]]:
-    def side(target: Any) -> Side:
-        return lambda: latencies([target] * size, call)
-
-    sides = {str(left): side(left), str(right): side(right)}
-    return await interleaved(40, sides, seconds=seconds)
+    """Call one and the other in turn: whatever slows the machine down slows both."""
+    found = {str(target): {"p50": Rounds()} for target in (left, right)}
+    deadline = time.monotonic() + seconds
+    for number in range(-1, MOST_ROUNDS):
+        if number >= FEWEST_ROUNDS and time.monotonic() > deadline:
+            break
+        taken: dict[str, list[float]] = {str(target): [] for target in (left, right)}
+        for turn in range(size):
+            for target in (left, right) if turn % 2 else (right, left):
+                began = time.perf_counter()
+                await call(target)
+                taken[str(target)].append((time.perf_counter() - began) * 1e6)
+        if number >= 0:
+            for name, times in taken.items():
+                found[name]["p50"].values.append(percentile(times, 0.5))
+    return found
 
 
 def _comparison_row(name: str, left: dict[str, Rounds], right: dict[str, Rounds], ratio: Rounds) -> list[str]:

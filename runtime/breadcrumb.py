@@ -17,7 +17,15 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from uuid import UUID
 
 import orjson
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.edge import canonical

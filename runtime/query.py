@@ -236,7 +236,15 @@ def _spell(raw: bytes) -> str:
 
 def _seal(secret: bytes, owner: UUID, query: Query, payload: bytes) -> bytes:
     filters = orjson.dumps(
-        [query.schema_name, query.session_id, query.sessionless, query.all_tags, query.any_tags, query.updated_since, query.order]
+        [
+            query.schema_name,
+            query.session_id,
+            query.sessionless,
+            query.all_tags,
+            query.any_tags,
+            query.updated_since,
+            query.order,
+        ]
     )
     digest = blake2b(filters, digest_size=16, key=owner.bytes).digest()
     return hmac.new(secret, b"cursor" + digest + payload, sha256).digest()[:16]

@@ -26,7 +26,6 @@ from breadcrumbs.runtime.breadcrumb import (
     BreadcrumbUpdate,
     Content,
     check_name,
-    check_session_id,
     content_of,
 )
 from breadcrumbs.runtime.connection import (

@@ -11,6 +11,9 @@ def main() -> None:
     # Without it, httpx is as if it had been installed without that extra.
     sys.modules["httpx._main"] = None  # type: ignore[assignment]
 
-    from breadcrumbs.cli.app import app
+    try:
+        from breadcrumbs.cli.app import app
 
-    app(prog_name="crumb")
+        app(prog_name="crumb")
+    except KeyboardInterrupt:  # before the command itself could take care of it
+        sys.exit(130)

@@ -67,6 +67,19 @@ Tags = Annotated[
     list[str] | None, typer.Option("--tag", "-t", help="Must have this tag; all of them if repeated.")
 ]
 AnyTags = Annotated[list[str] | None, typer.Option("--any-tag", help="Must have at least one of these tags.")]
+ContextConfig = Annotated[
+    Path | None,
+    typer.Option("--context-config", help="The context builder's config (JSON). [env: CRUMB_CONTEXT_CONFIG]"),
+]
+Agents = Annotated[
+    Path | None, typer.Option("--agents", help="Folder with agent definitions (JSON). [env: CRUMB_AGENTS]")
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Model of agents that name none: offline, openai:…, ollama:… [env: CRUMB_MODEL]"
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option("--config", help="Settings file. [env: CRUMB_CONFIG; default: crumb.toml if it is there]"),
@@ -118,6 +131,9 @@ def up(
     redis: Redis = None,
     config: Config = None,
     lanes: Lanes = None,
+    context_config: ContextConfig = None,
+    agents: Agents = None,
+    model: Model = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
 ) -> int:
@@ -142,6 +158,9 @@ def up(
             data=data,
             redis=redis,
             lanes=lanes,
+            context_config=context_config,
+            agents=agents,
+            model=model,
             log_level=log_level,
             log_format=log_format,
         )
@@ -173,6 +192,77 @@ def serve(
             host=host,
             port=port,
             redis=redis,
+            lanes=lanes,
+            log_level=log_level,
+            log_format=log_format,
+        )
+    )
+
+
+@app.command("build-contexts")
+def build_contexts(
+    redis: Redis = None,
+    data: Data = None,
+    context_config: ContextConfig = None,
+    config: Config = None,
+    lanes: Lanes = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+) -> int:
+    """Run a context builder. Start as many as you like, stop or kill any of them at any time.
+
+    \b
+    crumb build-contexts --redis redis://db:6379/0 --context-config context.json
+
+    The config can be edited while it runs; an edit that does not work is refused with its line.
+    """
+    from breadcrumbs.cli.workers import build_contexts
+    from breadcrumbs.runtime.settings import load_settings
+
+    return build_contexts(
+        load_settings(
+            config=config,
+            redis=redis,
+            data=data,
+            context_config=context_config,
+            lanes=lanes,
+            log_level=log_level,
+            log_format=log_format,
+        )
+    )
+
+
+@app.command("run-agents")
+def run_agents(
+    redis: Redis = None,
+    data: Data = None,
+    agents: Agents = None,
+    model: Model = None,
+    context_config: ContextConfig = None,
+    config: Config = None,
+    lanes: Lanes = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+) -> int:
+    """Run an agent runner. Start as many as you like, stop or kill any of them at any time.
+
+    \b
+    crumb run-agents --redis redis://db:6379/0
+    crumb run-agents --redis redis://db:6379/0 --agents ./agents --model ollama:llama3
+
+    Ctrl-C or SIGTERM lets it finish what it has begun; others take over the rest.
+    """
+    from breadcrumbs.cli.workers import run_agents
+    from breadcrumbs.runtime.settings import load_settings
+
+    return run_agents(
+        load_settings(
+            config=config,
+            redis=redis,
+            data=data,
+            agents=agents,
+            model=model,
+            context_config=context_config,
             lanes=lanes,
             log_level=log_level,
             log_format=log_format,

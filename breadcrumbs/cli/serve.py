@@ -1,7 +1,6 @@
 """The composition root of `crumb up` and `crumb serve`: the only place where the parts meet.
 
-`up` is `serve` with an embedded server underneath. What else belongs into the one process of a newcomer
-(context builder, agent runner) is started in `_assembled`, beside the housekeeping.
+`up` is `serve` with an embedded server underneath, and with a context builder and an agent runner beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -27,7 +26,8 @@ import uvloop
 from breadcrumbs import __version__
 from breadcrumbs.cli.attach import data_directory, open_store, shown_address
 from breadcrumbs.cli.logs import configure_logs
-from breadcrumbs.cli.output import INTERRUPTED, OK, command, for_people, print_line
+from breadcrumbs.cli.output import INTERRUPTED, OK, command, for_people, print_line, say
+from breadcrumbs.cli.workers import open_book, running_workers
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.http.app import build_app
@@ -52,10 +52,10 @@ def up(settings: Settings) -> int:
     _exit_on_sigterm()
     with _listener(settings) as listener:
         if settings.redis is not None:
-            return _run(_serve(settings, settings.redis, listener))
+            return _run(_serve(settings, settings.redis, listener, workers=True))
         # Started before the event loop: with much data it takes a while, and Ctrl-C must end it.
         with EmbeddedServer(data_directory(settings)) as embedded:
-            return _run(_serve(settings, embedded.url, listener, embedded))
+            return _run(_serve(settings, embedded.url, listener, embedded, workers=True))
 
 
 def serve(settings: Settings) -> int:
@@ -82,7 +82,7 @@ class Parts:
 
 
 @asynccontextmanager
-async def _assembled(settings: Settings, url: str) -> AsyncIterator[Parts]:
+async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIterator[Parts]:
     """Connect and wire everything, with its background work running; take it apart again at the end."""
     store = await open_store(settings, url)
     try:
@@ -90,9 +90,13 @@ async def _assembled(settings: Settings, url: str) -> AsyncIterator[Parts]:
         hygiene = Hygiene(store, settings)
         await hub.start()
         try:
-            async with anyio.create_task_group() as background:
+            async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
+                book = open_book(store, settings)
+                if workers:
+                    await stack.enter_async_context(running_workers(store, settings, book))
                 yield Parts(store, hub, hygiene, build_app(store, hub, hygiene, settings))
+                await stack.aclose()
                 background.cancel_scope.cancel()
         finally:
             await hub.close()
@@ -101,9 +105,14 @@ async def _assembled(settings: Settings, url: str) -> AsyncIterator[Parts]:
 
 
 async def _serve(
-    settings: Settings, url: str, listener: socket.socket, embedded: EmbeddedServer | None = None
+    settings: Settings,
+    url: str,
+    listener: socket.socket,
+    embedded: EmbeddedServer | None = None,
+    *,
+    workers: bool = False,
 ) -> int:
-    async with _assembled(settings, url) as parts:
+    async with _assembled(settings, url, workers=workers) as parts:
         server = _Server(
             parts.app,
             on_exit=parts.hub.end_streams,
@@ -135,6 +144,8 @@ class _Server(HttpServer):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
+        if self.exit_signal is None and sys.stderr.isatty():
+            say("\nstopping … (once more to stop at once)")
         self.exit_signal = sig
         # uvicorn would send them to itself again in the end, and so kill us before the embedded server ends.
         self._captured_signals.clear()

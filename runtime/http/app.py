@@ -18,7 +18,6 @@ from breadcrumbs.runtime.http import (
 )
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.guard import Guard
-from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.http.observe import Metrics, Observer
 from breadcrumbs.runtime.http.openapi import build_document
 from breadcrumbs.runtime.http.operations import Operation, Resource
@@ -28,6 +27,7 @@ from breadcrumbs.runtime.http.stream import EventStream
 from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.registry import Registry
+from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 

@@ -70,17 +70,17 @@ async def _has_body(call: Call) -> bool:
 def _for_anybody(wanted: TokenRequest) -> Principal:
     return _narrowed(
         wanted,
-        parse_id(wanted.owner_id, what="owner_id") if wanted.owner_id else DEVELOPER,
-        parse_id(wanted.agent_id, what="agent_id") if wanted.agent_id else DEVELOPER_AGENT,
+        parse_id(wanted.owner_id, what="owner_id") if wanted.owner_id is not None else DEVELOPER,
+        parse_id(wanted.agent_id, what="agent_id") if wanted.agent_id is not None else DEVELOPER_AGENT,
         frozenset(wanted.roles or ALL_ROLES),
     )
 
 
 def _for_key(wanted: TokenRequest, holder: KeyHolder) -> Principal:
     key = holder.principal
-    if wanted.owner_id and parse_id(wanted.owner_id, what="owner_id") != key.owner_id:
+    if wanted.owner_id is not None and parse_id(wanted.owner_id, what="owner_id") != key.owner_id:
         raise Forbidden("this API key belongs to another owner_id: leave it out")
-    agent = parse_id(wanted.agent_id, what="agent_id") if wanted.agent_id else key.agent_id
+    agent = parse_id(wanted.agent_id, what="agent_id") if wanted.agent_id is not None else key.agent_id
     if holder.fixed_agent and agent != key.agent_id and "curator" not in key.roles:
         raise Forbidden("this API key is for another agent_id: leave it out")
     roles = frozenset(wanted.roles) if wanted.roles else key.roles

@@ -21,7 +21,6 @@ from breadcrumbs.runtime.http.conditions import (
     expected_version,
     has_already,
 )
-from breadcrumbs.runtime.schema_hints import own_hints
 from breadcrumbs.runtime.http.operations import (
     ID,
     JSON_TYPE,
@@ -52,6 +51,7 @@ from breadcrumbs.runtime.http.schemas import (
 )
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.llm_view import apply_hints
+from breadcrumbs.runtime.schema_hints import own_hints
 
 # Writing
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from breadcrumbs.runtime.http.auth import Authenticator
-from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.http.observe import Metrics
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.registry import Registry
+from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 

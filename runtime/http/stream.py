@@ -22,9 +22,9 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events import Event, Position, decode_position
-from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.parameters import tag_list
+from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.selectors import Selector, parse_selector

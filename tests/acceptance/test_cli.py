@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
@@ -489,6 +490,30 @@ def test_a_signal_stops_everything_and_the_next_start_has_the_data(
         assert "Traceback" not in first.errors
     with Up("--data", data, cwd=tmp_path) as second:
         assert User(second.url, tmp_path).json("get", id)["context"]["message"] == "kept"
+
+
+@pytest.mark.parametrize(("sig", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_while_everything_is_starting_leaves_nothing_behind(
+    tmp_path: Path, sig: signal.Signals, code: int
+) -> None:
+    data = tmp_path / "data"
+    with (tmp_path / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [CRUMB, "up", "--port", "0", "--data", data],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=environment(),
+            start_new_session=True,
+        )
+    until((data / "lock").exists, "it does not start")
+    process.send_signal(sig)
+    assert process.wait(LIMIT) == code
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+    with (data / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if (data / "server.lock").exists():
+        with (data / "server.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_second_start_on_the_same_directory_says_who_has_it(up: Up, user: User) -> None:

@@ -480,7 +480,7 @@ def shown_commands() -> dict[str, set[str]]:
         ]
         lines += [token.content for token in tokens_of(document) if token.type == "code_inline"]
         for line in lines:
-            for found in re.finditer(r"(?:^|[\s|;(])(?:\./)?crumb ([a-z]+)\b([^|;#]*)", line):
+            for found in re.finditer(r"(?:^|[\s|;(])(?:\./)?crumb ([a-z][a-z-]*)([^|;#]*)", line):
                 shown.setdefault(found[1], set()).update(re.findall(r"(?<!\S)--?[a-z][\w-]*", found[2]))
     return shown
 
@@ -497,8 +497,8 @@ def test_every_command_and_option_that_the_documents_show_exists() -> None:
 
 
 def test_the_readme_lists_every_command() -> None:
-    listed = {found[1] for row in tables("README.md") if (found := re.match(r"`crumb ([a-z]+)", row[0]))}
-    known = set(re.findall(r"^  ([a-z]+)  ", help_of().partition("Commands")[2], re.MULTILINE))
+    listed = {found[1] for row in tables("README.md") if (found := re.match(r"`crumb ([a-z-]+)", row[0]))}
+    known = set(re.findall(r"^  ([a-z-]+)  ", help_of().partition("Commands")[2], re.MULTILINE))
     assert known and listed == known
 
 
@@ -601,7 +601,9 @@ def test_what_the_readme_suggests_to_try_works(base_url: str) -> None:
         answers.append(answer)
         rest = rest[end:].lstrip()
     assert [answer["session_id"] for answer in answers[:3]] == ["demo", "other", "demo"]
-    assert [item["id"] for item in answers[3]] == [answers[2]["id"], answers[0]["id"]]
+    assert all("session:demo" in item["tags"] for item in answers[3])
+    posted = [item["id"] for item in answers[3] if item["schema_name"] == "user.message.v1"]
+    assert posted == [answers[2]["id"], answers[0]["id"]]
 
 
 def test_the_documented_routes_are_the_routes_of_the_server(base_url: str) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +23,7 @@ from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store import Store
+from tests.support.servers import free_port
 
 BASE = "http://127.0.0.1:8081"
 
@@ -104,9 +109,6 @@ async def keyed(make_site: MakeSite) -> Site:
     return await make_site(api_keys=KEYS)
 
 
-Problem = Callable[[httpx.Response, int, str], dict[str, Any]]
-
-
 def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
     """Check that an answer is a well-formed problem of this kind, and give it back."""
     assert answer.status_code == status, answer.text
@@ -117,3 +119,37 @@ def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
     assert document["title"]
     assert document["detail"]
     return document
+
+
+@pytest.fixture(scope="session")
+def served(embedded_server: EmbeddedServer) -> Iterator[str]:
+    """The address of `crumb serve`, as a process of its own, in the development mode."""
+    port = free_port()
+    environment = os.environ | {"CRUMB_NAMESPACE": f"t{secrets.token_hex(6)}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from breadcrumbs.cli import main; main()"]
+        + ["serve", "--redis", embedded_server.url, "--port", str(port)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    base = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_ready(base, process)
+        yield base
+    finally:
+        process.terminate()
+        process.wait(timeout=15)
+
+
+def _wait_until_ready(base: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            if httpx.get(f"{base}/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        assert process.poll() is None, "crumb serve ended at once"
+        assert time.monotonic() < deadline, "crumb serve does not answer"
+        time.sleep(0.05)

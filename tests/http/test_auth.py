@@ -208,7 +208,7 @@ async def test_with_keys_every_route_needs_a_token_and_says_how_to_get_one(
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_the_list_of_protected_routes_is_complete(keyed: Site) -> None:
+async def test_the_list_of_protected_routes_is_complete(keyed: Site) -> None:
     found = {
         (method.upper(), path.replace("{id}", str(DEVELOPER)))
         for path, methods in keyed.app.document["paths"].items()
@@ -478,7 +478,7 @@ async def test_verified_tokens_are_remembered_and_the_memory_is_bounded(
     assert len(secured.app.auth._verified) == 3
 
 
-def test_no_secret_shows_in_what_is_printed_of_an_authenticator(secured: Site) -> None:
+async def test_no_secret_shows_in_what_is_printed_of_an_authenticator(secured: Site) -> None:
     shown = repr(vars(secured.app.auth)) + repr(Settings(api_keys=KEYS, token_secret=SECRET))
     for secret in (SECRET, KEY, OTHER_KEY, WEAK_KEY):
         assert secret not in shown

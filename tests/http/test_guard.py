@@ -16,7 +16,10 @@ EXTENSION = "chrome-extension://abcdefghijklmnopabcdefghijklmnop"
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "127.0.0.1:8081", "127.0.0.1:9", "127.1.2.3:80", "localhost", "localhost:3000", "LOCALHOST", "[::1]", "[::1]:8081", "localhost."],
+    [
+        "127.0.0.1", "127.0.0.1:8081", "127.0.0.1:9", "127.1.2.3:80", "localhost", "localhost:3000", "LOCALHOST",
+        "localhost.", "[::1]", "[::1]:8081",
+    ],
 )  # fmt: skip
 async def test_every_name_of_this_machine_is_answered(site: Site, host: str) -> None:
     assert (await site.client.get("/health", headers={"Host": host})).status_code == 200

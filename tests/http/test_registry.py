@@ -57,7 +57,6 @@ async def test_a_selector_is_saved_listed_replaced_and_deleted(site: Site) -> No
         {"context_match": [{"path": "$.a", "op": "contains_any", "value": 1}]},
         [],
         "x",
-        None,
     ],
 )
 async def test_a_bad_selector_is_422_and_not_saved(site: Site, body: Any) -> None:

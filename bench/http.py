@@ -1,0 +1,504 @@
+"""How fast the HTTP side is, and what an open event stream costs.
+
+    python bench/http.py [--quick] [--json] [--only bf]
+
+The servers are processes of their own; this one makes the load.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# As a script's own folder on the path, this one would hide the standard library's `http` behind this file.
+sys.path.pop(0)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import itertools
+import math
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import uvloop
+
+from bench import _common
+from bench._common import Report, Rounds, Side, Verdict, as_json, embedded, interleaved, percentile, posted
+from breadcrumbs.runtime.embedded import EmbeddedServer, end_process
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+HOST = "127.0.0.1"
+CONNECTIONS = 50
+STREAMS = 2_000
+OURS, BARE = "Breadcrumbs", "bare ASGI app"
+
+
+async def main() -> None:
+    options = _common.options(
+        "Breadcrumbs' HTTP side against a bare ASGI app on the same server."
+    ).parse_args()
+    report = Report("http", options)
+    began = time.monotonic()
+    _allow_many_files()
+    with contextlib.ExitStack() as running:
+        redis = running.enter_context(embedded())
+        servers = {name: running.enter_context(Served(name, redis)) for name in (OURS, BARE)}
+        for server in servers.values():
+            await server.wait_until_ready()
+        if not options.only or "b" in options.only:
+            await creates(options, report, servers)
+        if not options.only or "f" in options.only:
+            await streams(options, report, servers)
+    report.finish(began)
+
+
+def _allow_many_files() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 3 * STREAMS
+    soft = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+
+
+# The two servers
+
+
+class Served:
+    """A server in a process of its own that ends with this one."""
+
+    def __init__(self, name: str, redis: EmbeddedServer) -> None:
+        self.name = name
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            self.port: int = probe.getsockname()[1]
+        self._argv = [sys.executable, __file__, "--serve", name, redis.url, str(self.port), str(os.getpid())]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Served:
+        # A session of its own: Ctrl-C reaches us alone, and we end it.
+        self._process = subprocess.Popen(self._argv, start_new_session=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            end_process(self._process)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server of {self.name!r} ended by itself")
+            try:
+                _, writer = await asyncio.open_connection(HOST, self.port)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
+
+    def cpu(self) -> float:
+        """Seconds that its main thread has worked; nan where the system does not tell."""
+        try:
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+        except OSError:
+            return math.nan
+
+    async def memory(self) -> int:
+        """Bytes, after a collection of garbage: what it shares with nobody, or all of it on macOS."""
+        os.kill(self.pid, signal.SIGUSR1)
+        await asyncio.sleep(1)
+        try:
+            text = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
+        except OSError:
+            shown = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, check=True)
+            return int(shown.stdout) * 1024
+        private = re.findall(r"^Private_\w+:\s+(\d+) kB$", text, re.MULTILINE)
+        return sum(int(amount) for amount in private) * 1024
+
+
+def serve(name: str, redis_url: str, port: int, parent: int) -> None:
+    """What the child process does: the same server and options for both apps."""
+    from breadcrumbs.runtime.http.server import HttpServer
+
+    async def run() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, gc.collect)
+        async with contextlib.AsyncExitStack() as parts:
+            app, on_exit = await (_breadcrumbs if name == OURS else _bare)(redis_url, parts)
+            server = HttpServer(app, host=HOST, port=port, on_exit=on_exit)
+            watch = asyncio.create_task(_end_with(parent, server))
+            await server.serve()
+            watch.cancel()
+
+    _allow_many_files()
+    uvloop.run(run())
+
+
+async def _end_with(parent: int, server: Any) -> None:
+    """A benchmark that was killed leaves nobody behind."""
+    while os.getppid() == parent:
+        await asyncio.sleep(1)
+    server.handle_exit(signal.SIGTERM, None)
+
+
+async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any, Callable[[], None]]:
+    from breadcrumbs.runtime.http.app import build_app
+    from breadcrumbs.runtime.hub import EventHub
+    from breadcrumbs.runtime.hygiene import Hygiene
+    from breadcrumbs.runtime.settings import Settings
+    from breadcrumbs.runtime.store import Store
+
+    settings = Settings()
+    store = await Store.open(url)
+    parts.push_async_callback(store.close)
+    hub = EventHub(store, rcrt_events=settings.rcrt_events)
+    await hub.start()
+    parts.push_async_callback(hub.close)
+    return build_app(store, hub, Hygiene(store, settings), settings), hub.end_streams
+
+
+async def _bare(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any, Callable[[], None]]:
+    from redis.asyncio import Redis
+
+    redis = Redis.from_url(url)
+    parts.push_async_callback(redis.aclose)
+    app = BareApp(redis)
+    return app, app.end
+
+
+class BareApp:
+    """The floor: one SET per POST, and streams that pass on what was posted, with nothing in between."""
+
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis
+        self._names = itertools.count()
+        self._streams: set[asyncio.Queue[bytes]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "GET":
+            await self._stream(send)
+            return
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            body += message["body"]
+            more = message["more_body"]
+        name = f"bare:{next(self._names)}"
+        await self._redis.set(name, body)
+        for stream in self._streams:
+            stream.put_nowait(b"data: %s\n\n" % body)
+        answer = orjson.dumps({"id": name})
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 201, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _stream(self, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b": connected\n\n", "more_body": True})
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._streams.add(queue)
+        try:
+            while frame := await queue.get():
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        finally:
+            self._streams.discard(queue)
+
+    def end(self) -> None:
+        for stream in self._streams:
+            stream.put_nowait(b"")
+
+
+# (b)
+
+
+class Poster(asyncio.Protocol):
+    """One keep-alive connection that posts until there is nothing left to post. It reads the least it can."""
+
+    def __init__(self, requests: Iterator[bytes], taken: list[float], done: asyncio.Future[None]) -> None:
+        self._requests = requests
+        self._taken = taken
+        self._done = done
+        self._answer = b""
+        self._sent = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        answer = self._answer = self._answer + data if self._answer else data
+        end = answer.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        length = _CONTENT_LENGTH.search(answer, 0, end + 2)
+        if length is None or not answer.startswith(b"HTTP/1.1 201 "):
+            self._fail(f"not a 201 with a length: {answer[:300]!r}")
+        elif len(answer) >= end + 4 + int(length[1]):
+            self._taken.append(time.perf_counter() - self._sent)
+            self._answer = b""
+            self._next()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(f"the server closed the connection: {exc}")
+
+    def _next(self) -> None:
+        request = next(self._requests, None)
+        if request is None:
+            if not self._done.done():
+                self._done.set_result(None)
+            self._transport.close()
+            return
+        self._sent = time.perf_counter()
+        self._transport.write(request)
+
+    def _fail(self, reason: str) -> None:
+        if not self._done.done():
+            self._done.set_exception(ConnectionError(reason))
+        self._transport.close()
+
+
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+
+
+def post(path: str, document: Any, *, token: str | None = None) -> bytes:
+    """A whole request, as it goes over the wire."""
+    body = orjson.dumps(document)
+    credential = f"authorization: Bearer {token}\r\n" if token else ""
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: {HOST}\r\n{credential}"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def post_all(server: Served, requests: list[bytes], connections: int) -> dict[str, float]:
+    """Send all requests over some connections, the next as soon as the last was answered."""
+    loop = asyncio.get_running_loop()
+    left, taken = iter(requests), list[float]()
+    done = [loop.create_future() for _ in range(connections)]
+    server_cpu, here, began = server.cpu(), time.process_time(), time.perf_counter()
+    for future in done:
+        await loop.create_connection(lambda future=future: Poster(left, taken, future), HOST, server.port)
+    await asyncio.gather(*done)
+    seconds = time.perf_counter() - began
+    count = len(requests)
+    return {
+        "per_second": count / seconds,
+        "server_cpu_us": (server.cpu() - server_cpu) / count * 1e6,
+        "load_cpu_us": (time.process_time() - here) / count * 1e6,
+        "p50_ms": percentile(taken, 0.5) * 1e3,
+        "p99_ms": percentile(taken, 0.99) * 1e3,
+    }
+
+
+async def token_from(server: Served) -> str:
+    """As a client gets one in the development mode."""
+    reader, writer = await asyncio.open_connection(HOST, server.port)
+    identity = {"owner_id": str(_common.OWNER), "agent_id": str(_common.AGENT), "roles": ["curator"]}
+    writer.write(post("/auth/token", identity).replace(b"\r\nhost", b"\r\nconnection: close\r\nhost", 1))
+    answer = await reader.read()
+    writer.close()
+    if b" 200 " not in answer.partition(b"\r\n")[0]:
+        raise RuntimeError(f"no token: {answer[:500]!r}")
+    return str(orjson.loads(answer.partition(b"\r\n\r\n")[2])["token"])
+
+
+async def creates(options: argparse.Namespace, report: Report, servers: dict[str, Served]) -> None:
+    count, rounds, seconds = (1_000, 9, 7.0) if options.quick else (2_500, 31, 60.0)
+    token = await token_from(servers[OURS])
+    turns = [
+        post("/breadcrumbs", posted(f"chat-{number % CONNECTIONS}"), token=token) for number in range(count)
+    ]
+
+    def side(server: Served) -> Side:
+        return lambda: post_all(server, turns, CONNECTIONS)
+
+    found = await interleaved(
+        rounds, {name: side(server) for name, server in servers.items()}, seconds=seconds
+    )
+    ours, bare = found[OURS]["per_second"], found[BARE]["per_second"]
+    ratio = ours.per(bare)
+    title = f"HTTP creates per second, {CONNECTIONS} connections, {len(ours.values)} rounds of {count:,}"
+    report.section("b", title, {"sides": as_json(found), "ratio": ratio.as_json()})
+    report.table(
+        ["", "per second", "low – high", "CPU µs", "of the load", "p50 ms", "p99 ms"],
+        [
+            [
+                side,
+                got["per_second"].text(),
+                got["per_second"].spread(),
+                got["server_cpu_us"].text(),
+                got["load_cpu_us"].text(),
+                got["p50_ms"].text("{:.1f}"),
+                got["p99_ms"].text("{:.1f}"),
+            ]
+            for side, got in found.items()
+        ],
+    )
+    report.say(f"    ratio by round: {ratio.text('{:.2f}')} ({ratio.spread('{:.2f}')})")
+    report.verdict(Verdict("(b) HTTP creates against the bare app", ratio.median, 0.6, at_least=True))
+
+
+# (f)
+
+
+class Listener(asyncio.Protocol):
+    """One open event stream; it notes when data arrives and keeps nothing."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        self._crowd = crowd
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.write(self._crowd.request)
+
+    def data_received(self, data: bytes) -> None:
+        if b": connected" in data:
+            self._crowd.connected()
+        # Pings are `event: ping`; large events may come in pieces, of which the first one has this.
+        elif b"data: " in data and not data.startswith(b"event: ping") and b"event: ping" not in data[:12]:
+            self._crowd.arrived(time.perf_counter())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._crowd.lost(exc)
+
+
+class Crowd:
+    """Many open streams on one server."""
+
+    def __init__(self, server: Served, size: int, *, token: str) -> None:
+        self._server = server
+        self._size = size
+        self.request = (
+            f"GET /events/stream HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {token}\r\n\r\n".encode()
+        )
+        self._listeners: list[Listener] = []
+        self._waiting: asyncio.Future[None] | None = None
+        self._missing = 0
+        self._arrivals: list[float] = []
+        self._closing = False
+
+    async def gather(self) -> None:
+        loop = asyncio.get_running_loop()
+        while len(self._listeners) < self._size:
+            batch = min(100, self._size - len(self._listeners))
+            waiting = self._wait_for(batch)
+            for _ in range(batch):
+                _, listener = await loop.create_connection(lambda: Listener(self), HOST, self._server.port)
+                self._listeners.append(listener)
+            await asyncio.wait_for(waiting, 30)
+
+    async def hear(self, request: bytes) -> list[float]:
+        """Post once; the delay to each client, in milliseconds."""
+        self._arrivals.clear()
+        waiting = self._wait_for(self._size)
+        began = time.perf_counter()
+        await post_all(self._server, [request], 1)
+        await asyncio.wait_for(waiting, 30)
+        return [(arrival - began) * 1e3 for arrival in self._arrivals]
+
+    def connected(self) -> None:
+        self._one_less()
+
+    def arrived(self, at: float) -> None:
+        self._arrivals.append(at)
+        self._one_less()
+
+    def lost(self, reason: Exception | None) -> None:
+        if not self._closing and self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(ConnectionError(f"the server closed a stream: {reason}"))
+
+    async def leave(self) -> None:
+        self._closing = True
+        for listener in self._listeners:
+            listener.transport.close()
+        await asyncio.sleep(0.5)
+
+    def _wait_for(self, count: int) -> asyncio.Future[None]:
+        self._missing = count
+        self._waiting = asyncio.get_running_loop().create_future()
+        return self._waiting
+
+    def _one_less(self) -> None:
+        self._missing -= 1
+        if self._missing == 0 and self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+async def streams(options: argparse.Namespace, report: Report, servers: dict[str, Served]) -> None:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    size = min(500 if options.quick else STREAMS, (most - 200) // 2)
+    events = 5 if options.quick else 20
+    token = await token_from(servers[OURS])
+    request = post("/breadcrumbs", posted("chat-0"), token=token)
+    memory: dict[str, float] = {}
+    found: dict[str, dict[str, Rounds]] = {}
+    crowds: dict[str, Crowd] = {}
+    for name, server in servers.items():
+        # What is loaded or allocated once, by the first client and the first event, is not a client's.
+        few = Crowd(server, 10, token=token)
+        await few.gather()
+        await few.hear(request)
+        await few.leave()
+        before = await server.memory()
+        crowds[name] = Crowd(server, size, token=token)
+        await crowds[name].gather()
+        memory[name] = (await server.memory() - before) / size
+        found[name] = {what: Rounds() for what in ("p50", "p99", "last")}
+    for number in range(-1, events):
+        for name, crowd in crowds.items():
+            await asyncio.sleep(0.1)
+            delays = await crowd.hear(request)
+            if number >= 0:
+                found[name]["p50"].values.append(percentile(delays, 0.5))
+                found[name]["p99"].values.append(percentile(delays, 0.99))
+                found[name]["last"].values.append(max(delays))
+    for crowd in crowds.values():
+        await crowd.leave()
+    title = f"{size:,} idle event streams, and one event to all of them ({events} times)"
+    report.section("f", title, {"streams": size, "bytes_per_client": memory, "delay_ms": as_json(found)})
+    report.table(
+        ["", "kB a client", "p50 ms", "p99 ms", "last ms", "low – high"],
+        [
+            [
+                name,
+                f"{memory[name] / 1000:.1f}",
+                got["p50"].text("{:.0f}"),
+                got["p99"].text("{:.0f}"),
+                got["last"].text("{:.0f}"),
+                got["last"].spread("{:.0f}"),
+            ]
+            for name, got in found.items()
+        ],
+    )
+    report.verdict(Verdict("(f) kB of server memory a stream", memory[OURS] / 1000, 30, form="{:.1f}"))
+    ratio = found[OURS]["last"].per(found[BARE]["last"]).median
+    report.verdict(Verdict("(f) delay to the last client, against the bare app", ratio, None))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    else:
+        _common.run(main)

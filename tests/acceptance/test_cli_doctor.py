@@ -1,0 +1,182 @@
+"""What the doctor finds, and what it mends, on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import anyio
+import pytest
+
+from breadcrumbs.runtime import doctor
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.store import Store
+from tests.support.servers import Cluster
+
+OWNER = uuid4()
+HOUR = 3_600_000_000
+
+
+@pytest.fixture(params=["embedded_server", "cluster_server"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    server: EmbeddedServer | Cluster = request.getfixturevalue(request.param)
+    store = await Store.open(server.url, lanes=6, namespace=f"d{uuid4().hex[:8]}")
+    yield store
+    await store.close()
+
+
+async def fill(store: Store, count: int = 40) -> list[UUID]:
+    ids = []
+    for number in range(count):
+        new = BreadcrumbCreate.parse(
+            {
+                "schema_name": f"s{number % 3}.v1",
+                "tags": ["blue", f"session:{number % 4}"] if number % 2 else ["blue"],
+                "context": {"n": number},
+                **({"ttl_config": {"duration": "1h"}} if number % 5 == 0 else {}),
+            }
+        )
+        written = await store.create(OWNER, new)
+        if number % 4 == 0:
+            await store.update(OWNER, written.id, BreadcrumbUpdate(title="changed"))
+        ids.append(written.id)
+    return ids
+
+
+async def listed(store: Store, **filters: Any) -> set[UUID]:
+    return {crumb.id async for crumb in store.walk(OWNER, Query(**filters))}
+
+
+async def test_a_store_in_order_is_found_in_order(store: Store) -> None:
+    await fill(store)
+    findings = [
+        await doctor.check_layout(store),
+        await doctor.check_scripts(store),
+        *await doctor.check_events(store, window=HOUR),
+        await doctor.check_expired(store, served=True),
+        await doctor.check_indexes(store),
+        await doctor.check_indexes(store, fix=True),
+    ]
+    assert [finding.status for finding in findings] == ["ok"] * 6
+    assert findings[-1].details["breadcrumbs"] == 40 and findings[-1].details["mended"] == 0
+
+
+async def test_every_node_is_looked_at_once(store: Store, request: pytest.FixtureRequest) -> None:
+    findings = await doctor.check_server(store)
+    nodes = 3 if "cluster" in request.node.name else 1
+    assert sum(finding.check.endswith("clock") for finding in findings) == nodes
+    assert all(finding.status == "ok" for finding in findings if "persistence" not in finding.check)
+
+
+async def test_a_breadcrumb_that_fell_out_of_an_index_is_found_and_put_back(store: Store) -> None:
+    ids = set(await fill(store))
+    for lane in range(store.lanes):
+        await store.connection.call(lane, b"DEL", store.keys.by_tag(lane, OWNER, "blue"))
+        await store.connection.call(lane, b"DEL", store.keys.schemas(lane, OWNER))
+        await store.connection.call(lane, b"DEL", store.keys.expiries(lane))
+    assert await listed(store, all_tags=("blue",)) == set()
+    finding = await doctor.check_indexes(store)
+    assert finding.status == "wrong" and "--fix" in finding.advice
+    await doctor.check_indexes(store, fix=True)
+    assert await listed(store, all_tags=("blue",)) == await listed(store) == ids
+    assert (await doctor.check_indexes(store)).status == "ok"
+
+
+async def test_an_entry_that_leads_nowhere_is_found_and_removed(store: Store) -> None:
+    await fill(store)
+    crumb = (await store.list(OWNER, Query(session_id="1", limit=1))).items[0]
+    lane = crumb.id.int >> 64 & 0xFFF
+    stray = store.keys.by_tag(lane, OWNER, "red")
+    await store.connection.call(lane, b"ZADD", stray, 1, uuid4().bytes)
+    await store.connection.call(lane, b"ZADD", stray, 1, crumb.id.bytes)
+    finding = await doctor.check_indexes(store)
+    assert finding.status == "wrong" and finding.details["stray"] == 2
+    mended = await doctor.check_indexes(store, fix=True)
+    assert mended.details["mended"] == 2
+    assert not await store.connection.call(lane, b"EXISTS", stray)
+    assert crumb.id in await listed(store, session_id="1")
+
+
+async def test_an_imported_breadcrumb_whose_signpost_is_lost_is_found_again(store: Store) -> None:
+    await store.create(OWNER, BreadcrumbCreate(tags=["session:x"]))
+    crumb = (await store.list(OWNER, Query())).items[0]
+    lane = crumb.id.int >> 64 & 0xFFF
+    elsewhere = (lane + 1) % store.lanes
+    moved = replace(crumb, id=UUID(int=crumb.id.int & ~(0xFFF << 64) | elsewhere << 64))
+    await store.restore(moved, [])
+    await store.connection.call(elsewhere, b"DEL", store.keys.signpost(elsewhere, OWNER, moved.id.bytes))
+    with pytest.raises(NotFound):
+        await store.get(OWNER, moved.id)
+    assert (await doctor.check_indexes(store)).status == "wrong"
+    await doctor.check_indexes(store, fix=True)
+    assert (await store.get(OWNER, moved.id)).json == crumb.json
+
+
+async def test_a_store_that_is_being_written_is_not_called_wrong(store: Store) -> None:
+    ids = await fill(store, 30)
+    done = anyio.Event()
+
+    async def write() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            change = BreadcrumbUpdate(tags=[f"t{number % 3}"], schema_name=f"s{number % 3}.v1")
+            await store.update(OWNER, ids[number % len(ids)], change)
+            written = await store.create(OWNER, BreadcrumbCreate(tags=["coming", "going"]))
+            await store.delete(OWNER, written.id)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(write)
+        for number in range(6):
+            finding = await doctor.check_indexes(store, fix=bool(number % 2))
+            assert finding.status == "ok" and finding.details["mended"] == 0, finding
+        done.set()
+
+
+async def test_a_consumer_group_that_fell_behind_the_window_is_named(store: Store) -> None:
+    await store.create(OWNER, BreadcrumbCreate(tags=["session:a"]))
+    lane = (await store.list(OWNER, Query())).items[0].id.int >> 64 & 0xFFF
+    await store.connection.call(lane, b"XGROUP", b"CREATE", store.keys.events(lane), b"sleepy", b"0")
+    (fresh,) = await doctor.check_events(store, window=HOUR)
+    assert fresh.status == "ok"
+    (finding,) = await doctor.check_events(store, window=-1)
+    assert finding.status == "wrong" and "sleepy" in finding.message and "XGROUP DESTROY" in finding.advice
+
+
+async def test_a_kind_of_worker_that_fell_behind_the_window_is_named(store: Store) -> None:
+    await store.create(OWNER, BreadcrumbCreate())
+    await store.connection.call(0, b"SADD", store.keys.worker_kinds(), "builder")
+    (finding,) = await doctor.check_events(store, window=-1)
+    assert finding.status == "wrong" and "builder" in finding.message
+
+
+async def test_what_should_have_been_removed_long_ago_is_found_and_removed(store: Store) -> None:
+    written = await store.create(OWNER, BreadcrumbCreate())
+    crumb = await store.get(OWNER, written.id)
+    await store.delete(OWNER, crumb.id)
+    await store.restore(replace(crumb, created=1_000_000, updated=1_000_000, expires=2_000_000), [])
+    assert (await doctor.check_expired(store, served=False)).status == "ok"
+    assert (await doctor.check_expired(store, served=True)).status == "wrong"
+    fixed = await doctor.check_expired(store, served=True, fix=True)
+    assert fixed.details["removed"] == 1
+    assert (await doctor.check_expired(store, served=True)).details["expired"] == 0
+
+
+async def test_lanes_that_differ_from_the_settings_are_said(store: Store) -> None:
+    finding = await doctor.check_layout(store, wanted_lanes=16)
+    assert finding.status == "wrong" and "6 lanes" in finding.message
+
+
+def test_a_directory_that_cannot_hold_data_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert doctor.check_data_directory(file / "below", holder=None).status == "wrong"
+    assert doctor.check_data_directory(tmp_path / "new", holder=None).status == "ok"
+    assert "17" in doctor.check_data_directory(tmp_path, holder=17).message
