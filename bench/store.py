@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 # As a script's own folder on the path, this one would hide the standard library's `http` behind ours.
-sys.path.pop(0)
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import argparse
 import asyncio
@@ -364,9 +364,7 @@ async def large_store(options: argparse.Namespace, report: Report) -> None:
             title = f"list by a tag with {large:,} breadcrumbs in the store against {small:,}, one caller"
             report.section("d", title, {"large": large, "small": small, "calls": numbers})
             report.table(["", f"{large:,}: p50 µs", f"{small:,}: p50 µs", "ratio", "low – high"], rows)
-            report.verdict(
-                Verdict(f"(d) {large:,} breadcrumbs against {small:,}", worst, 1.2, at_least=False)
-            )
+            report.verdict(Verdict(f"(d) {large:,} breadcrumbs against {small:,}", worst, None))
         finally:
             for store in stores.values():
                 await store.close()

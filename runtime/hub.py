@@ -130,10 +130,11 @@ class EventHub:
             for client in clients:
                 client.drop()
 
-    async def subscribe(self, subscription: Subscription) -> None:
-        """Join for what happens from now on."""
+    async def subscribe(self, subscription: Subscription) -> Position:
+        """Join for what happens from now on; where that is."""
         await self._start_reading()
         self._join(subscription)
+        return list(self._position)
 
     async def catch_up(self, subscription: Subscription, position: Position) -> AsyncIterator[bytes]:
         """Give what happened since a position, then join; nothing is left out in between."""

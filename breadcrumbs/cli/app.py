@@ -25,11 +25,23 @@ class Commands(TyperGroup):
         except BreadcrumbsError as error:
             fail(error)
             code = PROBLEM
+        except ExceptionGroup as group:
+            # Tasks that run side by side fail as a group, also where only one of them has.
+            expected, others = group.split(BreadcrumbsError)
+            if expected is None or others is not None:
+                raise
+            fail(_first(expected))
+            code = PROBLEM
         except BrokenPipeError:
             leave_closed_pipe()
         except KeyboardInterrupt:
             code = INTERRUPTED
         raise typer.Exit(code or 0)
+
+
+def _first(group: ExceptionGroup[BreadcrumbsError]) -> BreadcrumbsError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error
 
 
 app = typer.Typer(

@@ -10,10 +10,13 @@ from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.http.operations import Answer, Call, Parameter
 from breadcrumbs.runtime.http.problems import MALFORMED, HttpProblem
 
-_VERSION: Final = re.compile(r'(?:W/)?"(\d{1,15})(?:\.[0-9a-f]{8})?"|(\d{1,15})')
+_VERSION: Final = re.compile(r'(?:W/)?"([0-9]{1,15})(?:\.[0-9a-f]{8})?"|([0-9]{1,15})')
 
 IF_MATCH: Final = Parameter(
-    "If-Match", "header", 'Only if this is still the newest version: 3, "3", W/"3" or *.'
+    "If-Match",
+    "header",
+    'Only if this is still the newest version: 3, "3", W/"3" or *.',
+    {"type": "string", "pattern": rf"^(\*|{_VERSION.pattern})$"},
 )
 IF_NONE_MATCH: Final = Parameter(
     "If-None-Match", "header", "The ETag of what you have: 304 if it is the same."

@@ -193,18 +193,10 @@ class _Page:
                 self._type(part) for part in resolved["anyOf"] if part.get("type") != "null"
             )
             return " or ".join(kinds)
-        kind = str(resolved.get("format") or resolved.get("type", "any JSON"))
-        if kind == "array":
-            kind = f"list of {self._type(resolved.get('items', {}))}"
-        for key, word in (
-            ("minLength", "at least"),
-            ("maxLength", "at most"),
-            ("minimum", "≥"),
-            ("maximum", "≤"),
-        ):
-            if key in resolved and kind in ("string", "integer", "number"):
-                kind += f", {word} {resolved[key]}"
-        return f"{kind}, at most {resolved['maxItems']}" if "maxItems" in resolved else kind
+        if resolved.get("type") == "array":
+            most = f", at most {resolved['maxItems']}" if "maxItems" in resolved else ""
+            return f"list of {self._type(resolved.get('items', {}))}{most}"
+        return str(resolved.get("format") or resolved.get("type", "any JSON")) + _bounds(resolved)
 
     def _resolve(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         reference = schema.get("$ref")
@@ -271,6 +263,15 @@ class _Page:
         for name, text in limits.items():
             yield f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
         yield "</dl>"
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    unit = " characters" if schema.get("type") == "string" else ""
+    least = schema.get("minLength", schema.get("minimum"))
+    most = schema.get("maxLength", schema.get("maximum"))
+    if most is None:
+        return "" if least is None else ", not empty" if unit else f", at least {least}"
+    return f", at most {most}{unit}" if least is None else f", {least} to {most}{unit}"
 
 
 def _inline(text: str) -> str:

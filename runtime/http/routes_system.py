@@ -133,7 +133,7 @@ OPERATIONS: Final = (
         answers=(Answer(200, "A page.", media_type="text/html"),),
     ),
     Operation(
-        id="start",
+        id="startPage",
         method="GET",
         path="/",
         group="System",

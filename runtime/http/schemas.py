@@ -131,8 +131,12 @@ class TokenRequest(BaseModel):
     agent_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = None
     roles: Annotated[list[Role], Field(min_length=1, max_length=16)] | None = None
     ttl_sec: Annotated[int, Field(ge=1, le=30 * 86_400, strict=True)] | None = None
-    session_id: str | None = Field(None, description="Narrow the token to this session")
-    user_id: str | None = Field(None, description="Narrow the token to what carries `user:<user_id>`")
+    session_id: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Narrow the token to this session"
+    )
+    user_id: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Narrow the token to what carries `user:<user_id>`"
+    )
 
 
 @_closed

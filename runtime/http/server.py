@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,7 +25,13 @@ class HttpServer(uvicorn.Server):
     """Serves an app; `on_exit` runs when the signal to stop arrives, before connections are waited for."""
 
     def __init__(
-        self, app: ASGIApp, *, host: str, port: int, on_exit: Callable[[], None], log_level: str = "warning"
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        port: int,
+        on_exit: Callable[[], None],
+        loop: Literal["uvloop", "none"] = "uvloop",
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -33,11 +39,11 @@ class HttpServer(uvicorn.Server):
                 host=host,
                 port=port,
                 http=_Protocol,
-                loop="uvloop",
+                loop=loop,
                 lifespan="off",
                 access_log=False,
                 log_config=None,
-                log_level=log_level,
+                log_level="warning",
                 server_header=False,
                 timeout_graceful_shutdown=10,
                 backlog=2048,

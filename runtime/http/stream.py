@@ -21,7 +21,7 @@ from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.events import Event, Position, decode_position
+from breadcrumbs.runtime.events import Event, Position, decode_position, encode_position
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.parameters import tag_list
 from breadcrumbs.runtime.hub import EventHub, Subscription
@@ -130,7 +130,8 @@ class EventStream:
     async def _stream(self, subscription: Subscription, position: Position | None, send: Send) -> None:
         await _write(send, b"retry: 2000\n: connected\n\n")
         if position is None:
-            await self._hub.subscribe(subscription)
+            # An id at once: a client that is cut off before its first event can come back to here.
+            await _write(send, b"id: %s\n\n" % encode_position(await self._hub.subscribe(subscription)).encode())
         else:
             if any(gone > seen for gone, seen in zip(await self._hub.log.beginning(), position, strict=True)):
                 await _write(

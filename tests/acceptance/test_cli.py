@@ -8,9 +8,9 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -129,6 +129,11 @@ class User:
         assert not COLOURS.search(result.stdout)
         return json.loads(result.stdout)
 
+    def post(self, text: str, *arguments: str, **extra: str) -> str:
+        """The id of a note: nobody answers those, while messages get an answer from the agent of `crumb up`."""
+        id: str = self.json("post", text, "--schema", "note.v1", *arguments, **extra)["id"]
+        return id
+
     def fails(self, *arguments: str, code: int = 1, **extra: str) -> str:
         result = self.run(*arguments, **extra)
         assert result.returncode == code, result
@@ -193,26 +198,29 @@ def test_what_was_posted_can_be_read_listed_changed_and_deleted(user: User) -> N
     assert set(full["tags"]) == {"blue", "user:message", "session:day"}
     httpx.patch(f"{user.url}/breadcrumbs/{id}", json={"title": "changed"}).raise_for_status()
     assert [version["version"] for version in user.json("history", id)] == [2, 1]
-    assert [item["id"] for item in user.json("list", "--session", "day", "--tag", "blue")] == [id]
+    messages = ("list", "--session", "day", "--schema", "user.message.v1")
+    assert [item["id"] for item in user.json(*messages, "--tag", "blue")] == [id]
     assert user.json("list", "--session", "night") == []
     assert user.json("delete", id, "--yes") == [{"id": id, "deleted": True}]
     assert "no such breadcrumb" in user.fails("get", id)
-    assert user.json("list", "--session", "day") == []
+    assert user.json(*messages) == []
 
 
 def test_a_context_can_come_from_a_file_or_a_pipe(user: User) -> None:
     (user.cwd / "c.json").write_text('{"list": [], "big": 9007199254740993}')
     posted = user.json("post", "--schema", "data.v1", "--context", "@c.json")
     assert user.json("get", posted["id"])["context"] == {"list": [], "big": 9007199254740993}
-    piped = user.json("post", "-", "--session", "pipe", input="two\nlines\n")
+    piped = user.json("post", "-", "--schema", "note.v1", input="two\nlines\n")
     assert user.json("get", piped["id"])["context"]["message"] == "two\nlines"
 
 
 def test_a_post_that_is_repeated_with_its_key_is_written_once(user: User) -> None:
-    first, second = (user.json("post", "once", "-s", "key", "--idempotency-key", "k1") for _ in range(2))
-    assert first["id"] == second["id"]
+    first, second = (user.post("once", "-s", "key", "--idempotency-key", "k1") for _ in range(2))
+    assert first == second
     assert len(user.json("list", "--session", "key")) == 1
-    assert "another body" in user.fails("post", "twice", "-s", "key", "--idempotency-key", "k1")
+    assert "another body" in user.fails(
+        "post", "twice", "--schema", "note.v1", "-s", "key", "--idempotency-key", "k1"
+    )
 
 
 def test_a_list_goes_over_all_pages_or_says_that_there_is_more(user: User) -> None:
@@ -239,7 +247,7 @@ def test_a_tag_with_any_character_means_itself(user: User) -> None:
 
 
 def test_of_several_deletions_the_good_ones_are_done_and_the_bad_one_is_named(user: User) -> None:
-    id = user.json("post", "away")["id"]
+    id = user.post("away")
     missing = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
     result = user.run("delete", missing, id, "--yes")
     assert result.returncode == 1 and missing in result.stderr
@@ -252,7 +260,7 @@ def test_a_token_is_printed_alone_and_opens_what_it_was_made_for(user: User) -> 
     )
     token = printed.stdout.strip()
     assert printed.stdout == f"{token}\n" and token.count(".") == 2
-    user.json("post", "inside", "--session", "mine", CRUMB_TOKEN=token)
+    user.post("inside", "--session", "mine", CRUMB_TOKEN=token)
     assert "only" in user.fails("post", "outside", "--session", "other", CRUMB_TOKEN=token)
     assert {item["title"] for item in user.json("list", CRUMB_TOKEN=token)} == {"inside"}
     assert "token" in user.fails("list", "--token", "a.b.c")
@@ -319,8 +327,8 @@ class Tail:
 def test_a_tail_shows_its_session_live_and_no_other(user: User) -> None:
     tail = Tail(user, "--session", "live")
     tail.post_until_heard(user, "live")
-    user.json("post", "elsewhere", "--session", "other")
-    id = user.json("post", "here", "--session", "live")["id"]
+    user.post("elsewhere", "--session", "other")
+    id = user.post("here", "--session", "live")
     user.json("delete", id, "--yes")
     until(lambda: any(event["operation"] == "deleted" for event in tail.events), "the deletion is not heard")
     assert tail.interrupt() == 130
@@ -334,7 +342,7 @@ def test_a_tail_can_go_on_after_an_event(user: User) -> None:
     tail.post_until_heard(user, "resume")
     tail.interrupt()
     last = tail.events[-1]["event_id"]
-    user.json("post", "missed", "--session", "resume")
+    user.post("missed", "--session", "resume")
     again = Tail(user, "--session", "resume", "--since-id", last)
     until(lambda: "missed" in again.messages(), "what was missed is not there")
     again.interrupt()
@@ -346,7 +354,7 @@ def test_a_tail_whose_reader_has_gone_ends_without_a_word(user: User) -> None:
     tail.stdout.close()
 
     def ended() -> bool:
-        user.json("post", "anybody?", "--session", "gone")
+        user.post("anybody?", "--session", "gone")
         return tail.poll() is not None
 
     until(ended, "the tail goes on into a closed pipe")
@@ -364,7 +372,7 @@ def test_a_tail_survives_a_restart_of_the_server_and_misses_nothing(tmp_path: Pa
         first.stop()
     until(lambda: any("trying again" in line for line in tail.said), "the tail does not notice")
     with Up("--data", data, "--port", port, cwd=tmp_path):
-        user.json("post", "while you were away", "--session", "s")
+        user.post("while you were away", "--session", "s")
         until(lambda: "while you were away" in tail.messages(), "the tail has missed something")
         assert any("connected again" in line for line in tail.said)
         assert tail.interrupt() == 130
@@ -374,7 +382,7 @@ def test_a_tail_survives_a_restart_of_the_server_and_misses_nothing(tmp_path: Pa
 
 
 def test_an_export_goes_into_another_store_with_everything(up: Up, user: User) -> None:
-    id = user.json("post", "first", "--session", "moving")["id"]
+    id = user.post("first", "--session", "moving")
     httpx.patch(f"{user.url}/breadcrumbs/{id}", json={"title": "second"}).raise_for_status()
     before, history = user.json("get", id, "--full"), user.json("history", id)
     file = user.cwd / "backup.jsonl"
@@ -396,14 +404,14 @@ def test_an_export_goes_into_another_store_with_everything(up: Up, user: User) -
 
 
 def test_an_export_in_a_pipe_is_lines_of_json(up: Up, user: User) -> None:
-    user.json("post", "one line", "--session", "piped")
+    user.post("one line", "--session", "piped")
     result = user.run("export", "--session", "piped", "--no-history", "--data", up.ready["data"])
     (line,) = result.stdout.splitlines()
     assert json.loads(line)["breadcrumb"]["context"]["message"] == "one line"
 
 
 def test_an_import_names_bad_lines_and_takes_the_rest(up: Up, user: User) -> None:
-    user.json("post", "good", "--session", "mixed")
+    user.post("good", "--session", "mixed")
     good = user.run("export", "--session", "mixed", "--data", up.ready["data"]).stdout
     file = user.cwd / "mixed.jsonl"
     file.write_text("no json\n" + good + '{"breadcrumb": {"title": 5}}\n')
@@ -415,7 +423,7 @@ def test_an_import_names_bad_lines_and_takes_the_rest(up: Up, user: User) -> Non
 
 
 def test_an_import_into_the_running_server_is_seen_at_once(up: Up, user: User) -> None:
-    id = user.json("post", "mine", "--session", "given")["id"]
+    id = user.post("mine", "--session", "given")
     lines = user.run("export", "--session", "given", "--data", up.ready["data"]).stdout
     owner = "5f1c6f0e-0000-4000-8000-000000000009"
     arguments = ("import", "-", "--owner", owner, "--data", up.ready["data"])
@@ -478,7 +486,7 @@ def test_a_signal_stops_everything_and_the_next_start_has_the_data(
 ) -> None:
     data = str(tmp_path / "data")
     with Up("--data", data, cwd=tmp_path) as first:
-        id = User(first.url, tmp_path).json("post", "kept")["id"]
+        id = User(first.url, tmp_path).post("kept")
         server = first.ready["server_pid"]
         assert alive(server)
         with httpx.stream("GET", f"{first.url}/events/stream", timeout=LIMIT) as stream:
@@ -509,11 +517,19 @@ def test_a_signal_while_everything_is_starting_leaves_nothing_behind(
     process.send_signal(sig)
     assert process.wait(LIMIT) == code
     assert "Traceback" not in (tmp_path / "errors").read_text()
-    with (data / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if (data / "server.lock").exists():
-        with (data / "server.lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # A server that was just being forked knows of our end a moment after it.
+    until(lambda: all(is_free(data / name) for name in ("lock", "server.lock")), "something was left behind")
+
+
+def is_free(lock: Path) -> bool:
+    if not lock.exists():
+        return True
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def test_a_second_start_on_the_same_directory_says_who_has_it(up: Up, user: User) -> None:
@@ -533,7 +549,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(user: User) -> None
 
 def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
     with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as running:
-        id = User(running.url, tmp_path).json("post", "confirmed")["id"]
+        id = User(running.url, tmp_path).post("confirmed")
         running.process.kill()
         running.end()
         until(lambda: not alive(running.ready["server_pid"]), "the embedded server is an orphan")
@@ -544,11 +560,11 @@ def test_a_killed_parent_leaves_no_server_behind(tmp_path: Path) -> None:
 def test_an_embedded_server_that_dies_is_started_again_with_its_data(tmp_path: Path) -> None:
     with Up("--data", str(tmp_path / "data"), cwd=tmp_path) as running:
         user = User(running.url, tmp_path)
-        id = user.json("post", "before")["id"]
+        id = user.post("before")
         os.kill(running.ready["server_pid"], signal.SIGKILL)
         until(lambda: "runs again" in running.errors, "it is not started again")
         assert user.json("get", id)["context"]["message"] == "before"
-        user.json("post", "after")
+        user.post("after")
         assert running.stop() == 0
 
 
@@ -561,7 +577,7 @@ def test_settings_come_from_the_file_in_the_folder(tmp_path: Path) -> None:
         assert running.ready["mode"] == "keys" and running.ready["data"] == str(tmp_path / "here")
         user = User(running.url, tmp_path)
         assert "CRUMB_API_KEY" in user.fails("list")
-        user.json("post", "with a key", CRUMB_API_KEY=key)
+        user.post("with a key", CRUMB_API_KEY=key)
         assert len(user.json("list", CRUMB_API_KEY=key)) == 1
         token = user.run("token", CRUMB_API_KEY=key).stdout.strip()
         assert len(user.json("list", CRUMB_TOKEN=token)) == 1
@@ -573,7 +589,7 @@ def test_serve_works_on_a_server_with_a_password_and_does_not_show_it(tmp_path: 
         one = Up("--redis", server.url, command="serve", cwd=tmp_path)
         two = Up("--redis", server.url, command="serve", cwd=tmp_path)
         with one, two:
-            id = User(one.url, tmp_path).json("post", "shared")["id"]
+            id = User(one.url, tmp_path).post("shared")
             assert User(two.url, tmp_path).json("get", id)["context"]["message"] == "shared"
             assert "hunter2" not in json.dumps(two.ready) + two.errors
         said = User("", tmp_path).fails("serve", "--redis", server.url.replace("hunter2", "wrong"))
@@ -610,28 +626,46 @@ def on_a_terminal(*arguments: str, cwd: Path, columns: int = 120, **extra: str) 
 
 
 def test_on_a_terminal_there_are_colours_and_no_json(user: User) -> None:
-    id = user.json("post", "[bold]look[/] \x1b[31m", "--session", "seen")["id"]
+    id = user.post("[bold]look[/] \x1b[31m", "--session", "seen")
     shown = on_a_terminal("list", "--session", "seen", cwd=user.cwd, CRUMB_URL=user.url)
     assert COLOURS.search(shown) and id in shown and "[bold]look[/] \\x1b[31m" in shown
     assert not shown.lstrip().startswith("[\n")
     one = on_a_terminal("get", id, cwd=user.cwd, CRUMB_URL=user.url)
-    assert "user.message.v1" in one and "\x1b[31m\n" not in one
+    assert "note.v1" in one and "\x1b[31m\n" not in one
     assert "version 1" in on_a_terminal("history", id, cwd=user.cwd, CRUMB_URL=user.url)
 
 
 def test_no_color_and_json_are_obeyed_on_a_terminal(user: User) -> None:
-    user.json("post", "plain", "--session", "bare")
+    user.post("plain", "--session", "bare")
     plain = on_a_terminal("list", "--session", "bare", cwd=user.cwd, CRUMB_URL=user.url, NO_COLOR="1")
     assert "plain" in plain and not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
     as_json = on_a_terminal("list", "--session", "bare", "--json", cwd=user.cwd, CRUMB_URL=user.url)
     assert json.loads(as_json)[0]["title"] == "plain"
 
 
+def test_the_help_loads_nothing_that_it_does_not_need() -> None:
+    listing = subprocess.run(
+        [sys.executable, "-X", "importtime", CRUMB, "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment(),
+    ).stderr
+    loaded = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in listing.splitlines() if "|" in line
+    }
+    heavy = {"rich", "httpx", "pydantic", "redis", "starlette", "uvicorn", "structlog", "orjson", "anyio"}
+    assert loaded & heavy == set()
+
+
 def test_the_help_is_there_at_once() -> None:
+    """In 300 ms; counted as time of the processor, because other tests run beside this one."""
     took = []
-    for _ in range(7):
-        began = time.perf_counter()
+    for _ in range(20):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([CRUMB, "--help"], check=True, capture_output=True, env=environment())
-        took.append(time.perf_counter() - began)
-    # The promise is for an idle machine; the best of several is the closest that a busy one comes to it.
-    assert min(took) < 0.3, f"median {statistics.median(took):.3f} s"
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        if took[-1] < 0.3:
+            return
+    raise AssertionError(f"crumb --help takes {min(took):.3f} s at best")

@@ -523,6 +523,10 @@ def test_every_setting_is_documented_with_its_default() -> None:
             assert rows[name] == f"`{field.default}`", name
         elif name == "max_body_bytes":
             assert rows[name] == f"{field.default >> 20} MiB"
+        elif isinstance(field.default, int | float):
+            assert rows[name] == f"{field.default:g}", name
+        elif isinstance(field.default, tuple) and field.default:
+            assert rows[name] == ", ".join(field.default), name
         else:
             assert "`" not in rows[name], f"{name} has no fixed default"
     for schema in DEFAULT_TTLS:

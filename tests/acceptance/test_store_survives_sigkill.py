@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,6 +61,11 @@ async def until_it_works(action: Callable[[], Awaitable[_T]]) -> _T:
             await asyncio.sleep(0.02)
 
 
+async def until_it_has(acknowledged: dict[str, UUID], enough: int) -> None:
+    while len(acknowledged) < enough:  # noqa: ASYNC110 - the writers know nothing of who waits
+        await asyncio.sleep(0.01)
+
+
 async def test_every_acknowledged_write_is_there_exactly_once_however_often_the_server_is_killed(
     server: EmbeddedServer,
 ) -> None:
@@ -76,7 +82,7 @@ async def test_every_acknowledged_write_is_there_exactly_once_however_often_the_
             number = next(numbers)
             key = str(number)
             new = crumb(key, session=f"s{number % SESSIONS}", tags=("keyed",))
-            written = await until_it_works(lambda new=new, key=key: store.create(ALICE, new, idempotency_key=key))  # type: ignore[misc]
+            written = await until_it_works(partial(store.create, ALICE, new, idempotency_key=key))
             acknowledged[key] = written.id
 
     async def plain_writer(store: Store) -> None:
@@ -103,7 +109,7 @@ async def test_every_acknowledged_write_is_there_exactly_once_however_often_the_
     async def deleter(store: Store) -> None:
         while running:
             id = (await until_it_works(lambda: store.create(ALICE, crumb("deleted", session="s0")))).id
-            await until_it_works(lambda id=id: store.delete(ALICE, id))  # type: ignore[misc]
+            await until_it_works(partial(store.delete, ALICE, id))
             deleted.append(id)
 
     async with opened(server) as store:
@@ -124,8 +130,7 @@ async def test_every_acknowledged_write_is_there_exactly_once_however_often_the_
                 await anyio.to_thread.run_sync(kill, server)
                 await asyncio.sleep(0.1)
                 await anyio.to_thread.run_sync(server.start)
-                while len(acknowledged) < before + 50:
-                    await asyncio.sleep(0.01)
+                await until_it_has(acknowledged, before + 50)
                 running = False
 
         found = await everything(store, ALICE, Query(limit=1000))
@@ -158,7 +163,9 @@ async def test_every_acknowledged_write_is_there_exactly_once_however_often_the_
         for session in range(SESSIONS):
             listed = {item.id for item in await everything(store, ALICE, Query(session_id=f"s{session}"))}
             assert listed == {item.id for item in found if item.session_id == f"s{session}"}
-        assert {item.id for item in await everything(store, ALICE, Query(all_tags=("keyed",)))} == set(keyed.values())
+        assert {item.id for item in await everything(store, ALICE, Query(all_tags=("keyed",)))} == set(
+            keyed.values()
+        )
 
 
 async def test_a_server_that_is_down_is_reported_at_once_and_found_again_without_reopening(
@@ -189,7 +196,9 @@ async def test_a_server_that_is_down_is_reported_at_once_and_found_again_without
             assert time.monotonic() - began < 1
 
         began = time.monotonic()
-        results = await asyncio.gather(*(attempts[n % len(attempts)]() for n in range(600)), return_exceptions=True)
+        results = await asyncio.gather(
+            *(attempts[n % len(attempts)]() for n in range(600)), return_exceptions=True
+        )
         assert {type(result) for result in results} == {StoreUnavailable}
         assert time.monotonic() - began < 5
 
@@ -212,18 +221,23 @@ async def test_a_full_server_refuses_writes_whole_reads_on_and_can_be_emptied(se
             first = await store.create(ALICE, crumb("first", session="s", tags=("t",)))
             await store.update(ALICE, first.id, change(title="first 2"))
             counted = await store.create(ALICE, crumb("counted", session="s", ttl_config={"max_reads": 2}))
-            expiring = await store.create(ALICE, crumb("expiring", session="s", ttl_config={"duration": 0.01}))
-            others = []
+            expiring = await store.create(
+                ALICE, crumb("expiring", session="s", ttl_config={"duration": 0.01})
+            )
+            others: list[UUID] = []
             with pytest.raises(StoreFull):
-                for _ in range(2_000):
-                    others.append((await store.create(ALICE, crumb("other", session="s", context=filling))).id)
+                while len(others) < 2_000:
+                    written = await store.create(ALICE, crumb("other", session="s", context=filling))
+                    others.append(written.id)
             assert len(others) > 20
             client.config_set("maxmemory", "1mb")  # so that a freed buffer of the server makes no difference
 
             before = await keyspace(store)
             for attempt in (
                 store.create(ALICE, crumb("no", session="s")),
-                store.create(ALICE, crumb("no", session="n", ttl_config={"duration": 60}), idempotency_key="k"),
+                store.create(
+                    ALICE, crumb("no", session="n", ttl_config={"duration": 60}), idempotency_key="k"
+                ),
                 store.create(ALICE, crumb("no")),
                 store.update(ALICE, first.id, change(title="no", tags=["n"], schema_name="n.v1")),
                 store.update(ALICE, first.id, change(context=filling), expected_version=2),

@@ -26,6 +26,7 @@ from breadcrumbs.agents.models.base import (
     Usage,
 )
 from breadcrumbs.agents.models.openai_compatible import Endpoint, Limits, OpenAICompatibleModel
+from breadcrumbs.agents.models.server_sent_events import EventParser
 from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
 from tests.support.model_server import ModelServer, Scenario
 from tests.support.servers import free_port
@@ -350,6 +351,12 @@ async def test_a_pause_that_the_server_asks_for_is_kept(server: ModelServer) -> 
     assert second.at - first.at >= 0.4
 
 
+async def test_the_cap_holds_where_there_would_be_time_left(server: ModelServer) -> None:
+    scenario = server.scenario("rate_limited", times=1, retry_after="0.3")
+    assert (await failure(scenario, max_wait=0.2)).retry_after == 0.3
+    assert len(scenario.requests) == 1
+
+
 async def test_a_pause_may_be_given_as_a_date(server: ModelServer) -> None:
     scenario = server.scenario(
         "rate_limited", retry_after=format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
@@ -482,6 +489,14 @@ async def test_an_infinite_stream_is_cut_by_its_size(server: ModelServer) -> Non
     assert "cut off at 200,000 bytes" in error.reason
     assert len(scenario.requests) == 1
     assert scenario.gone.wait(5)  # the connection was given up, not left running
+
+
+async def test_what_is_cut_gives_up_its_connection_at_once(server: ModelServer) -> None:
+    scenario = server.scenario("infinite")
+    async with model_at(scenario, max_text=10_000) as model:
+        with pytest.raises(ModelError):
+            await model.complete(ASK)
+        assert await anyio.to_thread.run_sync(scenario.gone.wait, 5)
 
 
 async def test_an_infinite_trickle_is_cut_by_its_time(server: ModelServer) -> None:
@@ -638,14 +653,24 @@ async def test_a_redirect_is_not_followed(server: ModelServer) -> None:
 # Keys
 
 
+@pytest.mark.parametrize("key", [KEY, "0123456789abcdef"])
 @pytest.mark.parametrize("behaviour", ["unauthorized", "raw"])
-async def test_a_key_that_the_server_quotes_is_not_in_the_error(server: ModelServer, behaviour: str) -> None:
-    quoted = f'{{"choices": [], "you_sent": "{KEY}"}}'.encode()
-    error = await failure(server.scenario(behaviour, body=quoted))
+async def test_a_key_that_the_server_quotes_is_not_in_the_error(
+    server: ModelServer, behaviour: str, key: str
+) -> None:
+    quoted = f'{{"choices": [], "you_sent": "{key}"}}'.encode()
+    error = await failure(server.scenario(behaviour, body=quoted), key=key)
     assert not error.retry
     assert "***" in error.reason
-    assert KEY[:12] not in error.reason
+    assert key not in error.reason
     assert error.__cause__ is None
+
+
+async def test_a_key_that_the_server_quotes_in_part_is_not_in_the_error(server: ModelServer) -> None:
+    body = b'{"error": {"message": "Incorrect API key provided: sk-tes****cdef."}}'
+    error = await failure(server.scenario("raw", status=401, body=body))
+    assert "not accepted (401)" in error.reason
+    assert "sk-tes" not in error.reason and "cdef" not in error.reason
 
 
 async def test_a_key_is_in_no_log(server: ModelServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -688,6 +713,26 @@ def test_only_web_addresses_without_secrets_are_endpoints(url: str) -> None:
 @pytest.mark.parametrize("url", ["http://h/v1/", "http://h/v1/chat/completions", " http://h/v1 "])
 def test_what_people_paste_along_with_a_url_is_dropped(url: str) -> None:
     assert Endpoint(url).url == "http://h/v1"
+
+
+# Events
+
+
+def test_events_are_found_however_the_bytes_are_cut() -> None:
+    stream = b"\xef\xbb\xbfdata: one\n\n: note\r\nevent: x\r\ndata:two\r\ndata: lines\r\n\r\n\n\ndata: last"
+    for size in range(1, len(stream) + 1):
+        parser = EventParser(max_line=100)
+        events = [e for at in range(0, len(stream), size) for e in parser.feed(stream[at : at + size])]
+        assert (events, parser.end()) == ([b"one", b"two\nlines"], b"last")
+        assert parser.end() is None
+        assert not parser.stray
+
+
+def test_a_line_without_end_is_not_collected() -> None:
+    parser = EventParser(max_line=1000)
+    with pytest.raises(ModelError, match="longer than 1,000 bytes"):
+        for _ in range(100):
+            parser.feed(b"x" * 100)
 
 
 # The caller

@@ -174,6 +174,7 @@ async def test_an_event_that_is_no_message_is_told() -> None:
 
 async def test_without_a_message_it_says_so() -> None:
     assert await says() == "I was given no message to answer."
+    assert await says(Message("user", "tea", name="background")) == "I was given no message to answer."
     assert (await OfflineModel().complete(ModelRequest(()))).text == "I was given no message to answer."
 
 

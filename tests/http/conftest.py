@@ -127,8 +127,10 @@ def served(embedded_server: EmbeddedServer) -> Iterator[str]:
     port = free_port()
     environment = os.environ | {"CRUMB_NAMESPACE": f"t{secrets.token_hex(6)}"}
     process = subprocess.Popen(
-        [sys.executable, "-c", "from breadcrumbs.cli import main; main()"]
-        + ["serve", "--redis", embedded_server.url, "--port", str(port)],
+        [
+            *(sys.executable, "-c", "from breadcrumbs.cli import main; main()"),
+            *("serve", "--redis", embedded_server.url, "--port", str(port)),
+        ],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

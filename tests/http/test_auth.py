@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -297,7 +298,7 @@ async def test_a_token_lives_as_long_as_it_was_asked_for(
     token = await secured.token(KEY, ttl_sec=60)
     assert (await secured.client.get("/breadcrumbs", headers=token)).status_code == 200
     now = time.time()
-    monkeypatch.setattr(auth.time, "time", lambda: now + 61)  # the token was verified and is in the cache
+    monkeypatch.setattr(time, "time", lambda: now + 61)  # the token was verified and is in the cache
     document = problem(await secured.client.get("/breadcrumbs", headers=token), 401, "unauthenticated")
     assert "expired" in document["detail"]
 
@@ -333,7 +334,7 @@ def _deep() -> str:
     return f"{header}.{header}.x"
 
 
-BAD_TOKENS = {
+BAD_TOKENS: dict[str, Callable[[], str]] = {
     "alg none": _unsigned,
     "another key": lambda: _signed("another secret that is long enough"),
     "the claims of another token": _tampered,
@@ -437,7 +438,7 @@ async def test_each_route_needs_its_role_and_a_curator_has_them_all(
     def roles_without(missing: str) -> list[str]:
         return [known for known in ("emitter", "subscriber") if known != missing]
 
-    body = {"json": {}} if method in ("POST", "PATCH") else {}
+    body: dict[str, Any] = {"json": {}} if method in ("POST", "PATCH") else {}
     refused = await secured.client.request(
         method, path, headers=_bearer(_signed(roles=roles_without(role))), **body
     )

@@ -123,7 +123,7 @@ BODIES = [
 
 @pytest.mark.parametrize("bad", BODIES, ids=lambda bad: bad.name)
 async def test_a_bad_body_is_refused_and_nothing_is_written(site: Site, bad: Bad) -> None:
-    headers = [(name, value.encode("latin-1")) for name, value in bad.headers.items()]
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in bad.headers.items()]
     answer = await site.client.post("/breadcrumbs", content=bad.raw, headers=headers)
     document = problem(answer, bad.status, bad.kind)
     told = document["detail"] + " ".join(error["message"] for error in document.get("errors", ()))
@@ -199,7 +199,7 @@ async def test_an_unreadable_if_match_is_400_and_says_how_it_is_written(
         method,
         f"/breadcrumbs/{id}",
         content=b'{"title": "after"}' if method == "PATCH" else None,
-        headers=[("If-Match", form.encode("latin-1")), ("Content-Type", b"application/json")],
+        headers=[(b"If-Match", form.encode("latin-1")), (b"Content-Type", b"application/json")],
     )
     assert 'W/"3"' in problem(answer, 400, "malformed")["detail"]
     assert (await site.client.get(f"/breadcrumbs/{id}")).json()["version"] == 1
@@ -237,7 +237,7 @@ IDS = [
 async def test_an_id_that_is_no_uuid_is_422_on_every_route(
     site: Site, method: str, path: str, id: str
 ) -> None:
-    body = {"json": {"title": "x"}} if method in ("PATCH", "PUT", "POST") else {}
+    body: dict[str, Any] = {"json": {"title": "x"}} if method in ("PATCH", "PUT", "POST") else {}
     answer = await site.client.request(method, path.replace("{id}", id), **body)
     assert "UUID" in problem(answer, 422, "invalid-input")["detail"]
 
@@ -256,7 +256,7 @@ async def test_an_id_of_another_tenant_is_404_and_looks_like_one_that_never_was(
                 method,
                 f"/breadcrumbs/{id}{suffix}",
                 headers={"X-API-Key": KEY},
-                **({"json": body} if body else {}),
+                json=body,
             )
             for id in (theirs, uuid4())
         ]
@@ -380,11 +380,12 @@ async def test_a_change_of_nothing_is_refused(site: Site) -> None:
 
 async def test_a_breadcrumb_does_not_move_to_another_session(site: Site) -> None:
     id = (await site.post(title="x", tags=["session:a"]))["id"]
-    for change in (
+    changes: list[Any] = [
         {"tags": ["session:b"]},
         {"context": {"session_id": "b"}},
         {"context": {"session_id": []}},
-    ):
+    ]
+    for change in changes:
         problem(await site.client.patch(f"/breadcrumbs/{id}", json=change), 422, "session-conflict")
     sessionless = (await site.post(title="y"))["id"]
     answer = await site.client.patch(f"/breadcrumbs/{sessionless}", json={"tags": ["session:a"]})

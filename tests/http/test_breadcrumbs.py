@@ -239,7 +239,7 @@ async def test_if_match_is_read_in_every_form_that_clients_write(site: Site, for
 async def test_a_stale_if_match_is_412_with_the_current_version(site: Site, method: str) -> None:
     id = (await site.post(**HELLO))["id"]
     await site.client.patch(f"/breadcrumbs/{id}", json={"title": "second"})
-    body = {"json": {"title": "third"}} if method == "PATCH" else {}
+    body: dict[str, Any] = {"json": {"title": "third"}} if method == "PATCH" else {}
     answer = await site.client.request(method, f"/breadcrumbs/{id}", headers={"If-Match": '"1"'}, **body)
     assert problem(answer, 412, "version-mismatch")["current_version"] == 2
     assert answer.headers["etag"] == '"2"'
@@ -487,7 +487,7 @@ async def test_a_store_that_is_down_is_503_with_retry_after_and_comes_back() -> 
                 ("GET", "/ready"),
                 ("GET", "/agents"),
             ):
-                body = {"json": {"title": "x"}} if method == "POST" else {}
+                body: dict[str, Any] = {"json": {"title": "x"}} if method == "POST" else {}
                 answer = await site.client.request(method, path, **body)
                 document = problem(answer, 503, "store-unavailable")
                 assert int(answer.headers["retry-after"]) > 0

@@ -2,20 +2,122 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import httpx
+import jsonschema_rs
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from breadcrumbs.runtime.http.app import OPERATIONS
+from breadcrumbs.runtime.http.openapi import build_document
+from breadcrumbs.runtime.http.problems import PROBLEM_TYPES
+from breadcrumbs.runtime.http.stream import KNOWN_PARAMETERS
+from tests.http.conftest import Site
 
 DOCUMENT = build_document(OPERATIONS, version="0", development_mode=True)
 
-# The stream does not end; it has tests of its own.
+# The stream does not end: it is looked at below, and has tests of its own.
 api = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/events/stream")
+
+EXAMPLES = 50 if os.environ.get("CI") == "true" else 12
 
 
 @api.parametrize()
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_answer_is_as_the_document_says(case: schemathesis.Case, served: str) -> None:
-    case.call_and_validate(base_url=served)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], served: str) -> None:
+    """No 5xx; status, headers, type and body of each answer as documented; 405 for other methods; and what
+    the document forbids is refused. What it allows may be refused all the same: that a session tag and
+    `context.session_id` must agree is beyond JSON Schema.
+    """
+    case.call_and_validate(base_url=served, excluded_checks=[positive_data_acceptance])
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    query=st.lists(
+        st.tuples(
+            st.sampled_from([*sorted(KNOWN_PARAMETERS - {"token", "access_token"}), "x"]), st.text(max_size=5)
+        ),
+        max_size=4,
+    )
+)
+def test_the_stream_answers_as_the_document_says(served: str, query: list[tuple[str, str]]) -> None:
+    pairs: list[tuple[str, Any]] = [
+        (name, value.encode("utf-8", "replace").decode()) for name, value in query
+    ]
+    with httpx.stream("GET", f"{served}/events/stream", params=httpx.QueryParams(pairs)) as answer:
+        described = DOCUMENT["paths"]["/events/stream"]["get"]["responses"][str(answer.status_code)]
+        media_type = answer.headers["content-type"].partition(";")[0]
+        assert media_type in described["content"]
+        if answer.status_code != 200:
+            answer.read()
+            _check(described["content"][media_type]["schema"], answer.json())
+
+
+def _check(schema: dict[str, Any], document: Any) -> None:
+    whole = {**schema, "components": DOCUMENT["components"]}
+    jsonschema_rs.validate(whole, document)
+
+
+async def test_every_route_is_in_the_document_and_nothing_else_is(site: Site) -> None:
+    document = (await site.client.get("/openapi.json")).json()
+    declared = {(operation.path, operation.method.lower()) for operation in OPERATIONS}
+    assert {(path, method) for path, methods in document["paths"].items() for method in methods} == declared
+    for path, method in declared:
+        answer = await site.client.request(
+            "OPTIONS", path.replace("{id}", "00000000-0000-0000-0000-000000000001")
+        )
+        assert method.upper() in answer.headers["allow"].split(", ")
+
+
+def test_operation_ids_are_unique() -> None:
+    ids = [operation.id for operation in OPERATIONS]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_parameter_of_the_stream_is_documented() -> None:
+    stream = next(operation for operation in OPERATIONS if operation.path == "/events/stream")
+    assert set(stream.query_names) == KNOWN_PARAMETERS
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+def test_every_example_is_valid(operation: Any) -> None:
+    described = DOCUMENT["paths"][operation.path][operation.method.lower()]
+    for content in described.get("requestBody", {}).get("content", {}).values():
+        _check(content["schema"], content["example"])
+    for parameter in described.get("parameters", ()):
+        if "example" in parameter:
+            _check(parameter["schema"], parameter["example"])
+
+
+def test_every_problem_is_documented_somewhere() -> None:
+    """All but those that belong to no operation: a bug, a method that is not there, an id that is taken."""
+    found = {kind for operation in OPERATIONS for kind in operation.problems}
+    assert {kind.name for kind in set(PROBLEM_TYPES) - found} == {
+        "internal",
+        "method-not-allowed",
+        "already-exists",
+    }
+
+
+def test_only_in_the_development_mode_a_token_may_be_left_out() -> None:
+    keyed = build_document(OPERATIONS, version="0", development_mode=False)
+    for path, methods in keyed["paths"].items():
+        for method, operation in methods.items():
+            open_to_all = DOCUMENT["paths"][path][method]["security"]
+            assert {} not in operation["security"]
+            assert open_to_all == ([{}, *operation["security"]] if operation["security"] else [])
+
+
+async def test_the_document_is_open_api_3_1(site: Site) -> None:
+    answer = await site.client.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    document = answer.json()
+    assert document["openapi"].startswith("3.1")
+    for schema in document["components"]["schemas"].values():
+        jsonschema_rs.meta.validate(schema)

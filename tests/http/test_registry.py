@@ -175,7 +175,7 @@ async def test_another_tenant_does_not_exist(keyed: Site) -> None:
     await keyed.post(theirs, title="theirs")
     assert (await keyed.client.get("/tenants", headers=mine)).json() == []
     for method in ("GET", "POST", "PUT", "DELETE"):
-        body = {"json": {"name": "mine"}} if method in ("POST", "PUT") else {}
+        body: dict[str, Any] = {"json": {"name": "mine"}} if method in ("POST", "PUT") else {}
         problem(
             await keyed.client.request(method, f"/tenants/{OTHER}", headers=mine, **body), 404, "not-found"
         )
@@ -239,7 +239,7 @@ async def test_a_narrowed_token_reaches_no_record_of_the_tenant(keyed: Site, kin
         ("POST", "/hygiene/run"),
         ("GET", "/hygiene/stats"),
     ):
-        body = {"json": {"roles": [], "name": "x"}} if method in ("POST", "PUT") else {}
+        body: dict[str, Any] = {"json": {"roles": [], "name": "x"}} if method in ("POST", "PUT") else {}
         problem(await keyed.client.request(method, path, headers=narrow, **body), 403, "forbidden")
     assert [agent["id"] for agent in (await keyed.client.get("/agents", headers=narrow)).json()] == [own]
     problem(await keyed.client.get(f"/agents/{other}", headers=narrow), 404, "not-found")

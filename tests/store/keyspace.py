@@ -34,11 +34,16 @@ async def keyspace(store: Store) -> Keyspace:
                 value = dict(zip(flat[::2], flat[1::2], strict=True))
             case "zset":
                 flat = await store.connection.call(lane, b"ZRANGE", key, 0, -1, b"WITHSCORES")
-                value = {member: int(float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)}
+                value = {
+                    member: int(float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)
+                }
             case "set":
                 value = set(await store.connection.call(lane, b"SMEMBERS", key))
             case "stream":
-                value = [(id, tuple(fields)) for id, fields in await store.connection.call(lane, b"XRANGE", key, b"-", b"+")]
+                value = [
+                    (id, tuple(fields))
+                    for id, fields in await store.connection.call(lane, b"XRANGE", key, b"-", b"+")
+                ]
             case _:
                 raise AssertionError(f"{key!r} is a {kind}")
         found[key] = (kind, value)
@@ -94,7 +99,9 @@ async def events(store: Store) -> list[Event]:
     """All events of all lanes in the order of their times."""
     found = []
     for lane in range(store.lanes):
-        for stamp, fields in await store.connection.call(lane, b"XRANGE", store.keys.events(lane), b"-", b"+"):
+        for stamp, fields in await store.connection.call(
+            lane, b"XRANGE", store.keys.events(lane), b"-", b"+"
+        ):
             name, payload = fields
             assert name == b"e"
             time, sequence = stamp.split(b"-")

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
@@ -71,7 +72,9 @@ async def test_all_keys_of_a_lane_are_in_one_slot(cluster_server: Cluster) -> No
             new = crumb(session=f"{{{number}}}", tags=("{a}", "}{"), ttl_config={"duration": 60})
             written = await store.create(owner, new, idempotency_key="k{}")
             await store.update(owner, written.id, change(schema_name=ANSWER))
-        slots = Counter((lane_of(key), key_slot(key)) for key in await keyspace(store) if key != store.keys.meta)
+        slots = Counter(
+            (lane_of(key), key_slot(key)) for key in await keyspace(store) if key != store.keys.meta
+        )
         assert len(slots) > 5
         assert set(slots) == {(lane, key_slot(store.keys.prefix(lane))) for lane, _ in slots}
 
@@ -84,7 +87,10 @@ async def test_a_store_opens_wherever_its_meta_key_lies(cluster_server: Cluster,
         return first_owner(key_slot(f"{namespace}:meta".encode())) != first_owner(key_slot(b"L00"))
 
     namespace = next(name for number in count() if apart(name := f"n{number}") is other_node)
-    async with opened(cluster_server, namespace=namespace) as first, opened(cluster_server, namespace=namespace) as second:
+    async with (
+        opened(cluster_server, namespace=namespace) as first,
+        opened(cluster_server, namespace=namespace) as second,
+    ):
         assert first.secret == second.secret
 
 
@@ -111,7 +117,9 @@ class Mover:
         with Redis(host=source.host, port=source.port) as client:
             client.response_callbacks.clear()  # redis-py would make text of the keys, which are binary
             execute: Any = client.execute_command
-            while moved < most and (keys := execute("CLUSTER GETKEYSINSLOT", self._slot, min(2, most - moved))):
+            while moved < most and (
+                keys := execute("CLUSTER GETKEYSINSLOT", self._slot, min(2, most - moved))
+            ):
                 assert execute("MIGRATE", target.host, target.port, "", 0, 5000, "KEYS", *keys) == b"OK"
                 moved += len(keys)
                 time.sleep(pause)
@@ -140,14 +148,14 @@ async def test_a_lane_moves_to_another_node_under_load_and_nothing_is_lost(clust
         async def create() -> None:
             while moving:
                 new = crumb("during", session=session, tags=("during",))
-                created.append((await until_it_works(lambda new=new: store.create(ALICE, new))).id)  # type: ignore[misc]
+                created.append((await until_it_works(partial(store.create, ALICE, new))).id)
                 await asyncio.sleep(0.005)
 
         async def update() -> None:
             nonlocal updates
             while moving:
                 patch = change(title=f"update {updates}", tags=[f"update {updates}"])
-                written = await until_it_works(lambda patch=patch: store.update(ALICE, changed.id, patch))  # type: ignore[misc]
+                written = await until_it_works(partial(store.update, ALICE, changed.id, patch))
                 updates += 1
                 assert written.version == updates + 1, "each update happens once"
                 await asyncio.sleep(0.005)
@@ -155,10 +163,10 @@ async def test_a_lane_moves_to_another_node_under_load_and_nothing_is_lost(clust
         async def delete() -> None:
             while moving:
                 new = crumb("short life", schema="short.v1", session=session, ttl_config={"max_reads": 3})
-                id = (await until_it_works(lambda new=new: store.create(ALICE, new))).id  # type: ignore[misc]
-                await until_it_works(lambda id=id: store.update(ALICE, id, change(schema_name="shorter.v1")))  # type: ignore[misc]
-                await until_it_works(lambda id=id: store.get(ALICE, id))  # type: ignore[misc]
-                await until_it_works(lambda id=id: store.delete(ALICE, id))  # type: ignore[misc]
+                id = (await until_it_works(partial(store.create, ALICE, new))).id
+                await until_it_works(partial(store.update, ALICE, id, change(schema_name="shorter.v1")))
+                await until_it_works(partial(store.get, ALICE, id))
+                await until_it_works(partial(store.delete, ALICE, id))
                 deleted.append(id)
 
         async def read() -> None:
@@ -187,7 +195,9 @@ async def test_a_lane_moves_to_another_node_under_load_and_nothing_is_lost(clust
         listed = await everything(store, ALICE, Query(session_id=session))
         assert Counter(item.title for item in listed if item.title == "during") == {"during": len(created)}
         assert {item.id for item in listed if item.title == "during"} == set(created)
-        assert [version.version for version in await store.history(ALICE, changed.id)] == list(range(updates + 1, 0, -1))
+        assert [version.version for version in await store.history(ALICE, changed.id)] == list(
+            range(updates + 1, 0, -1)
+        )
         written = Counter((event.kind, event.id, event.version) for event in await events(store))
         assert set(written.values()) == {1}, "one event per write"
         assert sum(kind == "d" for kind, _, _ in written) == len(deleted)
@@ -204,7 +214,9 @@ async def test_a_lane_stuck_halfway_is_unavailable_and_half_writes_nothing(
         lane = lane_for(ALICE, "session", session, store.lanes)
         mover = Mover(cluster_server, key_slot(store.keys.prefix(lane)))
         # One of a schema of its own with a history and a time limit: whatever a script may touch exists.
-        lone = await store.create(ALICE, crumb("1", schema="lone.v1", session=session, ttl_config={"duration": 600}))
+        lone = await store.create(
+            ALICE, crumb("1", schema="lone.v1", session=session, ttl_config={"duration": 600})
+        )
         await store.update(ALICE, lone.id, change(title="2", tags=["lone"]))
         for number in range(5):
             await store.create(ALICE, crumb(str(number), session=session, ttl_config={"duration": 600}))
@@ -239,10 +251,11 @@ async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:
         async with opened(cluster) as store:
             session = session_on(store, 0)
             lane = lane_for(ALICE, "session", session, store.lanes)
-            before = []
-            for number in range(50):
-                for place in (session, f"elsewhere {number}"):
-                    before.append((await store.create(ALICE, crumb("before", session=place), idempotency_key=f"{number}")).id)
+            before = [
+                (await store.create(ALICE, crumb("before", session=place))).id
+                for number in range(50)
+                for place in (session, f"elsewhere {number}")
+            ]
             changed = await store.create(ALICE, crumb("changed", schema=ANSWER, session=session))
             await asyncio.sleep(0.5)  # for the replica: a failover may cost what was written last
 
@@ -254,7 +267,7 @@ async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:
                     if not running:
                         return
                     new, key = crumb("during", session=session, context={"n": number}), f"{writer}/{number}"
-                    await until_it_works(lambda new=new, key=key: store.create(ALICE, new, idempotency_key=key))  # type: ignore[misc]
+                    await until_it_works(partial(store.create, ALICE, new, idempotency_key=key))
                     keys.append(key)
                     await asyncio.sleep(0.01)
 
@@ -269,7 +282,9 @@ async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:
                 after = b"$"
                 while running:
                     try:
-                        reply = await link.call((b"XREAD", b"BLOCK", 500, b"STREAMS", store.keys.events(lane), after))
+                        reply = await link.call(
+                            (b"XREAD", b"BLOCK", 500, b"STREAMS", store.keys.events(lane), after)
+                        )
                     except LinkLost:
                         await link.close()
                         await asyncio.sleep(0.05)
@@ -301,6 +316,10 @@ async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:
             for key in keys:
                 new = crumb("during", session=session, context={"n": int(key.partition("/")[2])})
                 retried[key] = (await store.create(ALICE, new, idempotency_key=key)).id
-            during = [item.id for item in await everything(store, ALICE, Query(session_id=session)) if item.title == "during"]
+            during = [
+                item.id
+                for item in await everything(store, ALICE, Query(session_id=session))
+                if item.title == "during"
+            ]
             assert len(during) == len(set(during))
             assert set(retried.values()) == set(during)

@@ -171,7 +171,9 @@ async def test_an_update_that_was_not_carried_out_is_not_taken_for_anothers(
     run = store.connection.run
     failed = False
 
-    async def overtaken(lane: int, script: object, keys: list[bytes], args: list[bytes | str | int]) -> object:
+    async def overtaken(
+        lane: int, script: object, keys: list[bytes], args: list[bytes | str | int]
+    ) -> object:
         nonlocal failed
         if not failed:
             failed = True

@@ -45,13 +45,17 @@ LONG_AGO = "2001-01-01T00:00:00Z"
 sessions = st.none() | st.sampled_from(SESSIONS)
 schemas = st.none() | st.sampled_from(SCHEMAS)
 tags = st.lists(st.sampled_from(TAGS), unique=True)
-contexts = st.dictionaries(st.sampled_from("xyz"), st.none() | st.integers(-9, 9) | st.just([]) | st.just({}), max_size=2)
+contexts: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from("xyz"), st.none() | st.integers(-9, 9) | st.just([]) | st.just({}), max_size=2
+)
 queries = st.builds(
     Query,
     schema_name=schemas,
     session_id=sessions,
     all_tags=st.lists(st.sampled_from([*TAGS, "session:s", "session:*"]), unique=True, max_size=2).map(tuple),
-    any_tags=st.lists(st.sampled_from([*TAGS, "session:s", "session:s:1", "no"]), unique=True, max_size=3).map(tuple),
+    any_tags=st.lists(
+        st.sampled_from([*TAGS, "session:s", "session:s:1", "no"]), unique=True, max_size=3
+    ).map(tuple),
     sort=st.none() | st.sampled_from(get_args(Sort)),
 )
 
@@ -79,7 +83,8 @@ class Known:
 
     @property
     def session(self) -> str | None:
-        return self.newest["context"].get("session_id")
+        session: str | None = self.newest["context"].get("session_id")
+        return session
 
 
 @dataclass
@@ -325,7 +330,9 @@ class StoreMachine(RuleBasedStateMachine):
         for known in due:
             known.swept = True
 
-    @rule(target=known, place=known, other_owner=st.booleans(), keep_id=st.booleans(), keep_times=st.booleans())
+    @rule(
+        target=known, place=known, other_owner=st.booleans(), keep_id=st.booleans(), keep_times=st.booleans()
+    )
     def restore(self, place: tuple[UUID, UUID], other_owner: bool, keep_id: bool, keep_times: bool) -> Any:
         """Put a copy of something in: under its id or a foreign one, here or with the other owner."""
         known = self.model.crumbs[place]
@@ -338,7 +345,11 @@ class StoreMachine(RuleBasedStateMachine):
 
         def copied(version: Breadcrumb) -> Breadcrumb:
             return replace(
-                version, id=id, owner_id=owner, created=version.created - shift, updated=version.updated - shift
+                version,
+                id=id,
+                owner_id=owner,
+                created=version.created - shift,
+                updated=version.updated - shift,
             )
 
         there = self.model.crumbs.get((owner, id))
@@ -407,7 +418,12 @@ class StoreMachine(RuleBasedStateMachine):
         for item in found:
             self.check(item, self.model.crumbs[owner, item.id])
 
-    @rule(owner=st.sampled_from(OWNERS), session=st.sampled_from(SESSIONS), schema=st.sampled_from(SCHEMAS), limit=st.integers(1, 4))
+    @rule(
+        owner=st.sampled_from(OWNERS),
+        session=st.sampled_from(SESSIONS),
+        schema=st.sampled_from(SCHEMAS),
+        limit=st.integers(1, 4),
+    )
     def recent(self, owner: UUID, session: str, schema: str, limit: int) -> None:
         found = self.run(self.store.recent(owner, session, schema, limit))
         expected = self.model.find(owner, Query(session_id=session, schema_name=schema))

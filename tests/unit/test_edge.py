@@ -65,9 +65,12 @@ def test_the_largest_integers_come_in_exactly(number: int) -> None:
     assert parse_json(b'{"n": [%d]}' % number) == {"n": [number]}
 
 
-@pytest.mark.parametrize("number", [1 << 64, -(1 << 63) - 1, 10**20, -(10**30), 10**5000])
-def test_integers_past_64_bits_are_refused_and_not_rounded(number: int) -> None:
-    digits = b"1" + b"0" * 5000 if number == 10**5000 else b"%d" % number
+@pytest.mark.parametrize(
+    "digits",
+    [b"%d" % (1 << 64), b"%d" % (-(1 << 63) - 1), b"1" + b"0" * 20, b"-1" + b"0" * 30, b"1" + b"0" * 300],
+    ids=["one too many", "one too few", "20 digits", "30 digits", "300 digits"],
+)
+def test_integers_past_64_bits_are_refused_and_not_rounded(digits: bytes) -> None:
     for raw in (b'{"n": %s}', b"%s", b"[[%s]]", b'{"a": "b", "n": [1, %s]}'):
         with pytest.raises(InvalidInput, match="64 bits"):
             parse_json(raw % digits)

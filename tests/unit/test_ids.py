@@ -93,6 +93,12 @@ def test_anything_else_is_no_id(text: str) -> None:
 
 def test_a_derived_id_is_the_same_for_the_same_parts_only() -> None:
     assert derived_id(7, "a", "b") == derived_id(7, "a", "b")
-    others = {derived_id(7, "ab"), derived_id(7, "a", "b"), derived_id(7, "", "ab"), derived_id(8, "a", "b"), derived_id(7)}
+    others = {
+        derived_id(7, "ab"),
+        derived_id(7, "a", "b"),
+        derived_id(7, "", "ab"),
+        derived_id(8, "a", "b"),
+        derived_id(7),
+    }
     assert len(others) == 5
     assert derived_id(7, "a").version == 8 and derived_id(7, "a").variant == "specified in RFC 4122"

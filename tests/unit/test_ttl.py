@@ -64,7 +64,7 @@ def test_a_stored_duration_is_read_back_as_it_was(duration: timedelta) -> None:
     ("text", "stored"), [("15m", "PT15M"), ("7d", "P7D"), ("365d", "P365DT0S"), ("P400DT1H", "P400DT1H")]
 )
 def test_a_duration_is_stored_without_years(text: str, stored: str) -> None:
-    assert TtlConfig(duration=text).model_dump(mode="json", exclude_unset=True) == {"duration": stored}  # type: ignore[arg-type]
+    assert TtlConfig(duration=text).model_dump(mode="json", exclude_unset=True) == {"duration": stored}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,12 @@ def test_a_config_with_nonsense_is_refused(config: dict[str, Any]) -> None:
         ("hybrid", MOMENT, {"max_reads": 3}, Expiry(at=AT, max_reads=3)),
         ("hybrid", None, {"max_reads": 3, "duration": "1h"}, Expiry(after=HOUR, max_reads=3)),
         ("hybrid", MOMENT, {"max_reads": 3, "duration": "1h"}, Expiry(at=AT, max_reads=3)),
-        ("hybrid", MOMENT, {"max_reads": 3, "hybrid_mode": "all"}, Expiry(at=AT, max_reads=3, needs_all=True)),
+        (
+            "hybrid",
+            MOMENT,
+            {"max_reads": 3, "hybrid_mode": "all"},
+            Expiry(at=AT, max_reads=3, needs_all=True),
+        ),
     ],
 )
 def test_what_a_client_writes_becomes_what_the_store_enforces(

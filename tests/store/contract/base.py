@@ -55,7 +55,9 @@ def change(**fields: Any) -> BreadcrumbUpdate:
     return BreadcrumbUpdate.parse(fields)
 
 
-async def everything(store: Store, owner: UUID, query: Query, *, limit: int | None = None) -> list[Breadcrumb]:
+async def everything(
+    store: Store, owner: UUID, query: Query, *, limit: int | None = None
+) -> list[Breadcrumb]:
     """All pages of a query, in steps of `limit`; checks that no page but the last is short."""
     if limit is not None:
         query = replace(query, limit=limit)

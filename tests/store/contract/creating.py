@@ -29,7 +29,7 @@ HARD_TO_KEEP: dict[str, Any] = {
     "small": 5e-324,
     "huge": 1.7976931348623157e308,
     "null": None,
-    "text": "é ü 漢字 \u202e 🙂👩‍👩‍👧 \x00\x1f\n\t\\\"/",
+    "text": 'é ü 漢字 \u202e 🙂👩‍👩‍👧 \x00\x1f\n\t\\"/',
     "": "empty name",
     "🙂": "emoji name",
     "lua": "]] --[[ %d \\n",
@@ -51,7 +51,11 @@ class Creating(Contract):
         )
         written = await store.create(ALICE, new, by=AGENT)
         found = await store.get(ALICE, written.id)
-        assert (found.id, found.owner_id, found.version) == (written.id, ALICE, 1) == (written.id, ALICE, written.version)
+        assert (
+            (found.id, found.owner_id, found.version)
+            == (written.id, ALICE, 1)
+            == (written.id, ALICE, written.version)
+        )
         assert found.created == found.updated == written.created == written.updated
         assert abs(found.created - store.now()) < 60_000_000
         assert found.created_by == found.updated_by == AGENT
@@ -119,7 +123,9 @@ class Creating(Contract):
     async def test_every_write_makes_exactly_one_event_that_says_what_happened(self, store: Store) -> None:
         first = await store.create(ALICE, crumb(session="s", tags=("a",), visibility="private"), by=AGENT)
         second = await store.create(BOB, crumb(schema=None))
-        updated = await store.update(ALICE, first.id, change(schema_name=ANSWER, tags=["b"], visibility="team"))
+        updated = await store.update(
+            ALICE, first.id, change(schema_name=ANSWER, tags=["b"], visibility="team")
+        )
         await store.delete(BOB, second.id)
         seen = await events(store)
         assert [(e.kind, e.owner, e.id, e.version) for e in seen] == [

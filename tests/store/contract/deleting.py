@@ -32,7 +32,9 @@ class Deleting(Contract):
         for query in (Query(), Query(session_id="s"), Query(all_tags=("t",)), Query(schema_name=MESSAGE)):
             assert await everything(store, ALICE, query) == []
 
-    async def test_deleting_everything_leaves_the_events_the_clocks_and_nothing_else(self, store: Store) -> None:
+    async def test_deleting_everything_leaves_the_events_the_clocks_and_nothing_else(
+        self, store: Store
+    ) -> None:
         ids = []
         for number in range(12):
             new = crumb(
@@ -57,7 +59,9 @@ class Deleting(Contract):
     async def test_deleting_one_leaves_its_neighbours_alone(self, store: Store) -> None:
         kept = await store.create(ALICE, crumb("kept", session="s", tags=("t",)))
         before = without(await keyspace(store), "ec")
-        gone = await store.create(ALICE, crumb("gone", session="s", tags=("t", "u"), ttl_config={"duration": 60}))
+        gone = await store.create(
+            ALICE, crumb("gone", session="s", tags=("t", "u"), ttl_config={"duration": 60})
+        )
         await store.update(ALICE, gone.id, change(schema_name=ANSWER))
         await store.delete(ALICE, gone.id)
         assert without(await keyspace(store), "ec") == before
@@ -77,7 +81,9 @@ class Deleting(Contract):
         assert await keyspace(store) == before
         await store.delete(ALICE, written.id, expected_version=2)
 
-    async def test_deleting_under_writers_and_other_deleters_leaves_nothing_behind(self, store: Store) -> None:
+    async def test_deleting_under_writers_and_other_deleters_leaves_nothing_behind(
+        self, store: Store
+    ) -> None:
         written = await store.create(ALICE, crumb(session="s", tags=("t",)))
 
         async def write(number: int) -> None:

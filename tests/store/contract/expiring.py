@@ -16,7 +16,17 @@ from breadcrumbs.runtime.ids import new_id
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.ttl import Expiry
-from tests.store.contract.base import ALICE, ANSWER, MESSAGE, Contract, Opener, change, crumb, everything, titles
+from tests.store.contract.base import (
+    ALICE,
+    ANSWER,
+    MESSAGE,
+    Contract,
+    Opener,
+    change,
+    crumb,
+    everything,
+    titles,
+)
 from tests.store.keyspace import events, keys_that_mention, keyspace, kind_of, without
 
 SHORT = 0.25
@@ -66,7 +76,9 @@ def short_lived(kind: str) -> BreadcrumbCreate:
 
 
 class Expiring(Contract):
-    @pytest.mark.parametrize("kind", ["datetime", "duration", "seconds", "hybrid any", "hybrid any by duration"])
+    @pytest.mark.parametrize(
+        "kind", ["datetime", "duration", "seconds", "hybrid any", "hybrid any by duration"]
+    )
     async def test_what_reached_its_time_is_gone_at_once_and_after_a_sweep_from_every_key(
         self, store: Store, kind: str
     ) -> None:
@@ -84,7 +96,9 @@ class Expiring(Contract):
         assert [(e.kind, e.id) for e in await events(store)][1:] == [("c", written.id), ("d", written.id)]
         assert await sweep(store) == 0
 
-    async def test_a_sweep_removes_history_and_all_indexes_and_leaves_no_empty_key(self, store: Store) -> None:
+    async def test_a_sweep_removes_history_and_all_indexes_and_leaves_no_empty_key(
+        self, store: Store
+    ) -> None:
         for number in range(10):
             new = crumb(schema=f"s{number}", session=("a", None)[number % 2], tags=(f"t{number}", "t"))
             written = await store.create(ALICE, new)
@@ -143,7 +157,9 @@ class Expiring(Contract):
         await store.get(ALICE, written.id)
         await assert_gone_from_every_read(store, written.id, "s")
 
-    async def test_reads_are_counted_over_updates_unless_the_update_sets_a_new_limit(self, store: Store) -> None:
+    async def test_reads_are_counted_over_updates_unless_the_update_sets_a_new_limit(
+        self, store: Store
+    ) -> None:
         written = await store.create(ALICE, crumb(ttl_type="usage", ttl_config={"max_reads": 3}))
         await store.get(ALICE, written.id)
         await store.update(ALICE, written.id, change(title="two"))
@@ -186,7 +202,9 @@ class Expiring(Contract):
         assert await sweep(store) == 1
         assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
-    async def test_what_waits_for_its_last_read_does_not_hold_up_the_sweep_of_others(self, store: Store) -> None:
+    async def test_what_waits_for_its_last_read_does_not_hold_up_the_sweep_of_others(
+        self, store: Store
+    ) -> None:
         waiting = {"max_reads": 1, "duration": 0.01, "hybrid_mode": "all"}
         for _ in range(5):
             await store.create(ALICE, crumb(session="s", ttl_type="hybrid", ttl_config=waiting))
@@ -239,7 +257,9 @@ class Expiring(Contract):
         await asyncio.sleep(0.05)
         await assert_gone_from_every_read(store, written.id, "s")
 
-    async def test_a_new_schema_brings_its_default_to_what_has_no_limit_of_its_own(self, opener: Opener) -> None:
+    async def test_a_new_schema_brings_its_default_to_what_has_no_limit_of_its_own(
+        self, opener: Opener
+    ) -> None:
         store = await opener(ttl_defaults={MESSAGE: Expiry(after=HOUR)})
         joins = await store.create(ALICE, crumb(schema=ANSWER))
         await store.update(ALICE, joins.id, change(schema_name=MESSAGE))

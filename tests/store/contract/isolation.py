@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from breadcrumbs.runtime.errors import NotFound
@@ -54,11 +56,13 @@ class Isolation(Contract):
             assert await titles(store, session_id=session, schema_name=schema) == [f"{session}/{schema}"]
 
     async def test_two_owners_with_the_same_names_never_meet(self, store: Store) -> None:
-        ids = {}
+        ids: dict[UUID, list[UUID]] = {}
         for owner, title in ((ALICE, "alice's"), (BOB, "bob's")):
             for number in range(5):
                 new = crumb(title, session="s", tags=("t",), context={"n": number})
-                ids.setdefault(owner, []).append((await store.create(owner, new, idempotency_key=f"{number}")).id)
+                ids.setdefault(owner, []).append(
+                    (await store.create(owner, new, idempotency_key=f"{number}")).id
+                )
         for owner, title in ((ALICE, "alice's"), (BOB, "bob's")):
             other = BOB if owner == ALICE else ALICE
             for query in (
@@ -91,7 +95,9 @@ class Isolation(Contract):
     async def test_two_sessions_with_the_same_content_never_meet(self, store: Store) -> None:
         for number in range(10):
             for session in ("one", "two", None):
-                await store.create(ALICE, crumb(str(session), session=session, tags=("t",), context={"n": number}))
+                await store.create(
+                    ALICE, crumb(str(session), session=session, tags=("t",), context={"n": number})
+                )
         for session in ("one", "two"):
             for more in ({}, {"schema_name": MESSAGE}, {"all_tags": ("t",)}, {"any_tags": ("t", "x")}):
                 assert await titles(store, session_id=session, **more) == [session] * 10

@@ -44,7 +44,9 @@ async def mixed(store: Store, count: int = 40) -> list[Breadcrumb]:
         ids.append((await store.create(ALICE, new)).id)
         await store.create(BOB, new)
     for id in choice.sample(ids, count // 3):
-        await store.update(ALICE, id, change(context={"updated": True}, tags=choice.sample(("a", "b", "c"), 2)))
+        await store.update(
+            ALICE, id, change(context={"updated": True}, tags=choice.sample(("a", "b", "c"), 2))
+        )
     return [await store.get(ALICE, id) for id in ids]
 
 
@@ -193,7 +195,19 @@ class Listing(Contract):
             for other in (alphabet if place == len(cursor) - 1 else random.Random(place).sample(alphabet, 4))
             if other != cursor[place]
         ]
-        garbage = ["", "x", "é", "🙂", "====", "../..", cursor + "A", cursor + "=", cursor + "==", " " + cursor, cursor[:-1]]
+        garbage = [
+            "",
+            "x",
+            "é",
+            "🙂",
+            "====",
+            "../..",
+            cursor + "A",
+            cursor + "=",
+            cursor + "==",
+            " " + cursor,
+            cursor[:-1],
+        ]
         for bad in (*touched, *garbage, cursor + "\n", cursor.swapcase()):
             with pytest.raises(InvalidCursor):
                 await store.list(ALICE, Query(cursor=bad, limit=1))
@@ -258,7 +272,14 @@ class Listing(Contract):
             await store.create(ALICE, crumb("other", session="t"))
             await store.create(BOB, crumb("bob's", session="s"))
         assert [item.title for item in await store.recent(ALICE, "s", MESSAGE, 3)] == ["10", "8", "6"]
-        assert [item.title for item in await store.recent(ALICE, "s", ANSWER, 100)] == ["11", "9", "7", "5", "3", "1"]
+        assert [item.title for item in await store.recent(ALICE, "s", ANSWER, 100)] == [
+            "11",
+            "9",
+            "7",
+            "5",
+            "3",
+            "1",
+        ]
         assert await store.recent(ALICE, "nobody", MESSAGE) == []
         assert await store.recent(ALICE, "s", "no.such.v1") == []
 
@@ -271,12 +292,17 @@ class Listing(Contract):
 
     async def test_an_owner_with_nothing_gets_an_empty_page(self, store: Store) -> None:
         await store.create(BOB, crumb())
-        for query in (Query(), Query(sort="updated_at"), Query(any_tags=("session:s",)), Query(updated_since=0)):
+        for query in (
+            Query(),
+            Query(sort="updated_at"),
+            Query(any_tags=("session:s",)),
+            Query(updated_since=0),
+        ):
             page = await store.list(ALICE, query)
             assert (page.items, page.next_cursor) == ([], None)
 
     async def test_a_list_read_under_writers_never_repeats_what_stays(self, store: Store) -> None:
-        stays = {(await store.create(ALICE, crumb(f"stay {n}", session=f"s{n % 5}"))).id for n in range(60)}
+        stays = {(await store.create(ALICE, crumb(f"stay {n}", session=f"s{n % 5}"))).id for n in range(30)}
         done = asyncio.Event()
 
         async def churn() -> None:
@@ -286,10 +312,33 @@ class Listing(Contract):
 
         writer = asyncio.create_task(churn())
         try:
-            for _ in range(10):
+            for _ in range(4):
                 found = [item.id async for item in store.walk(ALICE, Query(limit=7))]
                 assert len(found) == len(set(found))
                 assert stays <= set(found)
         finally:
             done.set()
             await writer
+
+    @pytest.mark.parametrize("sort", get_args(Sort))
+    @pytest.mark.parametrize("which", [0, 2, 4])
+    async def test_what_is_updated_while_a_page_is_read_is_on_it_once(
+        self, store: Store, sort: Sort, which: int
+    ) -> None:
+        ids = [(await store.create(ALICE, crumb(str(n), session=f"s{n}"))).id for n in range(5)]
+        await store.update(ALICE, ids[2], change(title="2, again"))
+        call_all = store.connection.call_all
+        written = False
+
+        async def call_all_with_a_writer_in_between(commands: list[Any]) -> list[Any]:
+            nonlocal written
+            if commands and commands[0][1][0] == b"MGET" and not written:
+                written = True
+                await store.update(ALICE, ids[which], change(title="while you read"))
+            return await call_all(commands)
+
+        store.connection.call_all = call_all_with_a_writer_in_between  # type: ignore[method-assign]
+        found = (await store.list(ALICE, Query(sort=sort))).items
+        assert written
+        assert sorted(item.id for item in found) == sorted(ids)
+        assert "while you read" in {item.title for item in found}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from uuid import UUID
 
 import pytest
 
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound, VersionMismatch
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
@@ -51,7 +51,9 @@ class Updating(Contract):
     async def test_null_clears_a_field(self, store: Store) -> None:
         new = crumb("t", tags=("a",), context={"x": 1}, description="d", visibility="private")
         written = await store.create(ALICE, new)
-        cleared = change(title=None, tags=None, context=None, description=None, visibility=None, schema_name=None)
+        cleared = change(
+            title=None, tags=None, context=None, description=None, visibility=None, schema_name=None
+        )
         await store.update(ALICE, written.id, cleared)
         assert (await store.get(ALICE, written.id)).document == {"title": "", "tags": [], "context": {}}
 
@@ -102,7 +104,9 @@ class Updating(Contract):
         history = await store.history(ALICE, written.id)
         assert [version.version for version in history] == list(range(51, 0, -1))
         assert {version.title for version in history} == {"start", *map(str, range(50))}
-        assert {returned[int(v.title)]: v.title for v in history[:-1]} == {v.version: v.title for v in history[:-1]}
+        assert {returned[int(v.title)]: v.title for v in history[:-1]} == {
+            v.version: v.title for v in history[:-1]
+        }
         assert set(history[0].context["at"]) == {"start", *map(str, range(50))}, "merges lose nothing"
         moments = [version.updated for version in history]
         assert moments == sorted(set(moments), reverse=True)
@@ -119,7 +123,9 @@ class Updating(Contract):
         written = await store.create(ALICE, crumb("1", tags=("a",)), by=AGENT)
         before = [await store.get(ALICE, written.id)]
         for number in range(2, 5):
-            await store.update(ALICE, written.id, change(title=str(number), tags=[f"t{number}"]), by=OTHER_AGENT)
+            await store.update(
+                ALICE, written.id, change(title=str(number), tags=[f"t{number}"]), by=OTHER_AGENT
+            )
             before.append(await store.get(ALICE, written.id))
         assert await store.history(ALICE, written.id) == before[::-1]
         for number in range(1, 5):
@@ -185,10 +191,15 @@ class Updating(Contract):
 
     async def test_a_reader_who_may_not_change_it_finds_nothing_to_change(self, store: Store) -> None:
         written = await store.create(ALICE, crumb("mine"))
-        seen: list[UUID] = []
+        asked: list[Breadcrumb] = []
+
+        def refuse(item: Breadcrumb) -> bool:
+            asked.append(item)
+            return False
+
         with pytest.raises(NotFound):
-            await store.update(ALICE, written.id, change(title="no"), allowed=lambda c: bool(seen.append(c.id)))
-        assert seen == [written.id]
+            await store.update(ALICE, written.id, change(title="no"), allowed=refuse)
+        assert [item.title for item in asked] == ["mine"]
         with pytest.raises(NotFound):
             await store.update(BOB, written.id, change(title="no"))
         assert (await store.get(ALICE, written.id)).version == 1

@@ -1,0 +1,445 @@
+"""GET /events/stream, over real sockets: filters, resuming, back-pressure, and who may see what."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import anyio
+import httpx
+import orjson
+import pytest
+
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.errors import StoreUnavailable
+from breadcrumbs.runtime.http.app import build_app
+from breadcrumbs.runtime.http.server import HttpServer
+from breadcrumbs.runtime.hub import EventHub
+from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.settings import DEVELOPER, Settings
+from breadcrumbs.runtime.store import Store
+from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER
+
+
+@dataclass
+class Live:
+    """A server that listens."""
+
+    url: str
+    store: Store
+    hub: EventHub
+    settings: Settings
+
+    async def post(self, session: str | None = None, owner: UUID = DEVELOPER, **fields: Any) -> str:
+        tags = [*fields.pop("tags", []), *([f"session:{session}"] if session else [])]
+        by = fields.pop("by", None)
+        new = BreadcrumbCreate(schema_name=fields.pop("schema_name", "user.message.v1"), tags=tags, **fields)
+        return str((await self.store.create(owner, new, by=by)).id)
+
+    @asynccontextmanager
+    async def stream(self, *, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[Stream]:
+        async with (
+            httpx.AsyncClient(base_url=self.url, timeout=httpx.Timeout(10), trust_env=False) as client,
+            client.stream("GET", "/events/stream", params=query, headers=headers) as response,
+        ):
+            assert response.status_code == 200, await response.aread()
+            stream = Stream(response)
+            resumed = "last-event-id" in (headers or {}) or "last_event_id" in query
+            await stream.opened(":" if resumed else "id:")
+            yield stream
+
+
+class Stream:
+    """Reads server-sent events as EventSource would."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._lines = response.aiter_lines()
+        self.last_id: str | None = None
+
+    async def opened(self, sign: str) -> None:
+        async for line in self._lines:
+            if line.startswith("id:"):
+                self.last_id = line[3:].strip()
+            if line.startswith(sign):
+                return
+
+    async def next(self, *, kind: str = "message", within: float = 5.0) -> dict[str, Any]:
+        with anyio.fail_after(within):
+            event, data = "message", ""
+            async for line in self._lines:
+                if line.startswith("event:"):
+                    event = line[6:].strip()
+                elif line.startswith("id:"):
+                    self.last_id = line[3:].strip()
+                elif line.startswith("data:"):
+                    data = line[5:].strip()
+                elif not line:
+                    if event == kind and data:
+                        found: dict[str, Any] = orjson.loads(data)
+                        return found
+                    event, data = "message", ""
+        raise AssertionError("the stream ended")
+
+    async def take(self, count: int) -> list[dict[str, Any]]:
+        return [await self.next() for _ in range(count)]
+
+    async def nothing_for(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            unexpected = await self.next(within=seconds)
+            raise AssertionError(f"nothing was expected: {unexpected}")
+
+
+@asynccontextmanager
+async def live(redis_url: str, namespace: str | None = None, **options: Any) -> AsyncIterator[Live]:
+    settings = Settings(**options)
+    store = await Store.open(redis_url, namespace=namespace or secrets.token_hex(6))
+    hub = EventHub(store, rcrt_events=settings.rcrt_events)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer(
+        build_app(store, hub, Hygiene(store, settings), settings),
+        host="",
+        port=0,
+        on_exit=hub.end_streams,
+        loop="none",
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, [listener])
+        while not server.started:
+            await anyio.sleep(0.01)
+        try:
+            yield Live(f"http://127.0.0.1:{listener.getsockname()[1]}", store, hub, settings)
+        finally:
+            hub.end_streams()
+            server.should_exit = True
+    await hub.close()
+    await store.close()
+
+
+@pytest.fixture
+async def site(standalone_server: Any) -> AsyncIterator[Live]:
+    async with live(standalone_server.url) as site:
+        yield site
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ({}, ["a", "b", "c", "d"]),
+        ({"session_id": "one"}, ["a", "b"]),
+        ({"session_id": "on"}, []),
+        ({"session_id": "*"}, []),
+        ({"schema_name": "agent.response.v1"}, ["b"]),
+        ({"tag": "red"}, ["a", "c"]),
+        ({"tag": "session:two"}, ["c"]),
+        ({"tags": "red", "session_id": "two"}, ["c"]),
+        ({"any_tags": ["red", "blue"]}, ["a", "c", "d"]),
+        ({"any_tags": '["red","blue"]'}, ["a", "c", "d"]),
+        ({"all_tags": ["red", "big"]}, ["c"]),
+        ({"filters": '{"context_match":[{"path":"$.size","op":"gt","value":2}]}'}, ["c", "d"]),
+        ({"filters": '{"any_tags":["red"],"context_match":[{"path":"$.size","op":"lt","value":2}]}'}, ["a"]),
+        ({"filters": '{"session_id":"one"}', "session_id": "two"}, []),
+    ],
+)
+async def test_every_filter_lets_through_exactly_what_it_says(
+    site: Live, query: dict[str, Any], wanted: list[str]
+) -> None:
+    async with site.stream(**query) as stream:
+        await site.post("one", title="a", tags=["red"], context={"size": 1})
+        await site.post("one", title="b", schema_name="agent.response.v1", context={"size": 2})
+        await site.post("two", title="c", tags=["red", "big"], context={"size": 3})
+        await site.post(title="d", tags=["blue"], context={"size": 4})
+        assert [event["title"] for event in await stream.take(len(wanted))] == wanted
+        await stream.nothing_for(0.15)
+
+
+async def test_a_write_is_one_event_with_the_fields_that_rcrt_clients_read(site: Live) -> None:
+    async with site.stream() as stream:
+        id = await site.post("abc", title="Hello", tags=["user:message"], context={"message": "Hi"})
+        await site.store.update(DEVELOPER, UUID(id), BreadcrumbUpdate(title="Hello again"))
+        await site.store.delete(DEVELOPER, UUID(id))
+        created, updated, deleted = await stream.take(3)
+        await stream.nothing_for(0.15)
+    assert created["type"] == "breadcrumb.updated"  # what RCRT's clients wait for
+    assert created["operation"] == "created"
+    assert created["breadcrumb_id"] == id
+    assert created["owner_id"] == str(DEVELOPER)
+    assert created["version"] == 1
+    assert created["schema_name"] == "user.message.v1"
+    assert created["tags"] == ["user:message", "session:abc"]
+    assert created["context"] == {"message": "Hi", "session_id": "abc"}
+    assert created["updated_at"].endswith("Z")
+    assert (updated["type"], updated["version"], updated["title"]) == ("breadcrumb.updated", 2, "Hello again")
+    assert (deleted["type"], deleted["tags"]) == ("breadcrumb.deleted", ["user:message", "session:abc"])
+    assert "context" not in deleted
+
+
+async def test_the_native_form_calls_a_creation_a_creation(standalone_server: Any) -> None:
+    async with live(standalone_server.url, rcrt_events=False) as site, site.stream() as stream:
+        await site.post(title="new")
+        assert (await stream.next())["type"] == "breadcrumb.created"
+
+
+async def test_an_event_shows_the_version_it_speaks_of_even_if_there_is_a_newer_one(site: Live) -> None:
+    async with site.stream() as stream:
+        start = stream.last_id
+    id = UUID(await site.post("s", title="one"))
+    for title in ("two", "three"):
+        await site.store.update(DEVELOPER, id, BreadcrumbUpdate(title=title))
+    async with site.stream(headers={"last-event-id": start or ""}) as stream:
+        assert [event["title"] for event in await stream.take(3)] == ["one", "two", "three"]
+
+
+async def test_resuming_across_all_lanes_loses_nothing_and_repeats_nothing(site: Live) -> None:
+    sessions = [f"s{number}" for number in range(40)]  # they fall into all lanes
+    posted: list[str] = []
+    seen: list[str] = []
+
+    async def write(count: int) -> None:
+        for _ in range(count):
+            session = secrets.choice(sessions)
+            posted.append(await site.post(session, title="x"))
+
+    async with site.stream() as stream:
+        last_id = stream.last_id
+        await write(30)
+        seen += [event["breadcrumb_id"] for event in await stream.take(17)]
+        last_id = stream.last_id
+    for _ in range(6):
+        await write(25)
+        async with site.stream(headers={"last-event-id": last_id or ""}) as stream:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(write, 25)  # while it catches up
+                took = secrets.randbelow(len(posted) - len(seen) + 20) or 1
+                seen += [event["breadcrumb_id"] for event in await stream.take(took)]
+            last_id = stream.last_id
+    async with site.stream(headers={"last-event-id": last_id or ""}) as stream:
+        seen += [event["breadcrumb_id"] for event in await stream.take(len(posted) - len(seen))]
+        await stream.nothing_for(0.2)
+    assert len(seen) == len(set(seen)), "something came twice"
+    assert set(seen) == set(posted), "something was lost"
+
+
+async def test_a_client_cut_off_before_its_first_event_can_come_back_to_where_it_began(site: Live) -> None:
+    async with site.stream() as stream:
+        start = stream.last_id
+    assert start
+    id = await site.post("s", title="missed")
+    async with site.stream(headers={"last-event-id": start}) as stream:
+        assert (await stream.next())["breadcrumb_id"] == id
+
+
+async def test_a_position_is_good_on_every_replica(standalone_server: Any) -> None:
+    namespace = secrets.token_hex(6)
+    async with live(standalone_server.url, namespace) as one, live(standalone_server.url, namespace) as two:
+        async with one.stream() as stream:
+            first = await one.post("a", title="first")
+            assert (await stream.next())["breadcrumb_id"] == first
+            position = stream.last_id or ""
+        second = await two.post("b", title="second")
+        async with two.stream(headers={"last-event-id": position}) as stream:
+            assert (await stream.next())["breadcrumb_id"] == second
+            third = await one.post("c", title="third")
+            assert (await stream.next())["breadcrumb_id"] == third
+
+
+async def test_who_comes_back_too_late_is_told_that_events_are_missing(site: Live) -> None:
+    async with site.stream() as stream:
+        start = stream.last_id or ""
+    await site.post("s", title="gone")
+    hygiene = Hygiene(site.store, Settings(event_window="0.05s"))
+    await anyio.sleep(0.1)
+    assert (await hygiene.run_once()).trimmed == 1
+    async with site.stream(headers={"last-event-id": start}) as stream:
+        assert (await stream.next(kind="gap"))["type"] == "gap"
+        await site.post("s", title="new")
+        event = await stream.next()
+        assert event["title"] == "new"
+        position = stream.last_id or ""
+    async with site.stream(headers={"last-event-id": position}) as stream:
+        with pytest.raises(TimeoutError):
+            await stream.next(kind="gap", within=0.2)
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_holds_nobody_up(site: Live) -> None:
+    host, port = site.url.removeprefix("http://").split(":")
+    lazy = socket.create_connection((host, int(port)))
+    lazy.sendall(b"GET /events/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    try:
+        async with site.stream() as stream:
+            while site.hub.clients < 2:
+                await anyio.sleep(0.01)
+            text = "x" * 200_000
+            sent = 0
+            while site.hub.clients == 2 and sent < 200:  # until its queue and every buffer on the way are full
+                await site.post("s", title=str(sent), context={"text": text})
+                assert (await stream.next())["title"] == str(sent)
+                sent += 1
+            assert site.hub.dropped_clients == 1
+        lazy.settimeout(5)
+        received = 0
+        with suppress(ConnectionResetError):
+            while chunk := await asyncio.to_thread(lazy.recv, 1 << 20):
+                received += len(chunk)
+        assert received < sent * len(text), "it was not cut off"
+    finally:
+        lazy.close()
+
+
+async def test_there_is_one_reader_however_many_clients(site: Live, standalone_server: Any) -> None:
+    async with anyio.create_task_group() as tasks:
+        ready = 0
+
+        async def client() -> None:
+            nonlocal ready
+            async with site.stream():
+                ready += 1
+                await anyio.sleep(10)
+
+        for _ in range(25):
+            tasks.start_soon(client)
+        with anyio.fail_after(10):
+            while ready < 25:
+                await anyio.sleep(0.01)
+        clients = (await site.store.connection.call(0, b"CLIENT", b"LIST")).decode()
+        assert sum("cmd=xread " in line for line in clients.splitlines()) == 1
+        tasks.cancel_scope.cancel()
+
+
+async def test_pings_come_while_nothing_happens(standalone_server: Any) -> None:
+    async with live(standalone_server.url, ping_interval="0.1s") as site, site.stream() as stream:
+        assert (await stream.next(kind="ping"))["type"] == "ping"
+        assert (await stream.next(kind="ping"))["ts"].endswith("Z")
+
+
+async def test_the_end_of_the_server_ends_its_streams_at_once(site: Live) -> None:
+    async with site.stream() as stream:
+        site.hub.end_streams()
+        with anyio.fail_after(1), pytest.raises(AssertionError, match="ended"):
+            await stream.next()
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "where"),
+    [
+        ({"sesion_id": "abc"}, {}, "sesion_id"),
+        ({"filters": "{"}, {}, ""),
+        ({"filters": '{"any_tag":["x"]}'}, {}, "any_tag"),
+        ({"session_id": "a\nb"}, {}, "session_id"),
+        ({"agent_id": "me"}, {}, "agent_id"),
+        ({}, {"last-event-id": "made-up"}, "Last-Event-ID"),
+        ({}, {"last-event-id": "A" * 149}, "Last-Event-ID"),
+    ],
+)
+async def test_bad_input_is_refused_with_a_problem_and_no_stream(
+    site: Live, query: dict[str, str], headers: dict[str, str], where: str
+) -> None:
+    async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
+        answer = await client.get("/events/stream", params=query, headers=headers, timeout=5)
+    assert answer.status_code in (400, 422), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert where in answer.text
+
+
+async def test_saved_selectors_choose_what_an_agent_gets(site: Live) -> None:
+    agent = "00000000-0000-0000-0000-000000000002"
+    async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
+        saved = await client.post("/subscriptions/selectors", json={"any_tags": ["red"]})
+        assert saved.status_code == 200, saved.text
+    for query in ({"selector_id": saved.json()["id"]}, {"agent_id": agent}):
+        async with site.stream(**query) as stream:
+            await site.post(title="no", tags=["blue"])
+            await site.post(title="yes", tags=["red"])
+            assert (await stream.next())["title"] == "yes"
+
+
+@pytest.fixture
+async def guarded(standalone_server: Any) -> AsyncIterator[Live]:
+    async with live(standalone_server.url, api_keys=KEYS) as site:
+        yield site
+
+
+async def _token(site: Live, key: str, **wanted: Any) -> str:
+    async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
+        answer = await client.post("/auth/token", json=wanted, headers={"x-api-key": key})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["token"])
+
+
+async def test_R8_a_tenant_sees_its_own_events_only_whatever_it_asks_for(guarded: Live) -> None:
+    token = await _token(guarded, KEY)
+    for query in ({}, {"session_id": "shared"}, {"tag": "red"}, {"filters": f'{{"owner_id":"{OWNER}"}}'}):
+        async with guarded.stream(token=token, **query) as stream:
+            await guarded.post("shared", owner=OTHER, title="theirs", tags=["red"])
+            await guarded.post("shared", owner=OWNER, title="mine", tags=["red"])
+            assert (await stream.next())["title"] == "mine"
+            await stream.nothing_for(0.1)
+
+
+async def test_a_token_for_one_session_sees_that_session_only(guarded: Live) -> None:
+    token = await _token(guarded, KEY, session_id="mine")
+    async with guarded.stream(access_token=token) as stream:
+        start = stream.last_id
+        for session in ("other", None, "mine"):
+            await guarded.post(session, owner=OWNER, title=str(session))
+        assert (await stream.next())["title"] == "mine"
+        await stream.nothing_for(0.1)
+    async with guarded.stream(access_token=token, last_event_id=start) as stream:
+        assert (await stream.next())["title"] == "mine"  # catching up goes through the same gate
+        await stream.nothing_for(0.1)
+
+
+async def test_private_breadcrumbs_and_secret_contexts_stay_with_who_may_read_them(guarded: Live) -> None:
+    me = UUID("00000000-0000-0000-0000-00000000000a")
+    mine = await _token(guarded, KEY, agent_id=str(me), roles=["subscriber"])
+    others = await _token(guarded, KEY, agent_id=str(UUID(int=11)), roles=["subscriber"])
+    curators = await _token(guarded, KEY, agent_id=str(UUID(int=12)), roles=["curator"])
+    seen: dict[str, list[dict[str, Any]]] = {}
+    async with (
+        guarded.stream(token=mine) as a,
+        guarded.stream(token=others) as b,
+        guarded.stream(token=curators) as c,
+    ):
+        await guarded.post(owner=OWNER, by=me, title="private", visibility="private", context={"x": 1})
+        await guarded.post(owner=OWNER, by=me, title="secret", sensitivity="secret", context={"x": 2})
+        await guarded.post(owner=OWNER, by=me, title="end", context={"x": 3})
+        for name, stream in (("mine", a), ("others", b), ("curators", c)):
+            seen[name] = []
+            while not seen[name] or seen[name][-1]["title"] != "end":
+                seen[name].append(await stream.next())
+    assert [event["title"] for event in seen["mine"]] == ["private", "secret", "end"]
+    assert [event["title"] for event in seen["others"]] == ["secret", "end"]
+    assert [event["title"] for event in seen["curators"]] == ["private", "secret", "end"]
+    assert [event["context"] for event in seen["curators"]] == [{"x": 1}, {"x": 2}, {"x": 3}]
+    assert all("context" not in event for event in seen["others"] if event["title"] == "secret")
+
+
+async def test_without_a_good_token_there_is_no_stream(guarded: Live) -> None:
+    writer = await _token(guarded, KEY, roles=["emitter"])
+    async with httpx.AsyncClient(base_url=guarded.url, trust_env=False) as client:
+        for query, status in (({}, 401), ({"token": "forged"}, 401), ({"token": writer}, 403)):
+            answer = await client.get("/events/stream", params=query, timeout=5)
+            assert answer.status_code == status, answer.text
+    assert OTHER_KEY not in guarded.url
+
+
+async def test_a_stream_survives_the_death_of_the_server_behind_it(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, appendfsync="always") as server:
+        async with live(server.url) as site, site.stream() as stream:
+            before = await site.post("s", title="before")
+            assert (await stream.next())["breadcrumb_id"] == before
+            assert server.process is not None
+            server.process.kill()
+            server.process.wait()
+            with pytest.raises(StoreUnavailable):
+                await site.post("s", title="nobody there")
+            await asyncio.to_thread(server.start)
+            after = await site.post("s", title="after")
+            assert (await stream.next(within=10))["breadcrumb_id"] == after

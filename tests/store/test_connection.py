@@ -1,0 +1,135 @@
+"""Addresses, and what the server's complaints become."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from uuid import UUID
+
+import pytest
+
+from breadcrumbs.runtime.connection import Script, StandaloneConnection, as_store_error, parse_address
+from breadcrumbs.runtime.errors import StartupError, StoreError, StoreFull, StoreUnavailable
+from breadcrumbs.runtime.multiplexer import Address, LinkLost, ReplyError
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.store import Store
+from tests.support.servers import Cluster, Server
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis://localhost", Address("localhost")),
+        ("redis://example.org:7000/2", Address("example.org", 7000, database=2)),
+        ("redis://:secret@h", Address("h", password="secret")),
+        ("redis://me:s%40%2F%3A@h:1", Address("h", 1, username="me", password="s@/:")),
+        ("unix:///a%20b/c.sock", Address(path="/a b/c.sock")),
+        ("unix:///c.sock?db=4", Address(path="/c.sock", database=4)),
+    ],
+)
+def test_addresses_are_read_as_redis_py_does(url: str, address: Address) -> None:
+    found = parse_address(url)
+    assert (found.path or found.host, found.port) == (address.path or address.host, address.port)
+    assert (found.username, found.password) == (address.username, address.password)
+    assert found.database == address.database and found.tls is None
+
+
+def test_rediss_means_tls_that_checks_who_answers() -> None:
+    tls = parse_address("rediss://h:6380").tls
+    assert tls is not None and tls.verify_mode is ssl.CERT_REQUIRED and tls.check_hostname
+    unchecked = parse_address("rediss://h?ssl_cert_reqs=none").tls
+    assert unchecked is not None and unchecked.verify_mode is ssl.CERT_NONE
+
+
+@pytest.mark.parametrize("url", ["", "localhost:6379", "http://h", "redis://h:port"])
+def test_what_is_no_address_is_refused_with_examples(url: str) -> None:
+    with pytest.raises(StartupError, match="redis://host:6379"):
+        parse_address(url)
+
+
+def test_no_password_is_shown_in_a_complaint() -> None:
+    with pytest.raises(StartupError) as refused:
+        parse_address("http://:hush@h")
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (LinkLost("gone"), StoreUnavailable),
+        (ReplyError("LOADING server is loading the dataset in memory"), StoreUnavailable),
+        (ReplyError("CLUSTERDOWN The cluster is down"), StoreUnavailable),
+        (ReplyError("READONLY You can't write against a read only replica."), StoreUnavailable),
+        (ReplyError("NOAUTH Authentication required."), StoreUnavailable),
+        (ReplyError("MISCONF Errors writing to the AOF file"), StoreUnavailable),
+        (ReplyError("OOM command not allowed when used memory > 'maxmemory'."), StoreFull),
+        (ReplyError("WRONGTYPE Operation against a key holding the wrong kind of value"), StoreError),
+    ],
+)
+def test_complaints_of_the_server_have_a_place_in_the_tree(
+    error: LinkLost | ReplyError, kind: type[StoreError]
+) -> None:
+    assert type(as_store_error(error)) is kind
+
+
+@pytest.mark.parametrize("name", ["create", "update", "delete", "import", "read", "recent"])
+def test_every_script_says_what_it_takes_and_gives(name: str) -> None:
+    source = Script(name).source.decode()
+    assert source.startswith("#!lua")
+    for part in ("KEYS", "ARGV", "Reply"):
+        assert f"\n{part} " in source
+
+
+def test_only_a_script_that_writes_nothing_calls_itself_read_only() -> None:
+    scripts = [Script(name) for name in ("create", "update", "delete", "import", "read", "recent")]
+    assert [script.name for script in scripts if script.read_only] == ["recent"]
+
+
+async def test_a_wrong_password_is_reported_as_such_and_not_shown() -> None:
+    with Server(password="right") as server:
+        with pytest.raises(StoreUnavailable, match="WRONGPASS") as refused:
+            await Store.open(server.url.replace("right", "hush"))
+        assert "hush" not in str(refused.value)
+        with pytest.raises(StoreUnavailable, match="NOAUTH"):
+            await Store.open(f"redis://{server.host}:{server.port}")
+        connection = StandaloneConnection(parse_address(server.url.replace("right", "hush")), lanes=1)
+        with pytest.raises(StoreUnavailable, match="WRONGPASS"):
+            await connection.call_all([(0, ("PING",)), (0, ("PING",))])
+        await connection.close()
+
+
+async def test_a_password_that_changes_makes_the_store_unavailable_not_broken() -> None:
+    with Server(password="first") as server:
+        store = await Store.open(server.url)
+        server.command("CONFIG", "SET", "requirepass", "second")
+        try:
+            await store.connection.call(0, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
+        except StoreUnavailable:
+            pass
+        await asyncio.sleep(0.1)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="WRONGPASS"):
+                await store.list(UUID(int=1), Query())
+        await store.close()
+
+
+async def test_a_single_server_is_no_cluster(standalone_server: Server) -> None:
+    with pytest.raises(StoreUnavailable, match="cluster support disabled"):
+        await Store.open(standalone_server.url.replace("redis://", "redis+cluster://"))
+
+
+async def test_a_cluster_that_is_not_there_is_reported_with_its_address() -> None:
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as refused:
+        await Store.open("redis+cluster://:hush@127.0.0.1:1")
+    assert "hush" not in str(refused.value)
+
+
+async def test_a_cluster_connection_fails_as_one_and_not_as_a_group(cluster_server: Cluster) -> None:
+    cluster_server.flush()
+    store = await Store.open(cluster_server.url)
+    with pytest.raises(StoreError, match="wrong number of arguments"):
+        await store.connection.call_all([(lane, ("GET",)) for lane in range(store.lanes)])
+    await store.close()
+    for attempt in (store.ping(), store.list(UUID(int=1), Query()), store.recent(UUID(int=1), "s", "x")):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await attempt
