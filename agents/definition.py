@@ -119,4 +119,6 @@ def definition_fields(context: dict[str, Any]) -> dict[str, Any]:
         named = fields.get("llm_config", {})
         if isinstance(named, dict) and isinstance(named.get("model"), str):
             fields["model"] = named["model"]
+        elif isinstance(fields.get("llm_config_id"), str):
+            fields["model"] = fields["llm_config_id"]  # an alias in the settings says which model that is
     return fields

@@ -139,7 +139,7 @@ class Executor:
         except TimeoutError:
             raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True) from None
         except ModelError as error:
-            raise TurnFailed(error.reason, retry=error.retry) from error
+            raise TurnFailed(error.reason, retry=error.retry, retry_after=error.retry_after) from error
         glue: dict[str, Any] = {
             "trigger_id": origin.id,
             "creator": _creator(definition),

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from hashlib import sha256
+from typing import Any, Final, Literal
+from uuid import UUID
 
-from breadcrumbs.context_builder.config import ContextConfig, Exclude
+import orjson
+
+from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.llm_view import apply_hints
-from breadcrumbs.runtime.sources import Found
+from breadcrumbs.runtime.schema_hints import own_hints
+from breadcrumbs.runtime.sources import Found, Source
 from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.worker import TurnFailed
 
 Place = Literal["conversation", "elsewhere", "shared"]
 """Of this session; of another one; of none."""
 
 Reason = Literal["over budget", "duplicate", "excluded", "internal", "secret", "private", "not yet its turn"]
+
+TRIGGER: Final = "trigger"
+"""The source of a trigger that no source has found."""
+
+MOST_LEFT_OUT: Final = 100
+"""How much of what was left out a context names; of the rest it tells the number."""
 
 # The system talking to itself: never shown to a model.
 INTERNAL_SCHEMAS = frozenset(
@@ -29,7 +41,16 @@ INTERNAL_SCHEMAS = frozenset(
         "schema.def.v1",
     )
 )
-INFRASTRUCTURE = ("session_id", "trigger_id", "creator", "conversation_id")
+INFRASTRUCTURE = frozenset(
+    (
+        "session_id", "trigger_id", "creator", "conversation_id", "hops", "context_id", "context_version",
+        "llm_hints",
+    )
+)  # fmt: skip
+
+
+class TriggerWithheld(TurnFailed):
+    """What is to be answered may not be shown to a model, so there is nothing to make a context of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +58,18 @@ class Item:
     """A breadcrumb in a context."""
 
     source: str
+    number: int | None
     place: Place
     rank: int
     tokens: int
     crumb: Breadcrumb
     content: dict[str, Any]
     """What the model may see of it."""
+    matched: tuple[str, ...] = ()
+    """Which of the source's tags it carries."""
 
     def reference(self) -> dict[str, Any]:
-        return {
+        reference: dict[str, Any] = {
             "id": str(self.crumb.id),
             "version": self.crumb.version,
             "source": self.source,
@@ -53,30 +77,34 @@ class Item:
             "rank": self.rank,
             "tokens": self.tokens,
         }
-
-    def rendered(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"id": str(self.crumb.id), "created_at": self.crumb.created_at}
-        if self.crumb.schema_name is not None:
-            shown["schema_name"] = self.crumb.schema_name
-        if self.place == "elsewhere" and self.crumb.session_id is not None:
-            shown["session_id"] = self.crumb.session_id
-        shown["content"] = self.content
-        return shown
+        if self.number is not None:
+            reference["number"] = self.number
+        if self.matched:
+            reference["matched"] = self.matched
+        return reference
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     source: str
+    number: int | None
     crumb: Breadcrumb
     reason: Reason
+    tokens: int | None = None
+    """Where it did not fit: what it would have taken."""
 
     def reference(self) -> dict[str, Any]:
-        return {
+        reference: dict[str, Any] = {
             "id": str(self.crumb.id),
             "version": self.crumb.version,
             "source": self.source,
             "reason": self.reason,
         }
+        if self.number is not None:
+            reference["number"] = self.number
+        if self.tokens is not None:
+            reference["tokens"] = self.tokens
+        return reference
 
 
 @dataclass(slots=True)
@@ -90,62 +118,120 @@ class Assembled:
     budget: int = 0
     method: str = ""
     notes: list[str] = field(default_factory=list)
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """What was asked for, and how much of it there was."""
+    definitions: dict[str, Breadcrumb] = field(default_factory=dict)
+    """By schema: the definition whose hints were used."""
+
+    def parts(self) -> list[dict[str, Any]]:
+        return parts_of(
+            (item.place, item.source, rendered(item.crumb, item.place, item.content)) for item in self.items
+        )
+
+    def explain(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Why the context is as it is: kept with it."""
+        explained: dict[str, Any] = {
+            "tokens": self.tokens,
+            "budget": self.budget,
+            "counted_by": self.method,
+            "checksum": checksum(parts),
+            "sources": self.sources,
+            "items": [item.reference() for item in self.items],
+            "left_out": [out.reference() for out in self.left_out[:MOST_LEFT_OUT]],
+            "notes": self.notes,
+        }
+        if len(self.left_out) > MOST_LEFT_OUT:
+            explained["left_out_besides"] = len(self.left_out) - MOST_LEFT_OUT
+        if self.definitions:
+            explained["hints"] = {
+                schema: {"id": str(crumb.id), "version": crumb.version}
+                for schema, crumb in self.definitions.items()
+            }
+        return explained
 
 
 def assemble(
     config: ContextConfig,
     trigger: Breadcrumb,
-    found: Iterable[Found],
+    found: Sequence[Found],
     *,
     counter: TokenCounter,
-    hints: Callable[[Breadcrumb], Mapping[str, Any] | None] = lambda crumb: crumb.document.get("llm_hints"),
+    definitions: Mapping[str, Breadcrumb] | None = None,
 ) -> Assembled:
-    """Choose, count and order. The trigger is always in; the newest of the rest come first."""
-    result = Assembled(budget=config.formatting.max_tokens, method=counter.method)
-    candidates = _candidates(config, trigger, found, result)
-    for entry in _by_priority(candidates, trigger):
-        content = view_of(entry.crumb, hints(entry.crumb))
+    """Choose, count and order. The trigger is always in; the newest of the rest come first.
+
+    `definitions`: of schemas, for the hints of breadcrumbs that have none of their own.
+    """
+    if trigger.sensitivity == "secret" or trigger.visibility == "private":
+        kind = "secret" if trigger.sensitivity == "secret" else "private"
+        raise TriggerWithheld(f"this breadcrumb is {kind}: it is shown to no model, so nobody can answer it")
+    result = Assembled(
+        budget=config.formatting.max_tokens,
+        method=counter.method,
+        sources=[_described(source, number, found) for number, source in enumerate(config.sources)],
+    )
+    full = False
+    for entry in _by_priority(_candidates(config, trigger, found, result), trigger):
+        crumb, place = entry.crumb, place_of(entry.crumb, trigger.id, trigger.session_id)
+        hints, definition = hints_for(crumb, definitions or {})
+        content = view_of(crumb, hints)
         tokens = counter.count(plain_text(content))
-        place = _place(entry.crumb, trigger)
-        is_trigger = entry.crumb.id == trigger.id
         # Older parts of a conversation after a gap would mislead: once one does not fit, the rest stays out.
-        full = place == "conversation" and any(
-            out.reason == "over budget" and _place(out.crumb, trigger) == "conversation"
-            for out in result.left_out
-        )
-        if not is_trigger and (full or result.tokens + tokens > result.budget):
-            result.left_out.append(LeftOut(entry.source, entry.crumb, "over budget"))
+        fits = result.tokens + tokens <= result.budget and not (full and place == "conversation")
+        if not fits and crumb.id != trigger.id:
+            full = full or place == "conversation"
+            result.left_out.append(LeftOut(entry.source, entry.number, crumb, "over budget", tokens))
             continue
         result.tokens += tokens
-        result.items.append(Item(entry.source, place, entry.rank, tokens, entry.crumb, content))
-    order = {source.key: number for number, source in enumerate(config.sources)}
-    places = {"shared": 0, "elsewhere": 1, "conversation": 2}
-    result.items.sort(
-        key=lambda item: (
-            places[item.place],
-            0 if item.place == "conversation" else order.get(item.source, -1),
-            item.crumb.id == trigger.id,  # what is to be answered comes last, whatever was said since
-            item.crumb.created,
-            item.crumb.id.bytes,
+        if definition is not None and crumb.schema_name is not None:
+            result.definitions[crumb.schema_name] = definition
+        matched = _matched(config.sources[entry.number], crumb) if entry.number is not None else ()
+        result.items.append(
+            Item(entry.source, entry.number, place, entry.rank, tokens, crumb, content, matched)
         )
-    )
+    _put_in_order(result.items, config, trigger)
     if result.tokens > result.budget:
         result.notes.append("the trigger alone is larger than the budget")
+    if unfit(trigger, config) == "excluded":
+        result.notes.append("the trigger is among what is excluded, but what is to be answered is always in")
     return result
+
+
+def _described(source: Source, number: int, found: Iterable[Found]) -> dict[str, Any]:
+    described: dict[str, Any] = {"key": source.key}
+    if source.schema_name is not None:
+        described["schema_name"] = source.schema_name
+    if source.any_tags:
+        described["any_tags"] = source.any_tags
+    if source.all_tags:
+        described["all_tags"] = source.all_tags
+    described["method"] = source.fetch.method
+    if source.fetch.method == "recent":
+        described["limit"] = source.fetch.limit
+    if source.fetch.method != "event_data":
+        described["scope"] = source.fetch.scope
+    if source.fetch.includes_shared:
+        described["shared"] = True
+    described["found"] = sum(entry.number == number for entry in found)
+    return described
+
+
+def _matched(source: Source, crumb: Breadcrumb) -> tuple[str, ...]:
+    return tuple(tag for tag in (*source.all_tags, *source.any_tags) if tag in crumb.tags)
 
 
 def _candidates(
     config: ContextConfig, trigger: Breadcrumb, found: Iterable[Found], result: Assembled
 ) -> list[Found]:
-    chosen: dict[Any, Found] = {trigger.id: Found("trigger", 0, trigger)}
+    chosen: dict[UUID, Found] = {trigger.id: Found(TRIGGER, 0, trigger)}
     for entry in found:
         crumb = entry.crumb
         if crumb.id == trigger.id:
             # The version that the event speaks of, found by a source too: name the source.
-            if chosen[trigger.id].source == "trigger":
-                chosen[trigger.id] = Found(entry.source, entry.rank, trigger)
+            if chosen[trigger.id].number is None:
+                chosen[trigger.id] = Found(entry.source, entry.rank, trigger, entry.number)
             continue
-        reason = unfit(crumb, config.exclude)
+        reason = unfit(crumb, config)
         if reason is None and crumb.id in chosen:
             reason = "duplicate"
         if reason is None and _waits_for_its_turn(config, trigger, crumb):
@@ -153,19 +239,25 @@ def _candidates(
         if reason is None:
             chosen[crumb.id] = entry
         else:
-            result.left_out.append(LeftOut(entry.source, crumb, reason))
+            result.left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
     return list(chosen.values())
 
 
-def unfit(crumb: Breadcrumb, exclude: Exclude) -> Reason | None:
+def unfit(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
     """What never enters any context, and what this config does not want."""
     if crumb.sensitivity == "secret":
         return "secret"
     if crumb.visibility == "private":
         return "private"
-    if crumb.schema_name in INTERNAL_SCHEMAS or (crumb.schema_name or "").startswith("system."):
+    schema = crumb.schema_name
+    if (
+        schema in INTERNAL_SCHEMAS
+        or schema == config.output.schema_name
+        or (schema or "").startswith("system.")
+    ):
         return "internal"
-    if crumb.schema_name in exclude.schema_names or any(tag in exclude.tags for tag in crumb.tags):
+    exclude = config.exclude
+    if schema in exclude.schema_names or any(tag in exclude.tags for tag in crumb.tags):
         return "excluded"
     return None
 
@@ -181,24 +273,84 @@ def _waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Bread
 
 
 def _by_priority(candidates: Sequence[Found], trigger: Breadcrumb) -> list[Found]:
-    rank = {"conversation": 0, "shared": 1, "elsewhere": 2}
-    return sorted(
-        candidates,
-        key=lambda entry: (
-            entry.crumb.id != trigger.id,
-            rank[_place(entry.crumb, trigger)],
-            -entry.crumb.created,
-        ),
+    """The trigger, then the conversation from the newest back, then what belongs to nobody, then the rest."""
+    rank: dict[Place, int] = {"conversation": 0, "shared": 1, "elsewhere": 2}
+
+    def priority(entry: Found) -> tuple[bool, int, int, bytes]:
+        place = place_of(entry.crumb, trigger.id, trigger.session_id)
+        return entry.crumb.id != trigger.id, rank[place], -entry.crumb.created, entry.crumb.id.bytes
+
+    return sorted(candidates, key=priority)
+
+
+def _put_in_order(items: list[Item], config: ContextConfig, trigger: Breadcrumb) -> None:
+    first_with_key: dict[str, int] = {}
+    for number, source in enumerate(config.sources):
+        first_with_key.setdefault(source.key, number)
+    places: dict[Place, int] = {"shared": 0, "elsewhere": 1, "conversation": 2}
+    items.sort(
+        key=lambda item: (
+            places[item.place],
+            0 if item.place == "conversation" else first_with_key.get(item.source, -1),
+            item.crumb.id == trigger.id,  # what is to be answered comes last, whatever was said since
+            item.crumb.created,
+            item.crumb.id.bytes,
+        )
     )
 
 
-def _place(crumb: Breadcrumb, trigger: Breadcrumb) -> Place:
+def place_of(crumb: Breadcrumb, trigger_id: UUID, session_id: str | None) -> Place:
+    """Where a breadcrumb belongs, as seen from a context's trigger and session."""
     if crumb.session_id is None:
-        return "conversation" if crumb.id == trigger.id else "shared"
-    return "conversation" if crumb.session_id == trigger.session_id else "elsewhere"
+        return "conversation" if crumb.id == trigger_id else "shared"
+    return "conversation" if crumb.session_id == session_id else "elsewhere"
+
+
+# Rendering: the same for a context that is made and for one that is looked at later.
+
+
+def hints_for(
+    crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb]
+) -> tuple[Mapping[str, Any] | None, Breadcrumb | None]:
+    """The hints of a breadcrumb, and the definition they were taken from where they are not its own."""
+    hints = own_hints(crumb)
+    if hints:
+        return hints, None
+    definition = definitions.get(crumb.schema_name or "")
+    hints = None if definition is None else own_hints(definition)
+    return (hints, definition) if hints else (None, None)
 
 
 def view_of(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any]:
     """The content as a model gets it: its hints applied, the glue of the runtime taken out."""
-    content = apply_hints(crumb.context, dict(hints)) if hints else crumb.context
+    content = apply_hints(crumb.context, hints) if hints else crumb.context
     return {key: value for key, value in content.items() if key not in INFRASTRUCTURE}
+
+
+def rendered(crumb: Breadcrumb, place: Place, content: dict[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {"id": str(crumb.id), "created_at": crumb.created_at}
+    if crumb.schema_name is not None:
+        shown["schema_name"] = crumb.schema_name
+    if place == "elsewhere" and crumb.session_id is not None:
+        shown["session_id"] = crumb.session_id
+    # Not for the model's eyes: it decides whether the model or somebody else is speaking.
+    creator = crumb.context.get("creator")
+    speaker = creator.get("agent_id") if isinstance(creator, dict) else creator
+    if isinstance(speaker, str):
+        shown["creator"] = speaker
+    shown["content"] = content
+    return shown
+
+
+def parts_of(shown: Iterable[tuple[Place, str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Items in their order, gathered into parts: a place and a key each."""
+    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for place, source, item in shown:
+        key = "conversation" if place == "conversation" else source
+        parts.setdefault((place, key), []).append(item)
+    return [{"place": place, "key": key, "items": items} for (place, key), items in parts.items()]
+
+
+def checksum(parts: list[dict[str, Any]]) -> str:
+    """Tells whether what is rendered again is what was shown then."""
+    return sha256(orjson.dumps(parts)).hexdigest()[:16]

@@ -6,15 +6,14 @@ what was rendered. Older ones keep references only, from which the same can be r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
-
-import orjson
 
 from breadcrumbs.context_builder.assembly import Assembled, assemble
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formatting, Output
+from breadcrumbs.context_builder.references import references_only
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
@@ -24,7 +23,7 @@ from breadcrumbs.runtime.failures import leave_error
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.sources import Source, fetch
+from breadcrumbs.runtime.sources import Keep, Source, fetch
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import Turn, TurnFailed
 
@@ -120,17 +119,18 @@ class ContextBuilder:
 
 
 async def build_context(
-    store: Store, config: ContextConfig, trigger: Breadcrumb, *, hints: SchemaHints
+    store: Store,
+    config: ContextConfig,
+    trigger: Breadcrumb,
+    *,
+    hints: SchemaHints,
+    keep: Keep | None = None,
 ) -> Assembled:
-    """Everything for one context: fetched once, chosen, counted."""
-    found, notes = await fetch(store, config.sources, trigger)
+    """Everything for one context: fetched once, chosen, counted. What `keep` refuses is not there."""
+    found, notes = await fetch(store, config.sources, trigger, keep=keep)
     schemas = {entry.crumb.schema_name for entry in found} | {trigger.schema_name}
-    known = await hints.of_schemas(trigger.owner_id, {schema for schema in schemas if schema is not None})
-
-    def hints_of(crumb: Breadcrumb) -> Mapping[str, Any] | None:
-        return crumb.document.get("llm_hints") or known.get(crumb.schema_name or "")
-
-    made = assemble(config, trigger, found, counter=token_counter(), hints=hints_of)
+    definitions = await hints.definitions(trigger.owner_id, {name for name in schemas if name is not None})
+    made = assemble(config, trigger, found, counter=token_counter(), definitions=definitions)
     made.notes.extend(notes)
     return made
 
@@ -147,15 +147,7 @@ async def gather_parts(
         output=Output(),
         formatting=Formatting(),
     )
-    return _parts(await build_context(store, config, trigger, hints=hints))
-
-
-def _parts(made: Assembled) -> list[dict[str, Any]]:
-    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for item in made.items:
-        key = "conversation" if item.place == "conversation" else item.source
-        parts.setdefault((item.place, key), []).append(item.rendered())
-    return [{"place": place, "key": key, "items": items} for (place, key), items in parts.items()]
+    return (await build_context(store, config, trigger, hints=hints)).parts()
 
 
 def context_id(lane: int, config: ContextConfig, trigger: Breadcrumb) -> UUID:
@@ -175,6 +167,7 @@ def context_breadcrumb(
     inherited: tuple[str, ...],
 ) -> BreadcrumbCreate:
     hops = trigger.context.get("hops")
+    parts = made.parts()
     context: dict[str, Any] = {
         "consumer_id": config.consumer_id,
         "trigger_id": str(trigger.id),
@@ -183,15 +176,8 @@ def context_breadcrumb(
         "as_of": as_of,
         "as_of_time": clock.to_text(as_of),
         "config": config.digest,
-        "parts": _parts(made),
-        "explain": {
-            "tokens": made.tokens,
-            "budget": made.budget,
-            "counted_by": made.method,
-            "items": [item.reference() for item in made.items],
-            "left_out": [out.reference() for out in made.left_out],
-            "notes": made.notes,
-        },
+        "parts": parts,
+        "explain": made.explain(parts),
     }
     if isinstance(hops, int):
         context["hops"] = hops
@@ -205,10 +191,3 @@ def context_breadcrumb(
     if config.output.ttl_seconds is not None:
         fields |= {"ttl_type": "duration", "ttl_config": {"duration_seconds": config.output.ttl_seconds}}
     return BreadcrumbCreate.parse(fields)
-
-
-def references_only(old: Breadcrumb) -> bytes:
-    """An older version of a context, without what can be rendered again from its references."""
-    document = dict(old.document)
-    document["context"] = {key: value for key, value in old.context.items() if key != "parts"}
-    return orjson.dumps(document)

@@ -8,16 +8,23 @@ silently show the model more than was meant.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from breadcrumbs.runtime.breadcrumb import SchemaName, Tag
+from breadcrumbs.runtime.breadcrumb import SESSION, SchemaName, Tag
 from breadcrumbs.runtime.edge import canonical
+from breadcrumbs.runtime.inheritance import inherited_tags
 from breadcrumbs.runtime.selectors import Selector
 from breadcrumbs.runtime.sources import Source, Tags
+
+CONSUMER: Final = "consumer:"
+AT: Final = "at"
+"""In the context of an error: where in the config it is, where the error itself is about more than one place."""
 
 
 class _Part(BaseModel):
@@ -27,53 +34,131 @@ class _Part(BaseModel):
 class Exclude(_Part):
     """What never enters a context, whatever the sources find."""
 
-    schema_names: Annotated[tuple[SchemaName, ...], Field(max_length=256)] = ()
-    tags: Tags = ()
+    schema_names: Annotated[tuple[SchemaName, ...], Field(max_length=256)] = Field(
+        (), description="Breadcrumbs of these schemas"
+    )
+    tags: Tags = Field((), description="Breadcrumbs with any of these tags")
 
 
 class Output(_Part):
     """The breadcrumb that a context becomes."""
 
-    schema_name: SchemaName = "agent.context.v1"
-    tags: Tags = ("agent:context",)
-    ttl_seconds: Annotated[int, Field(ge=1, le=3_153_600_000)] | None = 3600
+    schema_name: SchemaName = Field("agent.context.v1", description="What agents wait for")
+    tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = Field(
+        ("agent:context",), description="Besides consumer:… and what is inherited from the trigger"
+    )
+    ttl_seconds: Annotated[int, Field(ge=1, le=3_153_600_000, strict=True)] | None = Field(
+        3600, description="For how long it is kept after its last change; null: for ever"
+    )
 
 
 class Formatting(_Part):
-    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 4000
+    """How much of what was found fits."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000, strict=True)] = Field(
+        4000,
+        description="The newest parts of the conversation come first, then the rest; the trigger is always in",
+    )
+
+
+def _says_what(trigger: Selector) -> Selector:
+    if trigger.is_empty:
+        raise PydanticCustomError(
+            "everything", "this matches everything: name a schema_name or tags to react to"
+        )
+    return trigger
 
 
 class ContextConfig(_Part):
     """What one consumer's contexts are made of."""
 
-    consumer_id: Annotated[Tag, Field(max_length=200)]
-    update_triggers: Annotated[tuple[Selector, ...], Field(min_length=1, max_length=64)]
-    sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=64)]
+    consumer_id: Annotated[Tag, Field(max_length=200)] = Field(
+        description="Whose contexts these are: agents wait for consumer:<consumer_id>"
+    )
+    update_triggers: Annotated[
+        tuple[Annotated[Selector, AfterValidator(_says_what)], ...], Field(min_length=1, max_length=64)
+    ] = Field(description="What makes a new context: a breadcrumb that matches one of these")
+    sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=64)] = Field(
+        description="Where its parts come from; sources with the same key make up one part"
+    )
     exclude: Exclude = Exclude()
     output: Output = Output()
     formatting: Formatting = Formatting()
 
     @model_validator(mode="after")
     def _can_work(self) -> ContextConfig:
+        for number, tag in enumerate(self.output.tags):
+            if tag.startswith(SESSION):
+                raise _error(
+                    "output_session",
+                    "a context is in the session of its trigger: leave session tags out",
+                    "output", "tags", number,
+                )  # fmt: skip
+            if tag.startswith(CONSUMER) and tag != self.consumer_tag:
+                raise _error(
+                    "output_consumer",
+                    f"this would also be a context for {tag[len(CONSUMER) :]}: one config, one consumer",
+                    "output", "tags", number,
+                )  # fmt: skip
         for number, trigger in enumerate(self.update_triggers):
-            if trigger.is_empty:
-                raise ValueError(
-                    f"update_triggers[{number}] matches everything: name a schema_name or tags to react to"
-                )
-            if trigger.matches_meta(self.output.schema_name, [*self.output.tags, self.consumer_tag], None):
-                raise ValueError(
-                    f"update_triggers[{number}] matches the contexts this config makes: it would trigger itself"
-                )
+            if self.may_trigger(trigger):
+                raise _error(
+                    "triggers_itself",
+                    "this matches the contexts that this very config makes, so it would trigger itself: "
+                    "name the schema_name to react to",
+                    "update_triggers", number,
+                )  # fmt: skip
         return self
 
     @property
     def consumer_tag(self) -> str:
-        return f"consumer:{self.consumer_id}"
+        return CONSUMER + self.consumer_id
 
     @cached_property
     def digest(self) -> str:
         """Names this very config in the contexts made by it."""
         return sha256(canonical(self.model_dump(mode="json"))).hexdigest()[:16]
+
+    def makes(self, schema_name: str | None, tags: Sequence[str]) -> bool:
+        """Whether this is a context of this config's making."""
+        return schema_name == self.output.schema_name and self.consumer_tag in tags
+
+    def may_trigger(self, trigger: Selector) -> bool:
+        """Whether a context of this config's making can match; it inherits tags of what triggered it."""
+        inherited = inherited_tags([*(trigger.all_tags or ()), *(trigger.any_tags or ())])
+        tags = [*self.output.tags, self.consumer_tag, *inherited]
+        return trigger.matches_meta(self.output.schema_name, tags, trigger.session_id)
+
+
+def _error(kind: str, message: str, *at: str | int) -> PydanticCustomError:
+    return PydanticCustomError(kind, "{message}", {"message": message, AT: at})  # type: ignore[arg-type]
+
+
+def ring_of(configs: Sequence[ContextConfig]) -> list[ContextConfig]:
+    """Configs whose contexts trigger each other round and round; none, as it should be."""
+    following = {
+        number: [
+            other
+            for other, reacting in enumerate(configs)
+            if other != number and any(config.may_trigger(trigger) for trigger in reacting.update_triggers)
+        ]
+        for number, config in enumerate(configs)
+    }
+    ended: set[int] = set()
+
+    def walk(path: list[int]) -> list[int]:
+        for following_one in following[path[-1]]:
+            if following_one in path:
+                return path[path.index(following_one) :]
+            if following_one not in ended and (ring := walk([*path, following_one])):
+                return ring
+        ended.add(path[-1])
+        return []
+
+    for number in following:
+        if number not in ended and (ring := walk([number])):
+            return [configs[member] for member in ring]
+    return []
 
 
 def json_schema() -> dict[str, Any]:
@@ -81,9 +166,9 @@ def json_schema() -> dict[str, Any]:
     one = ContextConfig.model_json_schema(ref_template="#/$defs/{model}")
     definitions = one.pop("$defs", {})
     definitions["ContextConfig"] = one
+    definitions["Selector"]["minProperties"] = 1
+    one["properties"] = {"$schema": {"type": "string"}} | one["properties"]
     reference = {"$ref": "#/$defs/ContextConfig"}
-    with_schema = {"$schema": {"type": "string"}}
-    one["properties"] = with_schema | one["properties"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Breadcrumbs context builder config",

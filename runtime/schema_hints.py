@@ -28,10 +28,20 @@ class SchemaHints:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: OrderedDict[tuple[UUID, str], tuple[float, Any]] = OrderedDict()
+        self._known: OrderedDict[tuple[UUID, str], tuple[float, Breadcrumb | None]] = OrderedDict()
 
     async def of(self, owner: UUID, schema_name: str) -> Any:
         """The hints of the owner's newest definition of this schema, or None."""
+        definition = await self._definition(owner, schema_name)
+        return None if definition is None else own_hints(definition)
+
+    async def definitions(self, owner: UUID, schema_names: set[str]) -> dict[str, Breadcrumb]:
+        """The definitions of those schemas that have one, looked up side by side."""
+        names = sorted(schema_names)
+        found = await asyncio.gather(*(self._definition(owner, name) for name in names))
+        return {name: crumb for name, crumb in zip(names, found, strict=True) if crumb is not None}
+
+    async def _definition(self, owner: UUID, schema_name: str) -> Breadcrumb | None:
         key = (owner, schema_name)
         known = self._known.get(key)
         now = time.monotonic()
@@ -43,18 +53,12 @@ class SchemaHints:
                 schema_name=DEFINITION, all_tags=(f"defines:{schema_name}",), limit=1, keep=_speaks_for_all
             ),
         )
-        hints = own_hints(page.items[0]) if page.items else None
-        self._known[key] = (now + _LIFETIME, hints)
+        newest = page.items[0] if page.items else None
+        self._known[key] = (now + _LIFETIME, newest)
         self._known.move_to_end(key)
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
-        return hints
-
-    async def of_schemas(self, owner: UUID, schema_names: set[str]) -> dict[str, Any]:
-        """The hints of several schemas, those that have any, looked up side by side."""
-        names = sorted(schema_names)
-        found = await asyncio.gather(*(self.of(owner, name) for name in names))
-        return {name: hints for name, hints in zip(names, found, strict=True) if hints is not None}
+        return newest
 
 
 def _speaks_for_all(definition: Breadcrumb) -> bool:

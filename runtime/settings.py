@@ -69,16 +69,26 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = 1 << 20
-    ttl_defaults: dict[str, Duration] = Field(default_factory=lambda: dict(DEFAULT_TTLS), validate_default=True)
+    ttl_defaults: dict[str, Duration] = Field(
+        default_factory=lambda: dict(DEFAULT_TTLS), validate_default=True
+    )
     idempotency_ttl: Duration = Field("24h", validate_default=True)
-    event_window: Duration = Field("24h", validate_default=True, description="For how long streams can resume")
+    event_window: Duration = Field(
+        "24h", validate_default=True, description="For how long streams can resume"
+    )
     rcrt_events: bool = Field(True, description="Announce creations as RCRT's clients expect it")
     ping_interval: Duration = Field("10s", validate_default=True)
     hygiene_interval: Duration = Field("30s", validate_default=True)
 
-    context_config: Path | None = Field(None, description="The context builder's config; none: the built-in one")
+    context_config: Path | None = Field(
+        None, description="The context builder's config; none: the built-in one"
+    )
     agents: Path | None = Field(None, description="Folder with agent definitions; none: the built-in ones")
-    models: dict[str, Any] = Field(default_factory=dict, description="The models of the agents")
+    models: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The models of the agents",
+        repr=False,  # it may hold keys
+    )
     model: str | None = Field(None, description="The model of agents that name none, such as ollama:llama3")
     tools: tuple[str, ...] = Field((), description="Tools of your own, as package.module:function")
     inherited_tags: tuple[str, ...] = Field(
@@ -129,7 +139,7 @@ class Settings(BaseSettings):
         if self.development_mode and not self.on_loopback:
             raise StartupError(
                 f"{self.host} can be reached from other machines, and no API key is set. Set one, for example\n"
-                "  CRUMB_API_KEYS='[{\"key\": \"<at least 16 characters>\", \"owner_id\": \"<a UUID>\"}]'\n"
+                '  CRUMB_API_KEYS=\'[{"key": "<at least 16 characters>", "owner_id": "<a UUID>"}]\'\n'
                 "(python3 -c 'import secrets, uuid; print(secrets.token_urlsafe(24), uuid.uuid4())' makes both), "
                 "or listen on 127.0.0.1"
             )

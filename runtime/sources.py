@@ -7,9 +7,9 @@ Without a session on the trigger there is nothing to read, and the result says s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +21,7 @@ from breadcrumbs.runtime.store import Store
 
 Scope = Literal["current", "user", "all"]
 Tags = Annotated[tuple[Tag, ...], Field(max_length=64)]
+Keep: TypeAlias = Callable[[Breadcrumb], bool]
 
 
 class Fetch(BaseModel):
@@ -32,7 +33,9 @@ class Fetch(BaseModel):
         "recent",
         description="recent: the newest ones; latest: the newest one; event_data: the breadcrumb that triggered",
     )
-    limit: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="How many at most (recent)")
+    limit: Annotated[int, Field(ge=1, le=1000, strict=True)] = Field(
+        10, description="How many at most (recent)"
+    )
     conversation_scope: Scope | None = Field(
         None,
         description="current: this session only, the default; user: every session of this user; all: every session. "
@@ -79,23 +82,30 @@ class Found:
     rank: int
     """0: the newest that this source found."""
     crumb: Breadcrumb
+    number: int | None = None
+    """Which of the sources it was: several may share a key. None: no source, it is the trigger."""
 
 
 async def fetch(
-    store: Store, sources: Sequence[Source], trigger: Breadcrumb
+    store: Store, sources: Sequence[Source], trigger: Breadcrumb, *, keep: Keep | None = None
 ) -> tuple[list[Found], list[str]]:
-    """What the sources find for a trigger, all side by side, and notes on those that could not look."""
+    """What the sources find for a trigger, all side by side, and notes on those that could not look.
+
+    `keep` has the last word on each breadcrumb: what it refuses is as if it were not there.
+    """
     notes: list[str] = []
-    answers = await asyncio.gather(*(_fetch_one(store, source, trigger, notes) for source in sources))
+    answers = await asyncio.gather(*(_fetch_one(store, source, trigger, notes, keep) for source in sources))
     found = [
-        Found(source.key, rank, crumb)
-        for source, crumbs in zip(sources, answers, strict=True)
+        Found(source.key, rank, crumb, number)
+        for number, (source, crumbs) in enumerate(zip(sources, answers, strict=True))
         for rank, crumb in enumerate(crumbs)
     ]
     return found, notes
 
 
-async def _fetch_one(store: Store, source: Source, trigger: Breadcrumb, notes: list[str]) -> list[Breadcrumb]:
+async def _fetch_one(
+    store: Store, source: Source, trigger: Breadcrumb, notes: list[str], keep: Keep | None
+) -> list[Breadcrumb]:
     owner, session = trigger.owner_id, trigger.session_id
     limit = 1 if source.fetch.method == "latest" else source.fetch.limit
     if source.fetch.method == "event_data":
@@ -104,30 +114,30 @@ async def _fetch_one(store: Store, source: Source, trigger: Breadcrumb, notes: l
         case "current":
             mine: list[Breadcrumb] = []
             if session is not None:
-                mine = await _of_session(store, owner, session, source, limit)
+                mine = await _of_session(store, owner, session, source, limit, keep)
             elif not source.fetch.includes_shared:
                 notes.append(
                     f"{source.key}: the trigger has no session, so there is no conversation to look at"
                 )
             if not mine and source.fetch.includes_shared:
-                return await _listed(store, owner, source, limit, sessionless=True)
+                return await _listed(store, owner, source, limit, keep, sessionless=True)
             return mine
         case "user":
             users = [tag for tag in trigger.tags if tag.startswith(USER) and tag != "user:message"]
             if not users:
                 notes.append(f"{source.key}: the trigger has no user: tag, so there is no user to look for")
                 return []
-            return await _listed(store, owner, source, limit, extra=(users[0],))
+            return await _listed(store, owner, source, limit, keep, extra=(users[0],))
         case "all":
-            return await _listed(store, owner, source, limit)
+            return await _listed(store, owner, source, limit, keep)
 
 
 async def _of_session(
-    store: Store, owner: UUID, session: str, source: Source, limit: int
+    store: Store, owner: UUID, session: str, source: Source, limit: int, keep: Keep | None
 ) -> list[Breadcrumb]:
-    if source.schema_name is not None and not source.any_tags and not source.all_tags:
+    if source.schema_name is not None and not source.any_tags and not source.all_tags and keep is None:
         return await store.recent(owner, session, source.schema_name, limit)
-    return await _listed(store, owner, source, limit, session=session)
+    return await _listed(store, owner, source, limit, keep, session=session)
 
 
 async def _listed(
@@ -135,6 +145,7 @@ async def _listed(
     owner: UUID,
     source: Source,
     limit: int,
+    keep: Keep | None,
     *,
     session: str | None = None,
     sessionless: bool = False,
@@ -147,5 +158,6 @@ async def _listed(
         any_tags=source.any_tags,
         all_tags=source.all_tags + extra,
         limit=limit,
+        keep=keep,
     )
     return (await store.list(owner, query)).items

@@ -36,10 +36,12 @@ _log = structlog.get_logger("breadcrumbs.worker")
 class TurnFailed(BreadcrumbsError):
     """A handler gives up on an event. `retry`: the same may work later."""
 
-    def __init__(self, reason: str, *, retry: bool = False) -> None:
+    def __init__(self, reason: str, *, retry: bool = False, retry_after: float | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry = retry
+        self.retry_after = retry_after
+        """Seconds to wait at least."""
 
 
 class TurnCancelled(BreadcrumbsError):
@@ -386,7 +388,8 @@ class Worker:
                     "turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error)
                 )
                 with turn.scope:
-                    await anyio.sleep(self._backoff(attempt))
+                    asked = error.retry_after if isinstance(error, TurnFailed) else None
+                    await anyio.sleep(max(self._backoff(attempt), asked or 0.0))
                 if turn.scope.cancelled_caught and turn.cancelled is None:
                     return
                 attempt += 1

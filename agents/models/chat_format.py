@@ -17,7 +17,6 @@ import orjson
 from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ModelRequest, ToolCall, Usage
 
 MAX_TOOL_CALLS = 128
-_SHOWN_OF_A_MESSAGE = 300
 
 _NAME_THAT_ALL_ACCEPT = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -335,10 +334,9 @@ def parse(data: bytes) -> Any:
 
 
 def shown(content: bytes | str) -> str:
-    """The beginning of something foreign, on one line."""
+    """Something foreign on one line. Still long: whoever shows it removes secrets first, and then cuts it."""
     text = content[:4000].decode("utf-8", "replace") if isinstance(content, bytes) else content[:4000]
-    text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return text if len(text) <= _SHOWN_OF_A_MESSAGE else text[: _SHOWN_OF_A_MESSAGE - 1] + "…"
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def _text(content: Any) -> str:

@@ -42,6 +42,7 @@ _random = SystemRandom()
 _GRACE = 2.0
 _LONGEST_BACKOFF = 8.0
 _READ_OF_AN_ERROR = 64 << 10
+_LONGEST_REASON = 400
 
 _DOES_NOT_KNOW = re.compile(
     r"(?i)unsupported|not (?:supported|permitted|allowed)|unknown|unrecogni[sz]ed|unexpected|extra"
@@ -141,10 +142,12 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
         return headers
 
-    def redact(self, text: str) -> str:
+    def presentable(self, reason: str) -> str:
+        """Whatever a provider said may be in there, and a user may read it: no key, and not too long."""
         if self._key is not None:
-            text = text.replace(self._key.get_secret_value(), "***")
-        return _LOOKS_LIKE_A_KEY.sub("***", text)
+            reason = reason.replace(self._key.get_secret_value(), "***")
+        reason = _LOOKS_LIKE_A_KEY.sub("***", reason)
+        return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + "…"
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -179,8 +182,7 @@ class OpenAICompatibleModel:
             with anyio.move_on_after(limits.total):
                 return await call.run()
         except ModelError as error:
-            # Whatever a provider said is in there, and a user may read it.
-            reason = self.endpoint.redact(f"{self.name}: {error.reason}")
+            reason = f"{self.name}: {self.endpoint.presentable(error.reason)}"
             raise ModelError(reason, retry=error.retry, retry_after=error.retry_after) from None
         if call.answering:
             raise ModelError(
@@ -226,7 +228,7 @@ class _Call:
                 _log.warning(
                     "model call failed, trying again",
                     model=self._model.name,
-                    reason=self._endpoint.redact(error.reason),
+                    reason=self._endpoint.presentable(error.reason),
                     wait=round(wait, 3),
                     retry=retries,
                 )

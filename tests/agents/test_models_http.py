@@ -666,6 +666,14 @@ async def test_a_key_that_the_server_quotes_is_not_in_the_error(
     assert error.__cause__ is None
 
 
+async def test_no_part_of_a_key_is_left_where_an_error_is_cut(server: ModelServer) -> None:
+    key = "0123456789abcdefghijklmnopqrstuvwxyz"
+    for padding in range(300, 400, 9):
+        body = f'{{"error": {{"message": "{"-" * padding}{key}"}}}}'.encode()
+        error = await failure(server.scenario("raw", status=400, body=body), key=key)
+        assert key[:4] not in error.reason
+
+
 async def test_a_key_that_the_server_quotes_in_part_is_not_in_the_error(server: ModelServer) -> None:
     body = b'{"error": {"message": "Incorrect API key provided: sk-tes****cdef."}}'
     error = await failure(server.scenario("raw", status=401, body=body))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -122,36 +122,35 @@ def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def served(embedded_server: EmbeddedServer) -> Iterator[str]:
-    """The address of `crumb serve`, as a process of its own, in the development mode."""
+def served(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an application in a process of its own, in the development mode."""
     port = free_port()
-    environment = os.environ | {"CRUMB_NAMESPACE": f"t{secrets.token_hex(6)}"}
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", "from breadcrumbs.cli import main; main()"),
-            *("serve", "--redis", embedded_server.url, "--port", str(port)),
-        ],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    log = tmp_path_factory.mktemp("served") / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.http.serving"),
+                *(embedded_server.url, str(port), f"t{secrets.token_hex(6)}"),
+            ],
+            cwd=Path(__file__).parents[2],
+            stdout=output,
+            stderr=output,
+        )
     base = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_ready(base, process)
+        deadline = time.monotonic() + 30
+        while not _is_ready(base):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
         yield base
     finally:
         process.terminate()
         process.wait(timeout=15)
 
 
-def _wait_until_ready(base: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            if httpx.get(f"{base}/ready").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        assert process.poll() is None, "crumb serve ended at once"
-        assert time.monotonic() < deadline, "crumb serve does not answer"
-        time.sleep(0.05)
+def _is_ready(base: str) -> bool:
+    try:
+        return httpx.get(f"{base}/ready").status_code == 200
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,33 @@
+"""The application in a process of its own: `python -m tests.http.serving REDIS PORT NAMESPACE`.
+
+As `crumb serve` does it, without the rest of the command: what is tested here knows nothing of builder and agents.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import uvloop
+
+from breadcrumbs.runtime.http.app import build_app
+from breadcrumbs.runtime.http.server import HttpServer
+from breadcrumbs.runtime.hub import EventHub
+from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Store
+
+
+async def serve(url: str, port: int, namespace: str) -> None:
+    settings = Settings(port=port)
+    store = await Store.open(url, namespace=namespace, ttl_defaults=settings.expiries)
+    hub = EventHub(store, rcrt_events=settings.rcrt_events)
+    try:
+        app = build_app(store, hub, Hygiene(store, settings), settings)
+        await HttpServer(app, host=settings.host, port=port, on_exit=hub.end_streams).serve()
+    finally:
+        await hub.close()
+        await store.close()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
