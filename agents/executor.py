@@ -14,6 +14,7 @@ from uuid import UUID
 
 import anyio
 import orjson
+import structlog
 
 from breadcrumbs.agents.answer import Answer, parse_answer, product
 from breadcrumbs.agents.book import Agent
@@ -31,17 +32,21 @@ from breadcrumbs.agents.models.base import (
 )
 from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
 from breadcrumbs.runtime.lookup import look
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import plain_text
-from breadcrumbs.runtime.worker import Turn, TurnCancelled, TurnFailed
+from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed
 
 RESPONSE = "agent.response.v1"
 CANCEL = "agent.cancel.v1"
+
+_log = structlog.get_logger("breadcrumbs.agents")
+
+_MOST_INPUT = 100_000
 
 Refresh = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
 """Makes a context again, for the same message, with what was said meanwhile."""
@@ -61,12 +66,10 @@ class Origin:
     @classmethod
     def of(cls, trigger: Breadcrumb) -> Origin:
         context = trigger.context
+        hops = _whole(context.get("hops"))
         if trigger.schema_name == CONTEXT and isinstance(context.get("trigger_id"), str):
-            return cls(
-                context["trigger_id"], int(context.get("trigger_created", 0)), int(context.get("hops", 0))
-            )
-        hops = context.get("hops")
-        return cls(str(trigger.id), trigger.created, hops if isinstance(hops, int) else 0)
+            return cls(context["trigger_id"], _whole(context.get("trigger_created")), hops)
+        return cls(str(trigger.id), trigger.created, hops)
 
 
 class Executor:
@@ -81,6 +84,7 @@ class Executor:
         gather: Gather,
         refresh: Refresh,
         inherited: tuple[str, ...],
+        max_answer_bytes: int = 1 << 20,
     ) -> None:
         self._store = store
         self._model_of = model_of
@@ -88,6 +92,7 @@ class Executor:
         self._gather = gather
         self._refresh = refresh
         self._inherited = inherited
+        self._max_answer_bytes = max_answer_bytes
 
     async def answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, *, last: bool) -> None:
         """Answer a trigger, or find that it is answered, cancelled or out of date."""
@@ -107,14 +112,42 @@ class Executor:
             return
         if any(cancel.created > origin.created for cancel in seen.recent[CANCEL]):
             raise TurnCancelled("cancelled")
-        if origin.hops >= definition.hop_limit:
+        if origin.hops > definition.hop_limit:
+            # It was said when the limit was reached. Who reacts to errors would hear of it for ever.
+            _log.info("beyond the hop limit", agent=definition.agent_id, trigger=origin.id)
+            await _finish(turn, last)
+            return
+        if origin.hops == definition.hop_limit:
             raise TurnFailed(
                 f"agents triggered each other {origin.hops} times in a row: stopped at the hop limit of "
                 f"{definition.agent_id}"
             )
-        trigger = await self._up_to_date(turn, definition, trigger, seen.recent[RESPONSE])
+        try:
+            trigger = await self._up_to_date(turn, definition, trigger, seen.recent[RESPONSE])
+        except NotFound:
+            await _finish(turn, last)  # deleted or expired meanwhile: there is nothing to answer
+            return
         new = await self._make(turn, agent, trigger, origin, answer_id)
-        await self._store.create(owner, new, id=answer_id, fence=turn.fence(acknowledge=last))
+        await self._commit(turn, owner, answer_id, new, acknowledge=last)
+
+    async def _commit(
+        self, turn: Turn, owner: UUID, id: UUID, new: BreadcrumbCreate, *, acknowledge: bool = False
+    ) -> None:
+        """Write what was made. It waits for a store that is away or full, so that it need not be made again."""
+        pause = 0.1
+        while True:
+            try:
+                # Shielded: whoever is cancelled here would not know whether it was written.
+                with anyio.CancelScope(shield=True):
+                    fence = turn.fence(acknowledge=acknowledge)
+                    written = await self._store.create(owner, new, id=id, fence=fence)
+                    if written.found and acknowledge:
+                        await turn.acknowledge()
+                return
+            except AWAY as error:
+                _log.warning("an answer waits for the store", trigger=str(turn.event.id), error=str(error))
+            await anyio.sleep(pause)
+            pause = min(2.0, 2 * pause)
 
     async def _up_to_date(
         self, turn: Turn, definition: AgentDefinition, trigger: Breadcrumb, answers: list[Breadcrumb]
@@ -151,10 +184,16 @@ class Executor:
             glue |= {"context_id": str(trigger.id), "context_version": trigger.version}
         if definition.when_busy == "merge" and trigger.schema_name == CONTEXT:
             glue["answers"] = _unanswered(trigger.context.get("parts", []))
-        try:
-            return product(answer, definition, trigger.tags, glue, self._inherited)
-        except InvalidInput as error:
-            raise TurnFailed(f"the answer cannot be stored: {error}") from error
+        problem: InvalidInput | None = None
+        # What a model adds to its words may be what cannot be stored: then the words alone.
+        for said in (answer, Answer(answer.text)):
+            try:
+                new = product(said, definition, trigger.tags, glue, self._inherited)
+                content_of(new)
+                return new
+            except InvalidInput as error:
+                problem = error
+        raise TurnFailed(f"the answer cannot be stored: {problem}") from problem
 
     async def _speak(
         self, turn: Turn, agent: Agent, trigger: Breadcrumb, origin: Origin, answer_id: UUID
@@ -178,7 +217,18 @@ class Executor:
                 )
                 return _function_answer(await agent.function(call))
             text = await self._converse(turn, agent, trigger, origin, messages, deltas.write)
-        return parse_answer(text)
+        return parse_answer(self._checked(text))
+
+    def _checked(self, text: str) -> str:
+        """What a model said, where somebody can be shown it."""
+        if not text.strip():
+            raise TurnFailed("the model gave an empty answer", retry=True)
+        raw = text.encode("utf-8", "replace")
+        if len(raw) > self._max_answer_bytes:
+            raise TurnFailed(
+                f"the model's answer has {len(raw):,} bytes, more than the {self._max_answer_bytes:,} allowed"
+            )
+        return raw.decode()
 
     async def _converse(
         self,
@@ -232,6 +282,7 @@ class Executor:
         lane, owner = turn.event.lane, trigger.owner_id
         place = (definition.agent_id, origin.id, step, call.name, call.arguments)
         request_id, response_id = derived_id(lane, "request", *place), derived_id(lane, "response", *place)
+        name = _shown(call.name)
         tool = toolbox.get(call.name) if call.name in toolbox else None
         goes_back = tool is None or tool.return_to_llm
         try:
@@ -244,21 +295,17 @@ class Executor:
             )
         except NotFound:
             pass
-        common = {"tool": call.name, "request_id": str(request_id), "trigger_id": origin.id}
-        await self._store.create(
-            owner,
-            self._note(
-                "tool.request.v1",
-                f"{call.name}",
-                trigger,
-                {**common, "input": _arguments(call.arguments), "requestedBy": definition.agent_id},
-            ),
-            id=request_id,
-            fence=turn.fence(acknowledge=False),
-        )
+        common = {
+            "tool": name,
+            "request_id": str(request_id),
+            "trigger_id": origin.id,
+            "hops": origin.hops + 1,
+        }
+        asked = {**common, "input": _arguments(call.arguments), "requestedBy": definition.agent_id}
+        await self._commit(turn, owner, request_id, self._note("tool.request.v1", name, trigger, asked))
         if tool is None:
             allowed = ", ".join(sorted(definition.tools)) or "none"
-            result = ToolResult(False, None, f"{call.name} is not one of your tools ({allowed})", 0.0)
+            result = ToolResult(False, None, f"{name} is not one of your tools ({allowed})", 0.0)
         else:
             context_for_tool = ToolContext(
                 owner, trigger.session_id, definition.agent_id, origin.id, self._store
@@ -271,12 +318,8 @@ class Executor:
             "return_to_llm": goes_back,
         }
         outcome |= {"output": result.output} if result.ok else {"error": result.error}
-        await self._store.create(
-            owner,
-            self._note("tool.response.v1", f"{call.name}: {outcome['status']}", trigger, outcome),
-            id=response_id,
-            fence=turn.fence(acknowledge=False),
-        )
+        title = f"{name}: {outcome['status']}"
+        await self._commit(turn, owner, response_id, self._note("tool.response.v1", title, trigger, outcome))
         return result, goes_back
 
     def _note(
@@ -285,7 +328,7 @@ class Executor:
         return BreadcrumbCreate.parse(
             {
                 "schema_name": schema_name,
-                "title": title[:200],
+                "title": title,
                 "tags": [
                     schema_name.removesuffix(".v1").replace(".", ":"),
                     *inherited_tags(trigger.tags, self._inherited),
@@ -327,7 +370,19 @@ def _function_answer(reply: str | dict[str, Any]) -> Answer:
     return parse_answer(orjson.dumps({"action": "create", "breadcrumb": reply}).decode())
 
 
+def _whole(value: Any) -> int:
+    """A count that somebody else wrote."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _shown(name: str) -> str:
+    """The name of a tool as a model wrote it, fit for one line."""
+    return "".join(c if c.isprintable() else " " for c in name[:100])
+
+
 def _arguments(raw: str) -> Any:
+    if len(raw) > _MOST_INPUT:
+        return {"unreadable": raw[:10_000]}
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
+
+import anyio
 
 from breadcrumbs.agents.book import Agent, AgentBook
 from breadcrumbs.agents.executor import CANCEL, Executor, Origin
@@ -11,8 +13,9 @@ from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.failures import leave_error
+from breadcrumbs.runtime.lease import LeaseLost
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Turn, TurnCancelled, TurnFailed
+from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_news, is_worth_another_try
 
 MESSAGE = "user.message.v1"
 
@@ -39,7 +42,10 @@ class AgentRunner:
         self._executor = executor
         self._consumers = consumers
         self._inherited = inherited
-        self._rejected: set[tuple[int, int]] = set()
+        self._answering: dict[tuple[int, int], tuple[str, anyio.CancelScope]] = {}
+        """Which agent is at work on an event just now."""
+        self._refused: dict[tuple[int, int], dict[str, str]] = {}
+        """Which agents shall not answer an event, and why."""
 
     async def wants(self, event: Event) -> bool:
         if event.operation == "deleted":
@@ -47,19 +53,33 @@ class AgentRunner:
         agents = await self._book.agents(event.owner_id)
         return any(_triggers(agent, event) for agent in agents) or bool(await self._left_alone(event, agents))
 
-    def arrived(self, event: Event, running: Turn | None, waiting: int) -> None:
-        if event.schema_name == CANCEL and running is not None and event.at > running.event.at:
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
+        if event.schema_name == CANCEL and running is not None:
             running.cancel("cancelled")
-            return
-        if running is None and not waiting:
+        earlier = [*((running.event,) if running is not None else ()), *waiting]
+        if not earlier:
             return
         for agent in self._book.known(event.owner_id):
-            if not _triggers(agent, event):
+            busy_with = [other for other in earlier if _triggers(agent, other)]
+            if not busy_with or not _triggers(agent, event):
                 continue
-            if agent.definition.when_busy == "interrupt" and running is not None:
-                running.cancel("interrupted by a newer message")
+            if agent.definition.when_busy == "interrupt":
+                for other in busy_with:
+                    self._interrupt(other, agent.definition.agent_id)
             elif agent.definition.when_busy == "reject":
-                self._rejected.add((event.lane, event.at))
+                reason = "busy: still answering an earlier message, send it again later"
+                self._refuse(event, agent.definition.agent_id, reason)
+
+    def _interrupt(self, event: Event, agent_id: str) -> None:
+        self._refuse(event, agent_id, "interrupted by a newer message")
+        at_work, scope = self._answering.get(_place(event), (None, None))
+        if at_work == agent_id and scope is not None:
+            scope.cancel()
+
+    def _refuse(self, event: Event, agent_id: str, reason: str) -> None:
+        if len(self._refused) > 10_000:  # of lanes that were lost
+            self._refused.clear()
+        self._refused.setdefault(_place(event), {})[agent_id] = reason
 
     async def handle(self, turn: Turn) -> None:
         event = turn.event
@@ -74,31 +94,71 @@ class AgentRunner:
             trigger = await self._store.get_version(event.owner_id, event.id, event.version)
         except NotFound:
             return  # deleted or expired meanwhile: there is nothing to answer
-        if (event.lane, event.at) in self._rejected:
-            self._rejected.discard((event.lane, event.at))
-            raise TurnCancelled("busy: still answering an earlier message, send it again later")
-        wanted = [agent for agent in agents if self._wanted_by(agent, turn, trigger)]
+        if not is_news(event, trigger):
+            return
+        wanted = [agent for agent in agents if await self._wanted_by(agent, turn, trigger)]
+        failures: list[Exception] = []
         for agent in wanted:
-            await self._executor.answer(turn, agent, trigger, last=agent is wanted[-1])
+            try:
+                await self._answer(turn, agent, trigger, last=agent is wanted[-1] and not failures)
+            except (LeaseLost, *AWAY):
+                raise
+            except Exception as error:  # the other agents answer all the same
+                failures.append(error)
+        if failures:
+            raise next((error for error in failures if is_worth_another_try(error)), failures[0])
+        self._refused.pop(_place(event), None)
+
+    async def _answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, *, last: bool) -> None:
+        place, name = _place(turn.event), agent.definition.agent_id
+        if reason := self._refused.get(place, {}).get(name):
+            raise TurnCancelled(reason)
+        with anyio.CancelScope() as scope:
+            self._answering[place] = (name, scope)
+            try:
+                await self._executor.answer(turn, agent, trigger, last=last)
+            finally:
+                del self._answering[place]
+        if scope.cancelled_caught:
+            raise TurnCancelled(self._refused[place][name])
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
-        origin = turn.event.id
+        self._refused.pop(_place(turn.event), None)
+        origin, hops = turn.event.id, 0
         try:
             trigger = await self._store.get_version(turn.event.owner_id, turn.event.id, turn.event.version)
-            origin = UUID(Origin.of(trigger).id)
+            started_by = Origin.of(trigger)
+            hops = started_by.hops
+            origin = UUID(started_by.id)
         except (NotFound, ValueError):
             pass
         await leave_error(
-            self._store, turn, error, creator="agent-runner", origin=origin, inherited=self._inherited
+            self._store,
+            turn,
+            error,
+            creator="agent-runner",
+            origin=origin,
+            inherited=self._inherited,
+            hops=hops + 1,
         )
 
-    def _wanted_by(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
+    async def _wanted_by(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
         if not any(selector.matches(trigger) for selector in agent.definition.triggers):
             return False
-        # Merged: a later message waits already, and its context holds this one too.
-        return agent.definition.when_busy != "merge" or not any(
-            _triggers(agent, event) for event in turn.waiting()
-        )
+        return agent.definition.when_busy != "merge" or not await self._is_merged(agent, turn, trigger)
+
+    async def _is_merged(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
+        """Whether a later message waits already: its context holds this one too."""
+        for event in turn.waiting():
+            if not _triggers(agent, event):
+                continue
+            try:
+                waiting = await self._store.get_version(event.owner_id, event.id, event.version)
+            except NotFound:
+                continue
+            if Origin.of(waiting).created > Origin.of(trigger).created:
+                return True
+        return False
 
     async def _left_alone(self, event: Event, agents: list[Agent]) -> set[str]:
         """Agents that wait for contexts which no config makes, where somebody has just said something."""
@@ -109,6 +169,10 @@ class AgentRunner:
         }
         made = await self._consumers(event.owner_id)
         return {agent for consumer, agent in waiting_for.items() if consumer not in made}
+
+
+def _place(event: Event) -> tuple[int, int]:
+    return event.lane, event.at
 
 
 def _triggers(agent: Agent, event: Event) -> bool:

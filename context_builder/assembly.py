@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Literal
@@ -165,10 +166,11 @@ def assemble(
     if trigger.sensitivity == "secret" or trigger.visibility == "private":
         kind = "secret" if trigger.sensitivity == "secret" else "private"
         raise TriggerWithheld(f"this breadcrumb is {kind}: it is shown to no model, so nobody can answer it")
+    numbers = Counter(entry.number for entry in found)
     result = Assembled(
         budget=config.formatting.max_tokens,
         method=counter.method,
-        sources=[_described(source, number, found) for number, source in enumerate(config.sources)],
+        sources=[_described(source, numbers[number]) for number, source in enumerate(config.sources)],
     )
     full = False
     for entry in _by_priority(_candidates(config, trigger, found, result), trigger):
@@ -197,7 +199,7 @@ def assemble(
     return result
 
 
-def _described(source: Source, number: int, found: Iterable[Found]) -> dict[str, Any]:
+def _described(source: Source, found: int) -> dict[str, Any]:
     described: dict[str, Any] = {"key": source.key}
     if source.schema_name is not None:
         described["schema_name"] = source.schema_name
@@ -212,7 +214,7 @@ def _described(source: Source, number: int, found: Iterable[Found]) -> dict[str,
         described["scope"] = source.fetch.scope
     if source.fetch.includes_shared:
         described["shared"] = True
-    described["found"] = sum(entry.number == number for entry in found)
+    described["found"] = found
     return described
 
 

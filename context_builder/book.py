@@ -7,94 +7,38 @@ the last good config stays.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Final
 from uuid import UUID
 
-import orjson
+import anyio
 import structlog
-from pydantic import ValidationError
 
+from breadcrumbs.context_builder.checking import (
+    MAX_BYTES,
+    ConfigComplaint,
+    ConfigError,
+    check_config,
+    parse_configs,
+)
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.context_builder.json_places import place_of
-from breadcrumbs.runtime.breadcrumb import complaints_of
-from breadcrumbs.runtime.errors import BreadcrumbsError
+from breadcrumbs.runtime.access import USER
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
 
+__all__ = ["CONFIG_SCHEMA", "ConfigBook", "ConfigComplaint", "ConfigError", "config_in", "parse_configs"]
+
 _log = structlog.get_logger("breadcrumbs.context_builder")
 
+CONFIG_SCHEMA: Final = "context.config.v1"
+
 _FRESH_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigComplaint:
-    """One thing that is wrong in a config file."""
-
-    where: str
-    """Path in the document, such as `sources.0.fetch.limit`."""
-    line: int
-    column: int
-    message: str
-
-
-class ConfigError(BreadcrumbsError):
-    """A config that cannot be used, with every complaint at its place."""
-
-    def __init__(self, name: str, complaints: list[ConfigComplaint]) -> None:
-        self.name = name
-        self.complaints = complaints
-        super().__init__(
-            "\n".join(
-                f"{name}:{c.line}:{c.column}: {c.where + ': ' if c.where else ''}{c.message}"
-                for c in complaints
-            )
-        )
-
-
-def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, ...]:
-    """Read a config document, or say line by line what is wrong with it."""
-    try:
-        document = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(
-            name, [ConfigComplaint("", error.lineno, error.colno, f"not JSON: {error.msg}")]
-        ) from None
-    many = isinstance(document, list)
-    entries: list[Any] = document if many else [document]
-    configs: list[ContextConfig] = []
-    complaints: list[ConfigComplaint] = []
-    for number, entry in enumerate(entries):
-        prefix: tuple[str | int, ...] = (number,) if many else ()
-        if isinstance(entry, dict):
-            entry = {key: value for key, value in entry.items() if key != "$schema"}
-        try:
-            configs.append(ContextConfig.model_validate(entry))
-        except ValidationError as error:
-            details = error.errors(include_url=False, include_context=False, include_input=False)
-            for detail, complaint in zip(details, complaints_of(error), strict=False):
-                path = (*prefix, *detail["loc"])
-                line, column = place_of(raw, path)
-                message = complaint.message
-                if detail["type"] == "extra_forbidden":
-                    message = "there is no such field"
-                complaints.append(
-                    ConfigComplaint(".".join(str(part) for part in path), line, column, message)
-                )
-    seen: set[str] = set()
-    for number, config in enumerate(configs):
-        if config.consumer_id in seen and not complaints:
-            line, column = place_of(raw, (number, "consumer_id"))
-            complaints.append(
-                ConfigComplaint(f"{number}.consumer_id", line, column, "this consumer_id is used twice")
-            )
-        seen.add(config.consumer_id)
-    if not entries:
-        complaints.append(ConfigComplaint("", 1, 1, "the list is empty: write at least one config"))
-    if complaints:
-        raise ConfigError(name, complaints)
-    return tuple(configs)
+_SETTLED_SECONDS = 0.2
+"""A file that was written to less than this ago may not be complete yet."""
+_MOST_REMEMBERED = 10_000
 
 
 class ConfigBook:
@@ -104,28 +48,42 @@ class ConfigBook:
         self._store = store
         self._path = path
         self._file: tuple[ContextConfig, ...] = parse_configs(default, name="built-in") if default else ()
-        self._stamp: tuple[int, int, int] | None = None
-        self._looked = 0.0
+        self._read: bytes | None = None
+        """The file as it was last seen; None: there is none."""
+        self._looked = float("-inf")
         self._owners: dict[UUID, tuple[float, tuple[ContextConfig, ...]]] = {}
+        self._complained: set[tuple[UUID, int]] = set()
         self.refused: ConfigError | None = None
         """The last edit, where it could not be used."""
 
     def load(self) -> None:
         """Read the file now; what is wrong with it is raised. For start-up."""
-        self._reread()
+        self._look(patiently=False)
         if self.refused is not None:
             raise self.refused
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Look at the file also while nothing happens: who saves an edit wants to know at once what is wrong."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            self._look()
+            await anyio.sleep(_FRESH_SECONDS)
 
     async def configs(self, owner: UUID) -> tuple[ContextConfig, ...]:
         """File configs, and the owner's own on top: the same consumer_id replaces."""
         now = time.monotonic()
         if now - self._looked > _FRESH_SECONDS:
-            self._looked = now
-            self._reread()
+            self._look()
         known = self._owners.get(owner)
         if known is None or now - known[0] > _FRESH_SECONDS:
             known = (now, await self._from_breadcrumbs(owner))
-            if len(self._owners) > 10_000:
+            if len(self._owners) > _MOST_REMEMBERED:
                 self._owners.clear()
             self._owners[owner] = known
         own = known[1]
@@ -134,50 +92,82 @@ class ConfigBook:
         replaced = {config.consumer_id for config in own}
         return tuple(config for config in self._file if config.consumer_id not in replaced) + own
 
-    def _reread(self) -> None:
+    def forget(self, owner: UUID) -> None:
+        """The owner's configs have changed: read them again before they are used."""
+        self._owners.pop(owner, None)
+
+    # The file
+
+    def _look(self, *, patiently: bool = True) -> None:
+        """See whether the file has changed. By its content: times and sizes miss quick edits."""
+        self._looked = time.monotonic()
         if self._path is None:
             return
         try:
-            status = self._path.stat()
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if stamp == self._stamp:
-                return
-            configs = parse_configs(self._path.read_bytes(), name=str(self._path))
+            with self._path.open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)
         except OSError as error:
-            self._refuse(
-                ConfigError(str(self._path), [ConfigComplaint("", 1, 1, f"cannot be read: {error}")])
-            )
+            self._read = None
+            complaint = ConfigComplaint("", 1, 1, f"cannot be read: {error.strerror or error}")
+            self._refuse(ConfigError(str(self._path), [complaint]))
             return
+        if raw == self._read:
+            return
+        try:
+            configs = parse_configs(raw, name=str(self._path))
         except ConfigError as error:
-            self._stamp = stamp
+            if patiently and self._is_being_written():
+                return
+            self._read = raw
             self._refuse(error)
             return
-        if self._stamp is not None:
-            _log.info("context config reloaded", file=str(self._path), consumers=len(configs))
-        self._stamp = stamp
+        if self._read is not None or self.refused is not None:
+            _log.info(
+                "context config reloaded",
+                file=str(self._path),
+                consumers=[config.consumer_id for config in configs],
+            )
+        self._read = raw
         self._file = configs
         self.refused = None
+
+    def _is_being_written(self) -> bool:
+        try:
+            age = time.time() - self._path.stat().st_mtime if self._path is not None else 0.0
+        except OSError:
+            return True
+        return 0 <= age < _SETTLED_SECONDS
 
     def _refuse(self, error: ConfigError) -> None:
         if self.refused is None or str(self.refused) != str(error):
             _log.error("context config refused, the last good one stays", problem=str(error))
         self.refused = error
 
+    # Breadcrumbs
+
     async def _from_breadcrumbs(self, owner: UUID) -> tuple[ContextConfig, ...]:
-        page = await self._store.list(
-            owner, Query(schema_name="context.config.v1", sort="created_at", limit=1000)
-        )
+        page = await self._store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=1000))
         newest: dict[str, ContextConfig] = {}
-        for crumb in page.items:
-            document = {k: v for k, v in crumb.context.items() if k not in ("session_id", "llm_hints")}
-            try:
-                config = ContextConfig.model_validate(document)
-            except ValidationError as error:
-                _log.warning(
-                    "a context.config.v1 breadcrumb is not usable",
-                    breadcrumb=str(crumb.id),
-                    problem="; ".join(f"{c.where}: {c.message}" for c in complaints_of(error)),
-                )
-                continue
-            newest[config.consumer_id] = config
+        for crumb in sorted(page.items, key=lambda crumb: crumb.updated):
+            config, problem = config_in(crumb)
+            if config is not None:
+                newest[config.consumer_id] = config
+            elif (crumb.id, crumb.version) not in self._complained:
+                if len(self._complained) > _MOST_REMEMBERED:
+                    self._complained.clear()
+                self._complained.add((crumb.id, crumb.version))
+                _log.warning("a context config is not usable", breadcrumb=str(crumb.id), problem=problem)
         return tuple(newest.values())
+
+
+def config_in(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
+    """The config in a `context.config.v1` breadcrumb, or why it cannot be used."""
+    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
+    # not decide what is shown in other sessions, nor widen what is shown in its own.
+    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
+        return None, "a config holds for all sessions and users: post it without session: and user: tags"
+    if crumb.visibility == "private" or crumb.sensitivity == "secret":
+        return None, "a config that is private or secret holds for nobody"
+    document = {key: value for key, value in crumb.context.items() if key != "llm_hints"}
+    config, faults = check_config(document)
+    return config, "; ".join(f"{fault.where}: {fault.message}" for fault in faults)

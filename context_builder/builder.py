@@ -6,26 +6,31 @@ what was rendered. Older ones keep references only, from which the same can be r
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from breadcrumbs.context_builder.assembly import Assembled, assemble
-from breadcrumbs.context_builder.book import ConfigBook
-from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formatting, Output
+from breadcrumbs.context_builder.book import CONFIG_SCHEMA, ConfigBook, config_in
+from breadcrumbs.context_builder.config import CONSUMER, ContextConfig, Exclude, Formatting, Output
 from breadcrumbs.context_builder.references import references_only
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
-from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.breadcrumb import MAX_TAGS, SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.failures import leave_error
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
+from breadcrumbs.runtime.lease import LeaseLost
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.sources import Keep, Source, fetch
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Turn, TurnFailed
+from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_news, is_worth_another_try
+
+MOST_HOPS = 16
+"""How often contexts may lead to contexts of other consumers in a row; agents have limits of their own."""
 
 
 class ContextBuilder:
@@ -46,12 +51,18 @@ class ContextBuilder:
         self._hints = SchemaHints(store)
 
     async def wants(self, event: Event) -> bool:
-        return event.operation != "deleted" and bool(await self._matching(event))
+        if event.schema_name == CONFIG_SCHEMA:
+            self._book.forget(event.owner_id)
+        if event.operation == "deleted":
+            return False
+        return event.schema_name == CONFIG_SCHEMA or bool(await self._matching(event))
 
-    def arrived(self, event: Event, running: Turn | None, waiting: int) -> None:
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
         pass
 
     async def handle(self, turn: Turn) -> None:
+        if turn.event.schema_name == CONFIG_SCHEMA:
+            await self._check_config(turn)
         await self._build_all(turn, await self._matching(turn.event))
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
@@ -69,53 +80,101 @@ class ContextBuilder:
         return [
             config
             for config in configs
-            if any(
+            if not config.makes(event.schema_name, event.tags)
+            and any(
                 trigger.matches_meta(event.schema_name, event.tags, event.session_id)
                 for trigger in config.update_triggers
             )
         ]
 
+    async def _check_config(self, turn: Turn) -> None:
+        """A config that cannot be used leaves an error where its writer can see it."""
+        event = turn.event
+        try:
+            crumb = await self._store.get_version(event.owner_id, event.id, event.version)
+        except NotFound:
+            return
+        config, problem = config_in(crumb)
+        if config is None:
+            await self.give_up(turn, TurnFailed(f"this context config is not used: {problem}"))
+
     async def _build_all(self, turn: Turn, configs: list[ContextConfig]) -> None:
         event = turn.event
         try:
             trigger = await self._store.get_version(event.owner_id, event.id, event.version)
-            configs = [
-                config
-                for config in configs
-                if any(selector.matches(trigger) for selector in config.update_triggers)
-            ]
         except NotFound:
-            configs = []  # deleted or expired meanwhile: nothing to react to
-        if not configs:
+            return  # deleted or expired meanwhile: nothing to react to
+        if not is_news(event, trigger):
             return
-        for config in configs[:-1]:
-            await self._build(turn, config, trigger, last=False)
-        await self._build(turn, configs[-1], trigger, last=True)
+        configs = [
+            config
+            for config in configs
+            if any(selector.matches(trigger) for selector in config.update_triggers)
+        ]
+        failures: list[Exception] = []
+        for config in configs:
+            try:
+                await self._build(turn, config, trigger, last=config is configs[-1] and not failures)
+            except (LeaseLost, *AWAY):
+                raise
+            except Exception as error:  # the other consumers get their contexts all the same
+                failures.append(error)
+        if failures:
+            raise next((error for error in failures if is_worth_another_try(error)), failures[0])
 
     async def refresh(self, turn: Turn, context: Breadcrumb) -> Breadcrumb:
         """Make a context again, for the same message, with what was said meanwhile."""
-        trigger = await self._store.get_version(
-            context.owner_id, UUID(context.context["trigger_id"]), int(context.context["trigger_version"])
-        )
-        consumer = context.context["consumer_id"]
+        try:
+            consumer = context.context["consumer_id"]
+            message, version = UUID(context.context["trigger_id"]), int(context.context["trigger_version"])
+        except (KeyError, TypeError, ValueError):
+            raise TurnFailed("this context was not made by the context builder") from None
+        trigger = await self._store.get_version(context.owner_id, message, version)
+        if trigger.session_id != context.session_id:
+            raise TurnFailed("this context names a message of another session")
         for config in await self._book.configs(context.owner_id):
             if config.consumer_id == consumer:
-                return await self._build(turn, config, trigger, last=False)
+                return await self._build(turn, config, trigger, last=False, again=True)
         raise TurnFailed(f"there is no context config for {consumer!r} any more")
 
     async def _build(
-        self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, *, last: bool
+        self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, *, last: bool, again: bool = False
     ) -> Breadcrumb:
-        as_of = self._store.now() if trigger.session_id is None else await self._lane_time(turn.event.lane)
-        made = await build_context(self._store, config, trigger, hints=self._hints)
-        new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
-        id = context_id(turn.event.lane, config, trigger)
-        return await self._store.put(
-            trigger.owner_id, id, new, slim=references_only, fence=turn.fence(acknowledge=last)
+        owner, id = trigger.owner_id, context_id(turn.event.lane, config, trigger)
+        known = {source.schema_name for source in config.sources} | {trigger.schema_name}
+        # Side by side, and the lane's time first: what is written after it may be missing below.
+        as_of, newest, _, made = await asyncio.gather(
+            self._lane_time(turn.event.lane),
+            self._newest(owner, id),
+            self._hints.definitions(owner, {name for name in known if name is not None}),
+            build_context(self._store, config, trigger, hints=self._hints),
         )
+        if newest is not None and not again and _is_about(newest, trigger):
+            if last:
+                await turn.acknowledge()
+            return newest  # made by a first try, whose answer was lost on the way
+        try:
+            new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
+        except InvalidInput as error:
+            raise TurnFailed(f"the context for {config.consumer_id} cannot be stored: {error}") from error
+        if again:
+            new.tags.append(INTERNAL)
+        fence = turn.fence(acknowledge=last)
+        return await self._store.put(owner, id, new, after=newest, slim=references_only, fence=fence)
+
+    async def _newest(self, owner: UUID, id: UUID) -> Breadcrumb | None:
+        try:
+            return await self._store.get(owner, id, count_read=False)
+        except NotFound:
+            return None
 
     async def _lane_time(self, lane: int) -> int:
         return int(await self._store.connection.call(lane, b"GET", self._store.keys.clock(lane)) or 0)
+
+
+def _is_about(context: Breadcrumb, trigger: Breadcrumb) -> bool:
+    about = context.context.get("trigger_id"), context.context.get("trigger_version")
+    return about == (str(trigger.id), trigger.version)
 
 
 async def build_context(
@@ -166,7 +225,6 @@ def context_breadcrumb(
     as_of: int,
     inherited: tuple[str, ...],
 ) -> BreadcrumbCreate:
-    hops = trigger.context.get("hops")
     parts = made.parts()
     context: dict[str, Any] = {
         "consumer_id": config.consumer_id,
@@ -179,15 +237,30 @@ def context_breadcrumb(
         "parts": parts,
         "explain": made.explain(parts),
     }
-    if isinstance(hops, int):
+    if hops := _hops(trigger):
         context["hops"] = hops
-    tags = [*config.output.tags, config.consumer_tag, *inherited_tags(trigger.tags, inherited)]
+    tags = list(
+        dict.fromkeys([*config.output.tags, config.consumer_tag, *inherited_tags(trigger.tags, inherited)])
+    )
+    if len(tags) > MAX_TAGS:  # some of what is inherited has to go, but never the session
+        tags = sorted(tags, key=lambda tag: not tag.startswith(SESSION))[:MAX_TAGS]
     fields: dict[str, Any] = {
         "schema_name": config.output.schema_name,
         "title": f"Context for {config.consumer_id}",
-        "tags": list(dict.fromkeys(tags)),
+        "tags": tags,
         "context": context,
     }
     if config.output.ttl_seconds is not None:
         fields |= {"ttl_type": "duration", "ttl_config": {"duration_seconds": config.output.ttl_seconds}}
     return BreadcrumbCreate.parse(fields)
+
+
+def _hops(trigger: Breadcrumb) -> int:
+    """How many agents and contexts lie behind a trigger; configs that trigger each other must end somewhere."""
+    hops = trigger.context.get("hops")
+    hops = hops if isinstance(hops, int) else 0
+    if any(tag.startswith(CONSUMER) for tag in trigger.tags):
+        hops += 1
+    if hops > MOST_HOPS:
+        raise TurnFailed(f"contexts triggered each other {hops} times in a row: stopped")
+    return hops

@@ -131,7 +131,7 @@ class ContextConfig(_Part):
 
 
 def _error(kind: str, message: str, *at: str | int) -> PydanticCustomError:
-    return PydanticCustomError(kind, "{message}", {"message": message, AT: at})  # type: ignore[arg-type]
+    return PydanticCustomError(kind, "{message}", {"message": message, AT: at})
 
 
 def ring_of(configs: Sequence[ContextConfig]) -> list[ContextConfig]:

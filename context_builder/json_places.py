@@ -102,10 +102,10 @@ class PlacedJson:
         if number is not None and len(number[0]) >= len(found):
             self._at = number.end()
             return self._number(number)
-        if found in _CONSTANTS:
-            self._at += len(found)
-            return _CONSTANTS[found]
-        self._fail(_no_value(found))
+        if found not in _CONSTANTS:
+            self._fail(_no_value(found))
+        self._at += len(found)
+        return _CONSTANTS[found]
 
     def _object(self, path: Path) -> dict[str, Any]:
         opened = self._at

@@ -142,14 +142,14 @@ def _read(context: Mapping[str, Any]) -> Recorded:
 def _kept(item: Any, keys: list[str]) -> Kept:
     if isinstance(item, list):
         id, version, number, place, rank, tokens, *matched = item
-        place, matched = _PLACES[place], matched[0] if matched else ()
+        place, tags = _PLACES[place], matched[0] if matched else ()
     else:
         id, version, number, rank, tokens = (
             item["id"], item["version"], item.get("number", -1), item["rank"], item["tokens"],
         )  # fmt: skip
-        place, matched = _PLACES[item["place"][0]], item.get("matched", ())
-    tags = tuple(str(tag) for tag in matched)
-    return Kept(UUID(id), int(version), *_source(number, keys), place, int(rank), int(tokens), tags)
+        place, tags = _PLACES[item["place"][0]], item.get("matched", ())
+    matched_tags = tuple(str(tag) for tag in tags)
+    return Kept(UUID(id), int(version), *_source(number, keys), place, int(rank), int(tokens), matched_tags)
 
 
 def _dropped(out: Any, keys: list[str]) -> Dropped:

@@ -284,7 +284,7 @@ class Breadcrumb:
         context: dict[str, Any] = self.document["context"]
         return context
 
-    @property
+    @cached_property
     def session_id(self) -> str | None:
         return session_of(self.tags)
 

@@ -12,8 +12,7 @@ LATEST = (1 << 53) - 1
 
 
 def to_text(microseconds: int) -> str:
-    moment = _EPOCH + timedelta(microseconds=microseconds)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment.year >= 1000 else moment.isoformat()
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def from_datetime(moment: datetime) -> int:

@@ -146,7 +146,10 @@ def _version(name: str, info: dict[str, str]) -> Finding:
     if number < OLDEST_SERVER:
         return Finding(name, "wrong", f"{shown} is too old", "use Redis 7 or newer, or Valkey 8 or newer")
     return Finding(
-        name, "ok", shown, details={"version": version, "uptime_seconds": info.get("uptime_in_seconds", "")}
+        name,
+        "ok",
+        shown,
+        details={"version": version, "uptime_seconds": int(info.get("uptime_in_seconds", 0))},
     )
 
 

@@ -8,29 +8,42 @@ from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Turn, TurnCancelled
+from breadcrumbs.runtime.worker import Turn, TurnCancelled, reason_of
 
 ERROR = "agent.error.v1"
 
 
 async def leave_error(
-    store: Store, turn: Turn, error: Exception, *, creator: str, origin: UUID, inherited: tuple[str, ...]
+    store: Store,
+    turn: Turn,
+    error: Exception,
+    *,
+    creator: str,
+    origin: UUID,
+    inherited: tuple[str, ...],
+    hops: int = 0,
 ) -> None:
-    """Write an `agent.error.v1` with the reason into the trigger's session, once per turn."""
+    """Write an `agent.error.v1` with the reason into the trigger's session, once per turn, and end the turn.
+
+    An error about an error is left out: whoever reacts to errors and fails would never come to an end.
+    """
     event = turn.event
+    if event.schema_name == ERROR:
+        return
     new = BreadcrumbCreate.parse(
         {
             "schema_name": ERROR,
             "title": "A turn was stopped" if isinstance(error, TurnCancelled) else "A turn failed",
             "tags": ["agent:error", *inherited_tags(event.tags, inherited)],
             "context": {
-                "error": str(error) or type(error).__name__,
+                "error": reason_of(error),
                 "cancelled": isinstance(error, TurnCancelled),
                 "creator": creator,
                 "trigger_id": str(origin),
                 "attempts": turn.attempt,
+                "hops": hops,
             },
         }
     )
     id = derived_id(event.lane, "error", creator, str(event.id), str(event.version))
-    await store.create(event.owner_id, new, id=id, fence=turn.fence(acknowledge=False))
+    await store.create(event.owner_id, new, id=id, fence=turn.fence(acknowledge=True))

@@ -10,21 +10,26 @@ few events above it that were finished out of order. Who takes a lane over start
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.store import Store
 
-_LEASE, _ACKNOWLEDGE = Script("lease"), Script("acknowledge")
+_LEASE, _ACKNOWLEDGE, _LIVING = Script("lease"), Script("acknowledge"), Script("living")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is done in a lane."""
+    """What is done in a lane, and what was begun."""
 
     low: int
     done: frozenset[int]
+    begun: Mapping[int, int]
+    """Events that are not done, and how often each was begun."""
+    end: int
+    """The newest event."""
 
 
 class Leases:
@@ -40,13 +45,15 @@ class Leases:
         """From now on events are kept until this kind of worker is done with them."""
         await self._store.connection.call(0, b"SADD", self._store.keys.worker_kinds(), self.kind)
 
-    async def heartbeat(self) -> int:
-        """Say that this worker lives; how many of its kind do."""
-        call, key = self._store.connection.call, self._store.keys.workers(self.kind)
-        now = self._store.now()
-        await call(0, b"ZADD", key, now + int(self.seconds * 2_000_000), self.worker)
-        await call(0, b"ZREMRANGEBYSCORE", key, b"-inf", now)
-        return int(await call(0, b"ZCARD", key))
+    async def living(self, *, beat: bool) -> list[str]:
+        """The living workers of this kind, in an order that is the same for all. `beat`: we are one of them."""
+        names = await self._store.connection.run(
+            0,
+            _LIVING,
+            [self._store.keys.workers(self.kind)],
+            [self.worker, int(self.seconds * 1_000_000) if beat else 0],
+        )
+        return sorted(name.decode() for name in names)
 
     async def sign_off(self) -> None:
         await self._store.connection.call(0, b"ZREM", self._store.keys.workers(self.kind), self.worker)
@@ -66,14 +73,22 @@ class Leases:
         return [lane for lane, taken in enumerate(held) if not taken]
 
     async def progress(self, lane: int) -> Progress:
-        keys = self._store.keys
-        low, done = await self._store.connection.call_all(
+        keys, call_all = self._store.keys, self._store.connection.call_all
+        stored, finished, flat, end = await call_all(
             [
                 (lane, (b"GET", keys.low(lane, self.kind))),
                 (lane, (b"ZRANGE", keys.done(lane, self.kind), 0, -1)),
+                (lane, (b"HGETALL", keys.attempts(lane, self.kind))),
+                (lane, (b"GET", keys.clock(lane))),
             ]
         )
-        return Progress(int(low or 0), frozenset(int(at) for at in done))
+        low, done = int(stored or 0), frozenset(int(at) for at in finished)
+        counted = {int(at): int(times) for at, times in zip(flat[::2], flat[1::2], strict=True)}
+        # What came to nothing was counted, but never acknowledged by itself.
+        if over := [at for at in counted if at <= low]:
+            await call_all([(lane, (b"HDEL", keys.attempts(lane, self.kind), *over))])
+        begun = {at: times for at, times in counted.items() if at > low}
+        return Progress(low, done, begun, int(end or 0))
 
     async def count_attempt(self, lane: int, at: int) -> int:
         """How often this event has been begun, this time included."""

@@ -35,7 +35,7 @@ from breadcrumbs.runtime.connection import (
     StandaloneConnection,
     parse_address,
 )
-from breadcrumbs.runtime.edge import canonical
+from breadcrumbs.runtime.edge import MAX_BODY_BYTES, canonical
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     IdempotencyMismatch,
@@ -82,6 +82,8 @@ class Written:
     updated: int
     replayed: bool = False
     """True: nothing was written, this is the first result of the same idempotency key."""
+    found: bool = False
+    """True: nothing was written, the id was there already; perhaps from a first try whose answer was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Fence:
     """The time of the event to acknowledge; None: the turn goes on."""
     low: int = 0
     """Every event up to here is done."""
+    dead_letter: bytes = b""
+    """What the event becomes where the turn failed (JSON)."""
 
 
 class Store:
@@ -106,6 +110,7 @@ class Store:
         secret: bytes,
         ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
         idempotency_seconds: int = 86_400,
+        max_content_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self.connection = connection
         self.keys = keys
@@ -113,6 +118,7 @@ class Store:
         self.secret = secret
         self._ttl_defaults = ttl_defaults or {}
         self._idempotency_seconds = idempotency_seconds
+        self._max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_read = 0.0
 
@@ -125,6 +131,7 @@ class Store:
         namespace: str = "bc",
         ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
         idempotency_seconds: int = 86_400,
+        max_content_bytes: int = MAX_BODY_BYTES,
     ) -> Store:
         """Connect, and agree with whoever was here first on the number of lanes.
 
@@ -161,6 +168,7 @@ class Store:
                 secret=bytes.fromhex(meta[b"secret"].decode()),
                 ttl_defaults=ttl_defaults,
                 idempotency_seconds=idempotency_seconds,
+                max_content_bytes=max_content_bytes,
             )
             await store.read_clock()
         except BaseException:
@@ -242,7 +250,7 @@ class Store:
                 )
             case _:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
-                return Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
+                return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=int(reply[0]) == 3)
 
     async def put(
         self,
@@ -250,28 +258,45 @@ class Store:
         id: UUID,
         new: BreadcrumbCreate,
         *,
+        after: Breadcrumb | None,
         slim: Callable[[Breadcrumb], bytes],
         fence: Fence,
     ) -> Breadcrumb:
-        """Write a breadcrumb of the runtime's own, or its next version; `slim` says what history keeps of the old."""
+        """Write a breadcrumb of the runtime's own, or its next version; `slim` says what history keeps of the old.
+
+        `after` is the newest version that the caller knows of; it need not be right.
+        """
         content = content_of(new)
         for _ in range(200):
-            try:
-                lane, base = await self._find(owner, id)
-            except NotFound:
+            if after is None:
                 written = await self.create(owner, new, id=id, fence=fence)
-                if written.version == 1 and written.created == written.updated:
+                if not written.found:
                     return self._as_written(owner, written, content)
-                continue
-            older = record.whole(replace(base, json=slim(base)))
-            reply = await self._run_update(
-                lane, owner, base, content, new.visibility, None, True, fence=fence, older=older
-            )
-            if int(reply[0]) == 0:
-                return self._as_written(
-                    owner, Written(id, int(reply[1]), int(reply[2]), int(reply[3])), content
+            else:
+                older = record.whole(replace(after, json=slim(after)))
+                lane = home_lane(id, self.lanes)
+                reply = await self._run_update(
+                    lane, owner, after, content, new.visibility, None, True, fence=fence, older=older
                 )
+                if int(reply[0]) == 0:
+                    return self._as_written(
+                        owner, Written(id, int(reply[1]), int(reply[2]), int(reply[3])), content
+                    )
+            after = await self._in_the_way(owner, id)
+            if after is not None and after.json == content.json:
+                return after  # a first try of this very call, whose answer was lost on the way
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
+
+    async def _in_the_way(self, owner: UUID, id: UUID) -> Breadcrumb | None:
+        """What is there now. What has expired and is not swept yet would block its successor: it goes."""
+        lane, body = await self._look_up(owner, id)
+        if body is None:
+            return None
+        crumb = record.decode(owner, id, body)
+        if not record.is_gone(crumb, self.now()):
+            return crumb
+        reply = await self._run_delete(lane, crumb, only_expired=True)
+        return crumb if int(reply[0]) == 3 else None  # 3: not yet, by the server's clock
 
     def _as_written(self, owner: UUID, written: Written, content: Content) -> Breadcrumb:
         return Breadcrumb(
@@ -301,8 +326,9 @@ class Store:
                 names.done(lane, lease.kind),
                 names.low(lane, lease.kind),
                 names.attempts(lane, lease.kind),
+                names.dead_letters(lane, lease.kind),
             ],
-            [*args, lease.value, "" if fence.event is None else fence.event, fence.low],
+            [*args, lease.value, "" if fence.event is None else fence.event, fence.low, fence.dead_letter],
         )
         if int(reply[0]) == 4:
             raise LeaseLost(f"lane {lane} belongs to another worker")
@@ -341,6 +367,12 @@ class Store:
             )
             default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
             content = content_of(after, default_ttl=default)
+            # Changes that each fit could add up to something that no longer does.
+            if len(content.json) > max(self._max_content_bytes, len(base.json)):
+                raise InvalidInput(
+                    f"with this change the breadcrumb would be larger than {self._max_content_bytes:,} bytes",
+                    where="context",
+                )
             try:
                 reply = await self._run_update(lane, owner, base, content, after.visibility, by, limit_changes)
             except StoreUnavailable:

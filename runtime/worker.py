@@ -12,10 +12,12 @@ import os
 import random
 import secrets
 import socket
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeAlias
+from uuid import UUID
 
 import anyio
 import anyio.abc
@@ -23,7 +25,8 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.errors import BreadcrumbsError, StoreError
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.errors import BreadcrumbsError, StoreError, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.events import Event, EventLog
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
@@ -31,6 +34,20 @@ from breadcrumbs.runtime.multiplexer import LinkLost, ReplyError
 from breadcrumbs.runtime.store import Fence, Store
 
 _log = structlog.get_logger("breadcrumbs.worker")
+
+SessionKey: TypeAlias = tuple[UUID, str | UUID]
+"""The owner belongs to it: two tenants may well use the same name. An event of no session stands alone."""
+
+AWAY: Final = (StoreUnavailable, StoreFull)
+"""The store cannot do it now: nothing is wrong with what it was asked."""
+
+INTERNAL: Final = "turn:internal"
+"""Tag of what a turn wrote for itself on its way: nobody else reacts to it."""
+
+_LOOK_SECONDS: Final = 0.5
+_SILENCE_SECONDS: Final = 10.0
+_BLOCK_MS: Final = 200
+_SUSPECT: Final = 2
 
 
 class TurnFailed(BreadcrumbsError):
@@ -48,6 +65,29 @@ class TurnCancelled(BreadcrumbsError):
     """Somebody asked for this turn to stop."""
 
 
+def reason_of(error: Exception) -> str:
+    """Why something failed, in words that can be stored."""
+    text = str(error).encode("utf-8", "replace").decode()
+    return (text if len(text) <= 4_000 else text[:3_999] + "…") or type(error).__name__
+
+
+def session_key(event: Event) -> SessionKey:
+    """What is handled in order, one at a time."""
+    return event.owner_id, event.session_id or event.id
+
+
+def is_news(event: Event, crumb: Breadcrumb) -> bool:
+    """What was imported keeps its own times: it is history, and nobody answers it."""
+    return event.operation != "created" or crumb.created == event.at
+
+
+def is_worth_another_try(error: Exception) -> bool:
+    """Whatever is not known to be final, is."""
+    if isinstance(error, TurnFailed):
+        return error.retry
+    return not isinstance(error, TurnCancelled)
+
+
 @dataclass(slots=True)
 class Turn:
     """One event being handled."""
@@ -57,25 +97,28 @@ class Turn:
     lane: _Lane
     cancelled: str | None = None
     """Why it was asked to stop."""
+    dead_letter: bytes = b""
+    """What the acknowledgement puts aside, where the turn failed for good."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     def fence(self, *, acknowledge: bool) -> Fence:
         """What a commit must carry: the lease, and with the last commit of a turn the acknowledgement."""
         if acknowledge:
-            return Fence(self.lane.lease, self.event.at, self.lane.low_without(self.event.at))
+            low = self.lane.low_without(self.event.at)
+            return Fence(self.lane.lease, self.event.at, low, self.dead_letter)
         return Fence(self.lane.lease)
 
-    async def acknowledge(self, *, dead_letter: dict[str, Any] | None = None) -> None:
+    async def acknowledge(self) -> None:
         """Finish without a result."""
-        raw = b"" if dead_letter is None else orjson.dumps(dead_letter)
         low = self.lane.low_without(self.event.at)
-        await self.lane.leases.acknowledge(self.lane.lease, self.event.at, low, dead_letter=raw)
+        await self.lane.leases.acknowledge(self.lane.lease, self.event.at, low, dead_letter=self.dead_letter)
 
     def waiting(self) -> list[Event]:
         """What waits in the same session, the next first."""
-        return list(self.lane.sessions.get(self.event.session_id or str(self.event.id), ()))
+        return list(self.lane.sessions.get(session_key(self.event), ()))
 
     def cancel(self, reason: str) -> None:
+        """Ask it to stop. What it has committed by then stays."""
         self.cancelled = reason
         self.scope.cancel()
 
@@ -90,15 +133,16 @@ class Handler(Protocol):
     async def handle(self, turn: Turn) -> None:
         """Handle an event. What it leads to is committed together with the acknowledgement.
 
-        Where nothing comes of it, simply return: the low-water mark passes over it.
+        Where nothing comes of it, simply return: the low-water mark passes over it. A commit must be shielded
+        from cancellation: whoever is cancelled in it would not know whether it happened.
         """
         ...
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
-        """Leave a trace of a turn that failed for good. The worker acknowledges and buries it."""
+        """Leave a trace of a turn that failed for good, and acknowledge it with that."""
         ...
 
-    def arrived(self, event: Event, running: Turn | None, waiting: int) -> None:
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
         """An event was read: a chance to interrupt what is running in its session."""
         ...
 
@@ -108,22 +152,23 @@ class _Lane:
     lease: Lease
     leases: Leases
     position: int
-    done: frozenset[int]
-    known_until: int
+    done: frozenset[int] = frozenset()
+    begun: Mapping[int, int] = field(default_factory=dict)
+    """How often workers before us have begun events and not come to an end."""
+    known_until: int = 0
     """Events up to here may have been begun by a worker before us."""
     unfinished: dict[int, None] = field(default_factory=dict)
-    sessions: dict[str, deque[Event]] = field(default_factory=dict)
-    running: dict[str, Turn] = field(default_factory=dict)
+    sessions: dict[SessionKey, deque[Event]] = field(default_factory=dict)
+    running: dict[SessionKey, Turn] = field(default_factory=dict)
     stored_low: int = 0
     closing: bool = False
     idle: anyio.Event = field(default_factory=anyio.Event)
 
     def low_without(self, at: int) -> int:
         """The low-water mark once this event is done."""
-        for first in self.unfinished:
-            if first != at:
-                return first - 1
-        return self.position
+        first = next((other for other in self.unfinished if other != at), None)
+        # The position too: a lane that is being given back has forgotten what waits after it.
+        return self.position if first is None else min(self.position, first - 1)
 
 
 class Worker:
@@ -148,11 +193,15 @@ class Worker:
         self._lanes: dict[int, _Lane] = {}
         self._have_lanes = anyio.Event()
         self._limit = anyio.CapacityLimiter(concurrency)
+        # Who was there when workers died more than once is run alone, so that one event that kills workers
+        # does not use up the attempts of those who happen to run beside it.
+        self._alone = anyio.CapacityLimiter(1)
         self._attempts = attempts
         self._backoff = backoff
         self._stopping = False
         self._stop_asked = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._kept = -float("inf")
 
     @property
     def lanes(self) -> list[int]:
@@ -177,7 +226,6 @@ class Worker:
     # Lanes
 
     async def _keep_lanes(self) -> None:
-        pause = self.leases.seconds / 3
         registered = False
         while not self._stopping:
             try:
@@ -187,36 +235,56 @@ class Worker:
                 await self._balance()
             except StoreError as error:
                 _log.warning("worker cannot reach its store", kind=self.handler.kind, error=str(error))
-            # A free lane is work that waits: look more often while we could take one.
-            with anyio.move_on_after(pause if self._lanes else min(pause, 0.25)):
+            # Leases are kept a few times in their life; a lane that nobody has is work that waits, and is
+            # looked for more often.
+            with anyio.move_on_after(min(_LOOK_SECONDS, self.leases.seconds / 3)):
                 await self._stop_asked.wait()
 
     async def _balance(self) -> None:
-        living = await self.leases.heartbeat()
-        for lane in list(self._lanes.values()):
-            if not await self.leases.keep(lane.lease):
-                self._lose(lane)
-            elif (low := lane.low_without(-1)) > lane.stored_low:
-                await self._try_acknowledge(lane, low)
-        share = -(-self.store.lanes // max(1, living))
+        keep = time.monotonic() - self._kept >= self.leases.seconds / 3
+        living = await self.leases.living(beat=keep)
+        if keep:
+            self._kept = time.monotonic()
+            await self._keep()
+        share = self._share(living)
         if len(self._lanes) < share and not self._stopping:
             free = await self.leases.free_lanes()
             random.shuffle(free)  # so that workers starting together do not all want the same one
             for number in free[: share - len(self._lanes)]:
                 if not self._stopping:
                     await self._take(number)
-        for lane in list(self._lanes.values())[share:]:
-            if not lane.closing:
-                lane.closing = True
-                self._start(self._release, lane)
+        staying = [lane for lane in self._lanes.values() if not lane.closing]
+        staying.sort(key=lambda lane: len(lane.running))  # what is idle can go at once
+        for lane in staying[: max(0, len(staying) - share)]:
+            lane.closing = True
+            self._start(self._release, lane)
+
+    async def _keep(self) -> None:
+        for lane in list(self._lanes.values()):
+            if not await self.leases.keep(lane.lease):
+                self._lose(lane)
+            elif (low := lane.low_without(-1)) > lane.stored_low:
+                await self._try_acknowledge(lane, low)
+
+    def _share(self, living: list[str]) -> int:
+        """How many lanes are ours: the same number for everybody, one more for the first few."""
+        share, left_over = divmod(self.store.lanes, max(1, len(living)))
+        return share + (self.name in living[:left_over])
 
     async def _take(self, number: int) -> None:
         lease = await self.leases.take(number)
         if lease is None:
             return
         progress = await self.leases.progress(number)
-        end = await self.store.connection.call(number, b"GET", self.store.keys.clock(number))
-        lane = _Lane(lease, self.leases, progress.low, progress.done, int(end or 0), stored_low=progress.low)
+        lane = _Lane(
+            lease,
+            self.leases,
+            progress.low,
+            progress.done,
+            progress.begun,
+            known_until=progress.end,
+            stored_low=progress.low,
+        )
         if self._stopping:
             await self._try_acknowledge(lane, progress.low, release=True)
             return
@@ -236,16 +304,19 @@ class Worker:
         _log.warning("lane lost", kind=self.handler.kind, lane=lane.lease.lane)
 
     async def _release(self, lane: _Lane) -> None:
-        """Finish what runs in a lane and give it back."""
-        lane.sessions = {session: deque() for session in lane.running}
+        """Finish what runs in a lane and give it back; what takes too long is handed over unfinished."""
         # What is waiting was not begun: forget it here, whoever takes the lane reads it again.
+        lane.sessions = {session: deque() for session in lane.running}
         running = {turn.event.at for turn in lane.running.values()}
         first_waiting = next((at for at in lane.unfinished if at not in running), None)
         if first_waiting is not None:
             lane.position = min(lane.position, first_waiting - 1)
             lane.unfinished = dict.fromkeys(at for at in lane.unfinished if at in running)
         if lane.running:
-            await lane.idle.wait()
+            with anyio.move_on_after(self.leases.seconds):
+                await lane.idle.wait()
+        for turn in list(lane.running.values()):
+            turn.scope.cancel()
         if self._lanes.get(lane.lease.lane) is lane:
             del self._lanes[lane.lease.lane]
             await self._try_acknowledge(lane, lane.low_without(-1), release=True)
@@ -256,27 +327,29 @@ class Worker:
             lane.stored_low = low
         except LeaseLost:
             self._lose(lane)
+        except StoreError as error:
+            # Whoever has the lane next sees a few events again, and a lease ends by itself.
+            _log.warning("progress was not saved", kind=self.handler.kind, error=str(error))
 
     async def _drain(self) -> None:
-        async with anyio.create_task_group() as closing:
-            for lane in list(self._lanes.values()):
-                if not lane.closing:
-                    lane.closing = True
-                    closing.start_soon(self._release, lane)
-            with anyio.move_on_after(self.leases.seconds):
-                while self._lanes:
+        for lane in list(self._lanes.values()):
+            if not lane.closing:
+                lane.closing = True
+                self._start(self._release, lane)
+        # Each lane takes at most the time of a lease; a store that is away is not waited for.
+        with anyio.move_on_after(self.leases.seconds + 1):
+            while self._lanes:
+                try:
                     for number, lane in list(self._lanes.items()):
                         if number in self._lanes and not await self.leases.keep(lane.lease):
                             self._lose(lane)
-                            lane.idle.set()
-                    await anyio.sleep(min(0.05, self.leases.seconds / 10))
-            closing.cancel_scope.cancel()
-        for lane in list(self._lanes.values()):
-            # Not finished in time: hand back, another worker runs it again.
-            for turn in list(lane.running.values()):
-                turn.scope.cancel()
-            await self._try_acknowledge(lane, lane.low_without(-1), release=True)
-        await self.leases.sign_off()
+                except StoreError:
+                    pass
+                await anyio.sleep(min(0.05, self.leases.seconds / 10))
+            try:
+                await self.leases.sign_off()
+            except StoreError:
+                pass
 
     # Events
 
@@ -296,12 +369,14 @@ class Worker:
                     position = [0] * self.store.lanes
                     for number in mine:
                         position[number] = self._lanes[number].position
-                    # Short blocks: a lane that was just taken is followed from the next round on.
-                    events = await self.log.wait(link, position, mine, block_ms=200)
+                    # Short blocks: a lane that was just taken is followed from the next round on. And a
+                    # limit: a server that vanished without a word would be waited for for ever.
+                    with anyio.fail_after(_SILENCE_SECONDS):
+                        events = await self.log.wait(link, position, mine, block_ms=_BLOCK_MS)
                     for event in events:
                         await self._accept(event)
                     wait = 0.05
-            except (LinkLost, ReplyError, StoreError) as error:
+            except (LinkLost, ReplyError, StoreError, TimeoutError) as error:
                 _log.warning("worker lost its server, trying again", kind=self.handler.kind, error=str(error))
                 await anyio.sleep(wait)
                 wait = min(1.0, wait * 2)
@@ -312,113 +387,131 @@ class Worker:
         lane = self._lanes.get(event.lane)
         if lane is None or lane.closing or event.at <= lane.position:
             return
-        done = event.at in lane.done
-        wanted = not done and await self.handler.wants(event)
+        done = event.at in lane.done or INTERNAL in event.tags
+        wanted = not done and await self._wants(event)
         if lane.closing:
             return
         # From here on without a pause: the low-water mark must never pass an event that is not noted yet.
         lane.position = event.at
         if done:
             return
-        session = event.session_id or str(event.id)
-        self.handler.arrived(event, lane.running.get(session), len(lane.sessions.get(session, ())))
+        session = session_key(event)
+        waiting = lane.sessions.get(session)
+        self.handler.arrived(event, lane.running.get(session), waiting or ())
         if not wanted:
             return
         lane.unfinished[event.at] = None
-        waiting = lane.sessions.get(session)
         if waiting is None:
             lane.sessions[session] = deque([event])
             self._start(self._work, lane, session)
         else:
             waiting.append(event)
 
+    async def _wants(self, event: Event) -> bool:
+        try:
+            return await self.handler.wants(event)
+        except StoreError:
+            raise
+        except Exception as error:
+            # Handled, it fails in its own session, visibly, instead of ending the reading of all of them.
+            _log.warning("cannot tell whether an event is wanted", kind=self.handler.kind, error=repr(error))
+            return True
+
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
         if self._tasks is not None:
             self._tasks.start_soon(function, *args)
 
-    async def _work(self, lane: _Lane, session: str) -> None:
+    async def _work(self, lane: _Lane, session: SessionKey) -> None:
         """Handle what waits in a session, one after the other."""
         while waiting := lane.sessions.get(session):
             event = waiting.popleft()
-            async with self._limit:
-                if event.at in lane.unfinished:
-                    await self._turn(lane, session, event)
+            async with self._alone if lane.begun.get(event.at, 0) >= _SUSPECT else self._limit:
+                await self._turn(lane, session, event)
         lane.sessions.pop(session, None)
         if lane.closing and not lane.running:
             lane.idle.set()
 
-    async def _turn(self, lane: _Lane, session: str, event: Event) -> None:
+    async def _turn(self, lane: _Lane, session: SessionKey, event: Event) -> None:
         attempt = 1
         if event.at <= lane.known_until:
             # Perhaps it killed the worker before us: count, so that poison ends somewhere.
             attempt = await self._patiently(
                 lambda: self.leases.count_attempt(lane.lease.lane, event.at), lane
             )
-        while True:
+        # Not there any more: while this waited for its turn, the lane was lost or is being given back.
+        while event.at in lane.unfinished:
             turn = Turn(event, attempt, lane)
             lane.running[session] = turn
             try:
-                if attempt > self._attempts:
-                    raise TurnFailed(f"given up after {attempt - 1} attempts that did not come to an end")
-                with turn.scope:
-                    await self.handler.handle(turn)
-                if turn.scope.cancelled_caught and turn.cancelled is None:
-                    return  # the lane is lost, or we are stopping: it is somebody else's now
-                if turn.cancelled is not None:
-                    raise TurnCancelled(turn.cancelled)
-                break
-            except LeaseLost:
-                self._lose(lane)
+                again = await self._try(turn)
+            finally:
+                del lane.running[session]
+            if again is None:
                 return
-            except StoreError as error:
-                # Not the event's fault: wait for the server, however long it takes.
-                _log.warning("turn waits for the store", kind=self.handler.kind, error=str(error))
-                await anyio.sleep(0.2 + random.random() * 0.2)  # noqa: S311 - spreads load, protects nothing
-                if lane.closing:
-                    return
-            except Exception as error:
-                retry = attempt < self._attempts and (not isinstance(error, TurnFailed) or error.retry)
-                if isinstance(error, TurnCancelled):
-                    retry = False
-                if not retry:
-                    if await self._bury(turn, error):
-                        break
-                    return
+            attempt = again
+
+    async def _try(self, turn: Turn) -> int | None:
+        """Run the handler once. None: this is over, one way or another; else the number of the next attempt."""
+        lane, attempt = turn.lane, turn.attempt
+        try:
+            if attempt > self._attempts:
+                raise TurnFailed(f"given up after {attempt - 1} attempts that did not come to an end")
+            with turn.scope:
+                await self.handler.handle(turn)
+            if turn.scope.cancelled_caught:
+                if turn.cancelled is None:
+                    return None  # the lane is lost or handed over: it is somebody else's now
+                raise TurnCancelled(turn.cancelled)
+        except LeaseLost:
+            self._lose(lane)
+            return None
+        except AWAY as error:
+            # Not the event's fault: wait for the server, however long it takes.
+            _log.warning("turn waits for the store", kind=self.handler.kind, error=str(error))
+            await anyio.sleep(0.2 + random.random() * 0.2)  # noqa: S311 - spreads load, protects nothing
+            return None if lane.closing else attempt
+        except Exception as error:
+            if turn.cancelled is None and is_worth_another_try(error) and attempt < self._attempts:
                 _log.info(
                     "turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error)
                 )
+                turn.scope = anyio.CancelScope()
                 with turn.scope:
-                    asked = error.retry_after if isinstance(error, TurnFailed) else None
-                    await anyio.sleep(max(self._backoff(attempt), asked or 0.0))
-                if turn.scope.cancelled_caught and turn.cancelled is None:
-                    return
-                attempt += 1
-            finally:
-                if lane.running.get(session) is turn:
-                    del lane.running[session]
-        lane.unfinished.pop(event.at, None)
+                    await anyio.sleep(self._backoff(attempt))
+                if turn.cancelled is None:
+                    return None if turn.scope.cancelled_caught else attempt + 1
+            if not await self._bury(turn, TurnCancelled(turn.cancelled) if turn.cancelled else error):
+                return None
+        lane.unfinished.pop(turn.event.at, None)
+        return None
 
     async def _bury(self, turn: Turn, error: Exception) -> bool:
-        """A turn that failed for good: say so in the session, then put it aside. False: the lane is lost."""
+        """A turn that failed for good: say so in the session, and put it aside. False: the lane is lost."""
         event = turn.event
-        letter = None
         if not isinstance(error, TurnCancelled):
             _log.warning("turn failed", kind=self.handler.kind, breadcrumb=str(event.id), error=repr(error))
-            letter = {
-                "at": clock.to_text(event.at),
-                "event": event.at,
-                "kind": self.handler.kind,
-                "owner_id": str(event.owner_id),
-                "breadcrumb_id": str(event.id),
-                "version": event.version,
-                "session_id": event.session_id,
-                "attempts": turn.attempt,
-                "error": str(error) or type(error).__name__,
-            }
+            turn.dead_letter = orjson.dumps(
+                {
+                    "at": clock.to_text(event.at),
+                    "event": event.at,
+                    "kind": self.handler.kind,
+                    "owner_id": str(event.owner_id),
+                    "breadcrumb_id": str(event.id),
+                    "version": event.version,
+                    "session_id": event.session_id,
+                    "attempts": turn.attempt,
+                    "error": reason_of(error),
+                }
+            )
         while True:
             try:
-                await self.handler.give_up(turn, error)
-                await turn.acknowledge(dead_letter=letter)
+                try:
+                    await self.handler.give_up(turn, error)
+                except (LeaseLost, *AWAY):
+                    raise
+                except Exception as problem:  # the dead letter is there all the same
+                    _log.error("no error could be left in the session", problem=repr(problem))
+                await turn.acknowledge()
                 return True
             except LeaseLost:
                 self._lose(turn.lane)
@@ -428,7 +521,7 @@ class Worker:
                 if turn.lane.closing:
                     return False
 
-    async def _patiently(self, action: Callable[[], Any], lane: _Lane) -> Any:
+    async def _patiently(self, action: Callable[[], Awaitable[int]], lane: _Lane) -> int:
         while True:
             try:
                 return await action()

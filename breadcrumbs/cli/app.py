@@ -22,6 +22,9 @@ class Commands(TyperGroup):
         except UsageError as error:
             fail(error)
             code = USAGE
+        except UnicodeError as error:
+            fail(f"this is not valid UTF-8: {error}")
+            code = USAGE
         except BreadcrumbsError as error:
             fail(error)
             code = PROBLEM
@@ -64,10 +67,7 @@ app = typer.Typer(
     """,
 )
 
-Url = Annotated[
-    str,
-    typer.Option("--url", envvar="CRUMB_URL", help="The server to talk to.", rich_help_panel="Connection"),
-]
+Url = Annotated[str, typer.Option("--url", envvar="CRUMB_URL", help="The server to talk to.")]
 Token = Annotated[
     str | None,
     typer.Option("--token", envvar="CRUMB_TOKEN", help="A token; or set CRUMB_API_KEY.", show_default=False),

@@ -100,6 +100,7 @@ async def open_store(settings: Settings, url: str) -> Store:
             namespace=settings.namespace,
             ttl_defaults=settings.expiries,
             idempotency_seconds=int(settings.idempotency_ttl.total_seconds()),
+            max_content_bytes=settings.max_body_bytes,
         )
     except StoreUnavailable as error:
         raise _unusable(url, error) from error

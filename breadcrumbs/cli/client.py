@@ -77,7 +77,7 @@ class Api:
         self, path: str, params: list[tuple[str, str]], headers: dict[str, str]
     ) -> Iterator[httpx.Response]:
         """An open event stream. A connection that breaks is raised as httpx has it."""
-        timeout = httpx.Timeout(5.0, read=60.0)
+        timeout = httpx.Timeout(5.0, read=120.0)  # a server says "ping" far more often
         with self._http.stream("GET", path, params=[*params], headers=headers, timeout=timeout) as response:
             if response.is_error:
                 response.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -176,7 +177,7 @@ def filters(
 ) -> list[tuple[str, str]]:
     """The filters that listing and tailing share. As JSON, tags mean themselves whatever they look like."""
     found = [
-        (name, orjson.dumps(given).decode())
+        (name, json.dumps(given, ensure_ascii=False))
         for name, given in (("all_tags", tags), ("any_tags", any_tags))
         if given
     ]

@@ -12,11 +12,11 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -27,7 +27,7 @@ from breadcrumbs import __version__
 from breadcrumbs.cli.attach import data_directory, open_store, shown_address
 from breadcrumbs.cli.logs import configure_logs
 from breadcrumbs.cli.output import INTERRUPTED, OK, command, for_people, print_line, say
-from breadcrumbs.cli.workers import open_book, running_workers
+from breadcrumbs.cli.workers import running_workers
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.http.app import build_app
@@ -92,9 +92,8 @@ async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIte
         try:
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
-                book = open_book(store, settings)
                 if workers:
-                    await stack.enter_async_context(running_workers(store, settings, book))
+                    await stack.enter_async_context(running_workers(store, settings))
                 yield Parts(store, hub, hygiene, build_app(store, hub, hygiene, settings))
                 await stack.aclose()
                 background.cancel_scope.cancel()
@@ -219,10 +218,9 @@ def _exit_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
-def _run(main: object) -> int:
+def _run(main: Coroutine[Any, Any, int]) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code: int = runner.run(main)  # type: ignore[arg-type]
-        return code
+        return runner.run(main)
 
 
 def _announce(settings: Settings, listener: socket.socket, embedded: EmbeddedServer | None) -> None:

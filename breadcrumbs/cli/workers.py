@@ -128,8 +128,9 @@ async def agent_worker(
 
 
 @asynccontextmanager
-async def running_workers(store: Store, settings: Settings, book: ConfigBook) -> AsyncIterator[None]:
+async def running_workers(store: Store, settings: Settings) -> AsyncIterator[None]:
     """A context builder and an agent runner beside whatever else this process does; drained at the end."""
+    book = open_book(store, settings)
     async with agent_worker(store, settings, book) as runner, anyio.create_task_group() as tasks:
         workers = [context_worker(store, settings, book), runner]
         for worker in workers:

@@ -113,7 +113,9 @@ class Observer:
                 _log.debug(
                     "request",
                     method=method,
-                    path=scope["path"],
+                    path=scope["raw_path"].decode(
+                        "latin-1"
+                    ),  # still encoded: no line breaks of others in our log
                     status=status,
                     milliseconds=round(seconds * 1000, 2),
                 )

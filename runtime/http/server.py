@@ -45,6 +45,7 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 log_level="warning",
                 server_header=False,
+                proxy_headers=False,  # nothing here depends on them, and anybody on this machine could send them
                 timeout_graceful_shutdown=10,
                 backlog=2048,
             )

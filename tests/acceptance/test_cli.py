@@ -596,6 +596,14 @@ def test_serve_works_on_a_server_with_a_password_and_does_not_show_it(tmp_path: 
         assert "cannot be used" in said and "wrong" not in said.partition("cannot be used")[0]
 
 
+def test_a_context_config_that_cannot_be_used_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"consumer_id": 5}')
+    user = User("", tmp_path)
+    said = user.fails("up", "--port", "0", "--data", str(tmp_path / "data"), "--context-config", "bad.json")
+    assert "bad.json" in said
+    until(lambda: is_free(tmp_path / "data" / "server.lock"), "the embedded server was left behind")
+
+
 # What people see
 
 

@@ -92,7 +92,7 @@ def test_a_lifetime_is_a_span_a_time_or_never(text: str, fields: dict[str, Any])
 
 def test_tags_are_sent_so_that_they_mean_themselves() -> None:
     found = dict(filters(session="s", schema=None, tags=["a,b", '["c"]'], any_tags=["x:*"]))
-    assert found == {"all_tags": '["a,b","[\\"c\\"]"]', "any_tags": '["x:*"]', "session_id": "s"}
+    assert found == {"all_tags": '["a,b", "[\\"c\\"]"]', "any_tags": '["x:*"]', "session_id": "s"}
 
 
 def test_since_takes_how_long_ago() -> None:

@@ -12,9 +12,14 @@ from breadcrumbs import __version__
 from breadcrumbs.cli.app import app
 
 COMMANDS = [
+    command.name or command.callback.__name__
+    for command in app.registered_commands
+    if command.callback is not None
+]
+PROMISED = {
     "up", "serve", "post", "get", "list", "tail", "history", "delete", "token", "export", "import", "doctor",
     "version",
-]  # fmt: skip
+}  # fmt: skip
 NOBODY = "http://127.0.0.1:9"
 ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
 
@@ -40,7 +45,8 @@ def crumb(*arguments: str, input: str | None = None) -> Result:
 
 def test_the_help_lists_every_command() -> None:
     shown = crumb("--help").stdout
-    assert re.findall(r"^  (\w+) ", shown.partition("Commands:")[2], re.MULTILINE) == COMMANDS
+    assert re.findall(r"^  ([\w-]+) ", shown.partition("Commands:")[2], re.MULTILINE) == COMMANDS
+    assert set(COMMANDS) >= PROMISED
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -123,6 +129,20 @@ def test_what_cannot_work_is_said_before_anything_starts(arguments: tuple[str, .
     result = crumb(*arguments)
     assert result.exit_code == 1
     assert result.stdout == "" and says in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("post", "caf\udce9"), ("get", "\udcff"), ("list", "--session", "\udcff"), ("tail", "-t", "\udcff")],
+)
+def test_bytes_that_are_no_utf_8_are_refused(arguments: tuple[str, ...]) -> None:
+    result = crumb(*arguments)
+    assert result.exit_code == 2 and "UTF-8" in result.stderr
+
+
+def test_standard_input_that_is_no_utf_8_is_refused() -> None:
+    result = CliRunner().invoke(app, ["post", "-"], input=b"\xff")
+    assert result.exit_code == 2 and "UTF-8" in result.stderr
 
 
 def test_an_export_of_nothing_makes_no_directory(tmp_path: Path) -> None:

@@ -58,7 +58,11 @@ def in_order(crumbs: list[Breadcrumb], sort: Sort) -> list[UUID]:
 
 
 class Listing(Contract):
-    async def test_every_combination_of_filters_and_orders_finds_what_it_says(self, store: Store) -> None:
+    @pytest.mark.parametrize("lanes", [1, 16])
+    async def test_every_combination_of_filters_and_orders_finds_what_it_says(
+        self, opener: Opener, lanes: int
+    ) -> None:
+        store = await opener(lanes=lanes)
         crumbs = await mixed(store)
         middle = sorted(item.updated for item in crumbs)[len(crumbs) // 2]
         everything_there_is = product(

@@ -1,0 +1,348 @@
+"""Following events, and turns: a message goes out, its answer comes back. No sockets here (see effects.py)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from breadcrumbs.client.core import MESSAGE, Core, backoff, filters, is_passing, retry_after
+from breadcrumbs.client.effects import Channel, Item, Lost, Open, Operation, Pause, Read, Reply, Request, Sequence, Shut
+from breadcrumbs.client.errors import AgentFailed, NoAnswer
+from breadcrumbs.client.sse import Parser
+from breadcrumbs.client.values import (
+    Answer,
+    Breadcrumb,
+    ChatMessage,
+    Delta,
+    Event,
+    Gap,
+    Written,
+    creator_in,
+    event_of,
+)
+from breadcrumbs.runtime.wording import plain_text
+
+RESPONSE = "agent.response.v1"
+ERROR = "agent.error.v1"
+CANCEL = "agent.cancel.v1"
+
+OnConnection: TypeAlias = Callable[[Literal["lost", "back"], str], None]
+"""Is told when a stream loses its server, and when it has it back. Nothing is missed in between."""
+
+# The server says something at least every `ping_interval` (10 s); silence for longer is a dead connection.
+_SILENCE = 60.0
+
+
+class _TimeIsUp(Exception):
+    """The deadline of a `Following` has passed."""
+
+
+class Following:
+    """An event stream that comes back by itself, where it was."""
+
+    def __init__(
+        self,
+        core: Core,
+        params: Iterable[tuple[str, str]],
+        *,
+        last_event_id: str | None = None,
+        timeout: float | None = None,
+        on_connection: OnConnection | None = None,
+    ) -> None:
+        self._core = core
+        self._params = tuple(params)
+        self._last_id = last_event_id
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._slack = 0.0 if timeout is None else max(0.25, timeout / 10)
+        self._on_connection = on_connection
+        self._channel: Channel | None = None
+        self._parser = Parser()
+        self._read_timeout = _SILENCE
+        self._failures = 0
+        self._was_connected = False
+        self._waiting: deque[Event] = deque()
+
+    def begin(self) -> Operation[None]:
+        """Connect. What happens after this is not missed."""
+        while self._last_id is None or not self._was_connected:
+            yield from self._advance()
+
+    def next(self) -> Operation[Event]:
+        """The next event, however long it takes and however often the connection breaks."""
+        while not self._waiting:
+            yield from self._advance()
+        return self._waiting.popleft()
+
+    def _advance(self) -> Operation[None]:
+        """One step: connect, or read a piece."""
+        if self._channel is None:
+            yield from self._connect()
+            return
+        if self._deadline is not None:
+            left = self._left()
+            if self._read_timeout > left + self._slack:
+                # How long a read may take was set when the stream was opened, and would now be too long.
+                yield Shut(self._channel)
+                self._channel = None
+                return
+        try:
+            piece: bytes = yield Read(self._channel)
+        except Lost as lost:
+            self._left()
+            yield from self._reconnect_after(str(lost))
+            return
+        if not piece:
+            yield from self._reconnect_after("the server ended the stream")
+            return
+        for message in self._parser.feed(piece):
+            self._last_id = message.id or self._last_id
+            if message.data and message.event != "ping":
+                self._waiting.append(event_of(orjson.loads(message.data), self._last_id))
+            if message.data:  # it works, and did more than accept us
+                self._failures = 0
+
+    def _connect(self) -> Operation[None]:
+        left = self._left()
+        headers = {"accept": "text/event-stream", "accept-encoding": "identity"}
+        if self._last_id is not None:
+            headers["last-event-id"] = self._last_id
+        request = Request("GET", "/events/stream", self._params, headers=headers, repeatable=True)
+        self._read_timeout = min(_SILENCE, left)
+        try:
+            opened: Channel | Reply = yield Open(request, self._read_timeout)
+        except Lost as lost:
+            self._left()
+            # Somebody who has never been connected may have the wrong address, and waits to be told.
+            if not self._was_connected and self._failures >= self._core.retries:
+                raise self._core.unreachable(lost) from lost
+            yield from self._reconnect_after(str(lost))
+            return
+        if isinstance(opened, Reply):
+            error = self._core.refusal(opened, request)
+            if error is None or not is_passing(error):
+                raise error or self._core.unreachable(Lost("the server did not begin to stream"))
+            if not self._was_connected and self._failures >= self._core.retries:
+                raise error
+            yield from self._reconnect_after(error.detail, retry_after(opened))
+            return
+        self._channel, self._parser = opened, Parser()
+        if self._was_connected and self._failures and self._on_connection is not None:
+            self._on_connection("back", "")
+        self._was_connected = True
+
+    def _reconnect_after(self, reason: str, wait: float | None = None) -> Operation[None]:
+        if self._channel is not None:
+            yield Shut(self._channel)
+            self._channel = None
+        if wait is None:
+            wait = backoff(self._failures)
+        if self._was_connected and self._on_connection is not None:
+            self._on_connection("lost", f"{reason}; trying again in {wait:.1f} s")
+        self._failures += 1
+        yield Pause(min(wait, self._left()))
+
+    def _left(self) -> float:
+        """Seconds until the deadline."""
+        if self._deadline is None:
+            return float("inf")
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise _TimeIsUp
+        return left
+
+
+def events(
+    core: Core,
+    *,
+    session: str | None = None,
+    schema_name: str | None = None,
+    tags: Iterable[str] = (),
+    any_tags: Iterable[str] = (),
+    selector: Mapping[str, Any] | None = None,
+    last_event_id: str | None = None,
+    on_connection: OnConnection | None = None,
+) -> Sequence[Event]:
+    params = filters(session=session, schema_name=schema_name, tags=tags, any_tags=any_tags)
+    if selector is not None:
+        params.append(("filters", orjson.dumps(dict(selector)).decode()))
+    stream = Following(core, params, last_event_id=last_event_id, on_connection=on_connection)
+    while True:
+        yield Item((yield from stream.next()))
+
+
+Show: TypeAlias = Literal["everything", "pieces", "answer"]
+"""What the caller of a turn wants to see of it: each event of the session, the pieces of the answer, or that only."""
+
+
+class Conversation:
+    """One session: what is said in it, and who answers."""
+
+    def __init__(self, core: Core, session_id: str) -> None:
+        self.core = core
+        self.session_id = session_id
+
+    def turn(
+        self,
+        text: str,
+        *,
+        show: Show,
+        timeout: float | None,
+        agent: str | None = None,
+        tags: Iterable[str] = (),
+        context: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        last_event_id: str | None = None,
+        on_connection: OnConnection | None = None,
+    ) -> Sequence[Any]:
+        """Post a message; what happens from there on, and last the answer."""
+        stream = self._stream(timeout, last_event_id, on_connection)
+        try:
+            yield from stream.begin()
+        except _TimeIsUp:
+            raise NoAnswer(f"{self.core.url} did not answer within {timeout:g} s", trigger_id="") from None
+        written = yield from self.core.post(
+            text, session=self.session_id, tags=tags, context=context, idempotency_key=idempotency_key
+        )
+        if show == "everything":
+            yield Item(written)
+        # Posted before: then the answer may be there already, and no event will tell.
+        look_first = written.replayed
+        yield from self._until_answered(stream, written.id, show, timeout, agent, look_first=look_first)
+
+    def wait(
+        self,
+        message_id: str,
+        *,
+        show: Show,
+        timeout: float | None,
+        agent: str | None = None,
+        on_connection: OnConnection | None = None,
+    ) -> Sequence[Any]:
+        """The same for a message that was posted before."""
+        stream = self._stream(timeout, None, on_connection)
+        try:
+            yield from stream.begin()
+        except _TimeIsUp:
+            raise _nobody_answered(message_id, timeout) from None
+        yield from self._until_answered(stream, message_id, show, timeout, agent, look_first=True)
+
+    def messages(self, last: int | None = None) -> Operation[tuple[ChatMessage, ...]]:
+        """What was said, in its order."""
+        found: list[Breadcrumb] = []
+        for schema in (MESSAGE, RESPONSE):
+            found += yield from self.core.collect(
+                session=self.session_id, schema_name=schema, sort="-created_at", limit=last
+            )
+        found.sort(key=lambda crumb: crumb.created_at)
+        return tuple(_chat_message(crumb) for crumb in (found if last is None else found[-last:]))
+
+    def cancel(self, reason: str | None = None) -> Operation[Written]:
+        """Stop what is being answered in this session."""
+        fields = {
+            "schema_name": CANCEL,
+            "title": "Cancel",
+            "tags": ["agent:cancel"],
+            "context": {} if reason is None else {"reason": reason},
+        }
+        return self.core.create(fields, session=self.session_id)
+
+    def _stream(
+        self, timeout: float | None, last_event_id: str | None, on_connection: OnConnection | None
+    ) -> Following:
+        params = filters(session=self.session_id, schema_name=None, tags=(), any_tags=())
+        return Following(
+            self.core, params, last_event_id=last_event_id, timeout=timeout, on_connection=on_connection
+        )
+
+    def _until_answered(
+        self,
+        stream: Following,
+        message_id: str,
+        show: Show,
+        timeout: float | None,
+        agent: str | None,
+        *,
+        look_first: bool,
+    ) -> Sequence[Any]:
+        answer = (yield from self._found(message_id, agent)) if look_first else None
+        while answer is None:
+            try:
+                event = yield from stream.next()
+            except _TimeIsUp:
+                raise _nobody_answered(message_id, timeout) from None
+            if show == "everything" or (show == "pieces" and _is_piece(event, message_id, agent)):
+                yield Item(event)
+            if isinstance(event, Gap):
+                answer = yield from self._found(message_id, agent)
+            elif event.operation == "created":
+                answer = _outcome(event.breadcrumb_id, event, message_id, agent)
+        yield Item(answer)
+
+    def _found(self, message_id: str, agent: str | None) -> Operation[Answer | None]:
+        """The answer that is there already, if it is."""
+        for schema in (RESPONSE, ERROR):
+            recent = yield from self.core.collect(
+                session=self.session_id, schema_name=schema, sort="-created_at", limit=100
+            )
+            for crumb in recent:
+                answer = _outcome(crumb.id, crumb, message_id, agent)
+                if answer is not None:
+                    return answer
+        return None
+
+
+def _is_piece(event: Event, message_id: str, agent: str | None) -> bool:
+    return (
+        isinstance(event, Delta) and event.trigger_id == message_id and agent in (None, event.agent_id)
+    )
+
+
+def _outcome(id: str, what: Event | Breadcrumb, message_id: str, agent: str | None) -> Answer | None:
+    """The answer to a message, where this is it; an error for it is raised."""
+    context = what.context
+    merged = context.get("answers")
+    if context.get("trigger_id") != message_id and not (isinstance(merged, list) and message_id in merged):
+        return None
+    if what.schema_name == ERROR:
+        raise AgentFailed(
+            str(context.get("error") or "the agent failed and did not say why"),
+            trigger_id=message_id,
+            breadcrumb_id=id,
+            cancelled=context.get("cancelled") is True,
+        )
+    creator = context.get("creator")
+    by_agent = isinstance(creator, dict) and creator.get("type") == "agent"
+    # An agent may give its answers another schema; requests to tools do not carry a creator.
+    if what.schema_name != RESPONSE and not by_agent:
+        return None
+    if agent not in (None, creator_in(context)):
+        return None
+    return Answer(
+        text=plain_text(context),
+        id=id,
+        trigger_id=message_id,
+        session_id=what.session_id,
+        agent_id=creator_in(context),
+        tags=what.tags,
+        context=context,
+    )
+
+
+def _nobody_answered(message_id: str, timeout: float | None) -> NoAnswer:
+    return NoAnswer(f"no answer within {timeout:g} s", trigger_id=message_id)
+
+
+def _chat_message(crumb: Breadcrumb) -> ChatMessage:
+    trigger = crumb.context.get("trigger_id")
+    return ChatMessage(
+        role="user" if crumb.schema_name == MESSAGE else "agent",
+        text=crumb.text,
+        id=crumb.id,
+        created_at=crumb.created_at,
+        agent_id=None if crumb.schema_name == MESSAGE else creator_in(crumb.context),
+        trigger_id=trigger if isinstance(trigger, str) else None,
+    )

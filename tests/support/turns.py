@@ -1,0 +1,304 @@
+"""A whole chat in one process: store, context builder and agent runner, with a model that the test brings.
+
+`Chat` is the people in it: they say things and read what is answered. `working` runs real workers in this
+process. `compose` only puts the two handlers together, for tests that turn the crank themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Any
+from uuid import UUID
+
+import anyio
+import orjson
+
+from breadcrumbs.agents.book import Agent, AgentBook
+from breadcrumbs.agents.definition import AgentDefinition
+from breadcrumbs.agents.executor import Executor
+from breadcrumbs.agents.models.base import Model, ModelReply, ModelRequest, OnDelta
+from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.agents.runner import AgentRunner
+from breadcrumbs.agents.tools import Tool, Toolbox
+from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.schema_hints import SchemaHints
+from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.worker import Worker
+
+ALICE = UUID("00000000-0000-7000-8000-00000000a11c")
+BOB = UUID("00000000-0000-7000-8000-0000000000b0")
+
+MESSAGE, RESPONSE, CONTEXT = "user.message.v1", "agent.response.v1", "agent.context.v1"
+ERROR, CANCEL = "agent.error.v1", "agent.cancel.v1"
+
+ASSISTANT = "default-chat-assistant"
+LIMIT = 15.0
+"""Seconds after which a test that waits has failed; nothing takes that long, on a busy machine either."""
+
+
+def config(consumer: str = ASSISTANT, **changes: Any) -> dict[str, Any]:
+    """A context config like the one that comes with the package."""
+    return {
+        "consumer_id": consumer,
+        "update_triggers": [{"schema_name": MESSAGE, "any_tags": ["user:message"]}],
+        "sources": [
+            {"key": "conversation", "schema_name": MESSAGE, "fetch": {"method": "recent", "limit": 10}},
+            {"key": "conversation", "schema_name": RESPONSE, "fetch": {"method": "recent", "limit": 10}},
+        ],
+        **changes,
+    }
+
+
+def agent(agent_id: str = ASSISTANT, **changes: Any) -> Agent:
+    """An agent that answers the contexts of its own consumer."""
+    fields: dict[str, Any] = {
+        "agent_id": agent_id,
+        "system_prompt": "You are a test.",
+        "subscriptions": {"selectors": [{"schema_name": CONTEXT, "all_tags": [f"consumer:{agent_id}"]}]},
+        **changes,
+    }
+    return Agent(AgentDefinition.model_validate(fields), trusted=True)
+
+
+def last_words(request: ModelRequest) -> str:
+    return request.messages[-1].content
+
+
+class PacedModel:
+    """Answers `re: …` to each message, but only when the test lets it."""
+
+    name = "paced"
+
+    def __init__(self) -> None:
+        self.requests: list[ModelRequest] = []
+        self._begun: dict[str, anyio.Event] = {}
+        self._allowed: dict[str, anyio.Event] = {}
+
+    def allow(self, *texts: str) -> None:
+        for text in texts:
+            self._allowed.setdefault(text, anyio.Event()).set()
+
+    async def begun(self, text: str) -> None:
+        """Wait until it was asked about this message."""
+        with anyio.fail_after(LIMIT):
+            await self._begun.setdefault(text, anyio.Event()).wait()
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        text = last_words(request)
+        self.requests.append(request)
+        self._begun.setdefault(text, anyio.Event()).set()
+        await self._allowed.setdefault(text, anyio.Event()).wait()
+        return ModelReply(f"re: {text}")
+
+    async def close(self) -> None:
+        return None
+
+
+def recite(request: ModelRequest) -> str:
+    """An answer that shows all the model saw."""
+    return " | ".join(f"{message.role}: {message.content}" for message in request.messages[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    builder: ContextBuilder
+    runner: AgentRunner
+    configs: ConfigBook
+    agents: AgentBook
+
+
+def compose(
+    store: Store,
+    model: Model | Callable[[Agent], Model],
+    *,
+    agents: Sequence[Agent] | None = None,
+    configs: Sequence[dict[str, Any]] | None = None,
+    tools: Iterable[Tool] = (),
+    runner_store: Store | None = None,
+) -> Handlers:
+    """The two handlers as `breadcrumbs.cli.workers` puts them together, with another model.
+
+    `runner_store` gives the runner a connection of its own.
+    """
+    answering = runner_store or store
+    raw = orjson.dumps(list(configs) if configs is not None else [config()])
+    book = ConfigBook(store, None, default=raw)
+    runner_configs = ConfigBook(answering, None, default=raw)
+    agent_book = AgentBook(answering, agents if agents is not None else [agent()])
+    hints = SchemaHints(answering)
+
+    async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> list[dict[str, Any]]:
+        return await gather_parts(answering, definition.sources, trigger, hints=hints)
+
+    async def consumers(owner: UUID) -> set[str]:
+        return {config.consumer_id for config in await runner_configs.configs(owner)}
+
+    executor = Executor(
+        answering,
+        model_of=model if callable(model) else lambda _: model,
+        toolbox=Toolbox(tools),
+        gather=gather,
+        refresh=ContextBuilder(answering, runner_configs).refresh,
+        inherited=DEFAULT_INHERITED,
+    )
+    runner = AgentRunner(answering, agent_book, executor, consumers=consumers, inherited=DEFAULT_INHERITED)
+    return Handlers(ContextBuilder(store, book), runner, book, agent_book)
+
+
+@dataclass
+class Chat:
+    """People in sessions, over the store."""
+
+    store: Store
+    owner: UUID = ALICE
+    limit: float = LIMIT
+
+    async def say(self, session: str | None, text: str, **fields: Any) -> Breadcrumb:
+        tags = ["user:message", *([f"session:{session}"] if session is not None else []), *fields.pop("tags", [])]
+        return await self.post(MESSAGE, tags, {"message": text, **fields})
+
+    async def post(self, schema: str, tags: Sequence[str], context: dict[str, Any]) -> Breadcrumb:
+        new = BreadcrumbCreate.parse(
+            {"schema_name": schema, "title": "posted", "tags": list(tags), "context": context}
+        )
+        written = await self.store.create(self.owner, new)
+        return await self.store.get(self.owner, written.id)
+
+    async def cancel(self, session: str) -> Breadcrumb:
+        return await self.post(CANCEL, [f"session:{session}"], {})
+
+    async def all(self, session: str | None, schema: str) -> list[Breadcrumb]:
+        """Oldest first."""
+        query = Query(schema_name=schema, session_id=session, sessionless=session is None, sort="created_at")
+        return [crumb async for crumb in self.store.walk(self.owner, query)]
+
+    async def answers(self, session: str | None) -> list[Breadcrumb]:
+        return await self.all(session, RESPONSE)
+
+    async def errors(self, session: str | None) -> list[Breadcrumb]:
+        return await self.all(session, ERROR)
+
+    async def texts(self, session: str | None) -> list[str]:
+        return [crumb.context["message"] for crumb in await self.answers(session)]
+
+    async def answer_to(self, message: Breadcrumb) -> Breadcrumb:
+        return await self._one(message, RESPONSE)
+
+    async def error_about(self, message: Breadcrumb) -> Breadcrumb:
+        return await self._one(message, ERROR)
+
+    async def _one(self, message: Breadcrumb, schema: str) -> Breadcrumb:
+        """The one breadcrumb about a message; waits for the first."""
+        found: list[Breadcrumb] = []
+
+        async def look() -> bool:
+            nonlocal found
+            crumbs = await self.all(message.session_id, schema)
+            found = [crumb for crumb in crumbs if crumb.context["trigger_id"] == str(message.id)]
+            return bool(found)
+
+        await eventually(look, f"no {schema} about {str(message.context.get('message'))[:80]!r}", self.limit)
+        assert len(found) == 1, [crumb.context for crumb in found]
+        return found[0]
+
+    async def dead_letters(self, kind: str = "agents") -> list[dict[str, Any]]:
+        letters = []
+        for lane in range(self.store.lanes):
+            key = self.store.keys.dead_letters(lane, kind)
+            letters += [orjson.loads(raw) for raw in await self.store.connection.call(lane, b"HVALS", key)]
+        return letters
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], complaint: str, limit: float = LIMIT) -> float:
+    """Wait until something holds; how long it took."""
+    began = time.monotonic()
+    while not await condition():
+        assert time.monotonic() - began < limit, complaint
+        await anyio.sleep(0.005)
+    return time.monotonic() - began
+
+
+@asynccontextmanager
+async def opened(url: str, *, lanes: int = 4, namespace: str | None = None) -> AsyncIterator[Store]:
+    """A store that nobody else uses, unless its namespace is given on."""
+    store = await Store.open(url, lanes=lanes, namespace=namespace or f"t{token_hex(6)}")
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@dataclass
+class Working(Chat):
+    """A chat with workers that answer."""
+
+    workers: list[Worker] = field(default_factory=list)
+    handlers: Handlers | None = None
+
+    async def settled(self) -> None:
+        """Wait until every event is done with, and nothing is under way."""
+
+        async def look() -> bool:
+            end = [
+                int(await self.store.connection.call(lane, b"GET", self.store.keys.clock(lane)) or 0)
+                for lane in range(self.store.lanes)
+            ]
+            seen = {(worker.handler.kind, number): 0 for worker in self.workers for number in worker.lanes}
+            for worker in self.workers:
+                for number, lane in worker._lanes.items():
+                    seen[worker.handler.kind, number] = lane.low_without(-1)
+            kinds = {worker.handler.kind for worker in self.workers}
+            return all(
+                seen.get((kind, lane), -1) >= at for kind in kinds for lane, at in enumerate(end) if at
+            )
+
+        await eventually(look, "the workers did not come to rest")
+
+
+@asynccontextmanager
+async def working(
+    store: Store,
+    model: Model | Callable[[Agent], Model] | None = None,
+    *,
+    builders: int = 1,
+    runners: int = 1,
+    lease_seconds: float = 5.0,
+    attempts: int = 4,
+    backoff: Callable[[int], float] = lambda attempt: 0.02,
+    owner: UUID = ALICE,
+    **parts: Any,
+) -> AsyncIterator[Working]:
+    """Workers that take their lanes before the test begins, and are drained when it is over."""
+    workers = []
+    handlers = None
+    for _ in range(max(builders, runners)):
+        handlers = compose(store, model or FunctionModel(recite), **parts)
+        for count, handler in ((builders, handlers.builder), (runners, handlers.runner)):
+            if sum(worker.handler.kind == handler.kind for worker in workers) < count:
+                workers.append(
+                    Worker(store, handler, lease_seconds=lease_seconds, attempts=attempts, backoff=backoff)
+                )
+    async with anyio.create_task_group() as tasks:
+        for worker in workers:
+            tasks.start_soon(worker.run)
+        try:
+            await eventually(lambda: all_taken(workers, store.lanes), "the lanes were not taken")
+            yield Working(store, owner, workers=workers, handlers=handlers)
+        finally:
+            for worker in workers:
+                worker.stop()
+
+
+async def all_taken(workers: Iterable[Worker], lanes: int) -> bool:
+    taken: dict[str, set[int]] = {}
+    for worker in workers:
+        taken.setdefault(worker.handler.kind, set()).update(worker.lanes)
+    return all(len(numbers) == lanes for numbers in taken.values())

@@ -1,0 +1,1 @@
+../../breadcrumbs/__main__.py
