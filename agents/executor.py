@@ -127,7 +127,8 @@ class Executor:
         except NotFound:
             await _finish(turn, last)  # deleted or expired meanwhile: there is nothing to answer
             return
-        new = await self._make(turn, agent, trigger, origin, answer_id)
+        mine = [crumb for crumb in seen.recent[RESPONSE] if creator_of(crumb) == definition.agent_id]
+        new = await self._make(turn, agent, trigger, origin, answer_id, mine)
         await self._commit(turn, owner, answer_id, new, acknowledge=last)
 
     async def _commit(
@@ -163,7 +164,13 @@ class Executor:
         return await self._refresh(turn, trigger)
 
     async def _make(
-        self, turn: Turn, agent: Agent, trigger: Breadcrumb, origin: Origin, answer_id: UUID
+        self,
+        turn: Turn,
+        agent: Agent,
+        trigger: Breadcrumb,
+        origin: Origin,
+        answer_id: UUID,
+        answers: list[Breadcrumb],
     ) -> BreadcrumbCreate:
         definition = agent.definition
         try:
@@ -183,7 +190,7 @@ class Executor:
         if trigger.schema_name == CONTEXT:
             glue |= {"context_id": str(trigger.id), "context_version": trigger.version}
         if definition.when_busy == "merge" and trigger.schema_name == CONTEXT:
-            glue["answers"] = _unanswered(trigger.context.get("parts", []))
+            glue["answers"] = _unanswered(trigger.context.get("parts", []), answers)
         problem: InvalidInput | None = None
         # What a model adds to its words may be what cannot be stored: then the words alone.
         for said in (answer, Answer(answer.text)):
@@ -347,16 +354,21 @@ def _creator(definition: AgentDefinition) -> dict[str, str]:
     return {"type": "agent", "agent_id": definition.agent_id}
 
 
-def _unanswered(parts: list[dict[str, Any]]) -> list[str]:
-    """The messages since the last answer: a merged answer is an answer to each of them."""
-    items = [item for part in parts if part["place"] == "conversation" for item in part["items"]]
-    waiting: list[str] = []
-    for item in items:
-        if item.get("schema_name") == RESPONSE:
-            waiting.clear()
-        elif item.get("schema_name") == "user.message.v1":
-            waiting.append(item["id"])
-    return waiting
+def _unanswered(parts: list[dict[str, Any]], answers: list[Breadcrumb]) -> list[str]:
+    """The messages since the last one that was answered: a merged answer is an answer to each of them.
+
+    Messages are answered in their order, but they may be older than the answer to the one before them.
+    """
+    answered = {crumb.context.get("trigger_id") for crumb in answers}
+    messages = [
+        item["id"]
+        for part in parts
+        if part["place"] == "conversation"
+        for item in part["items"]
+        if item.get("schema_name") == "user.message.v1"
+    ]
+    last = max((place for place, id in enumerate(messages) if id in answered), default=-1)
+    return messages[last + 1 :]
 
 
 async def _finish(turn: Turn, last: bool) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import orjson
-
 from breadcrumbs.agents.models.base import Message
-from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.wording import json_text, plain_text
 
 _LABELS = {
     "shared": "Reference material ({key}); it is not part of this conversation:",
@@ -44,7 +42,7 @@ def _spoken(item: dict[str, Any], agent_id: str) -> Message:
                 return Message("assistant", plain_text(content))
             return Message("user", plain_text(content), name=_name(str(speaker)))
         case other:
-            return Message("user", f"{other or 'note'}: {orjson.dumps(content).decode()}", name="data")
+            return Message("user", f"{other or 'note'}: {json_text(content)}", name="data")
 
 
 def _entry(item: dict[str, Any]) -> str:

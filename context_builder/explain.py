@@ -42,10 +42,14 @@ Visible: TypeAlias = Callable[[Breadcrumb], bool]
 _EXCERPT = 140
 
 
-def _without_blanks(thing: Any) -> dict[str, Any]:
+def _as_dict(thing: Any) -> dict[str, Any]:
     """A field is real or absent."""
     values = ((entry.name, getattr(thing, entry.name)) for entry in fields(thing))
-    return {name: value for name, value in values if value not in (None, "", (), False)}
+    return {
+        name: value
+        for name, value in values
+        if value is not None and value is not False and value not in ("", ())
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +80,7 @@ class ExplainedItem:
     """Not for this reader."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {"rank": self.rank, "tokens": self.tokens, **_without_blanks(self)} | (
-            {} if self.number is None else {"number": self.number}
-        )
+        return _as_dict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ class ExplainedLeftOut:
     hidden: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        return _without_blanks(self) | ({} if self.number is None else {"number": self.number})
+        return _as_dict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,15 +433,19 @@ async def _time_of(
     store: Store, owner: UUID, session_id: str, config: ContextConfig, trigger: Breadcrumb
 ) -> int:
     """When the context for a trigger was made; where there is none, when the trigger was posted."""
-    lane = lane_for(owner, "session", session_id, store.lanes)
+    id = context_id(lane_for(owner, "session", session_id, store.lanes), config, trigger)
     try:
-        versions = await store.history(owner, context_id(lane, config, trigger))
+        versions = [await store.get(owner, id, count_read=False)]
+        if versions[0].context.get("trigger_id") != str(trigger.id):
+            versions = await store.history(owner, id)
     except NotFound:
-        versions = []
-    for version in versions:
-        if version.context.get("trigger_id") == str(trigger.id):
-            return max(trigger.created, int(version.context.get("as_of", 0)))
-    return trigger.created
+        return trigger.created
+    times = [
+        int(version.context["as_of"])
+        for version in versions
+        if version.context.get("trigger_id") == str(trigger.id) and "as_of" in version.context
+    ]
+    return max(trigger.created, *times[:1])
 
 
 def _explained(config: ContextConfig, trigger: Breadcrumb, made: Assembled, as_of: int) -> Explanation:

@@ -6,6 +6,7 @@ part of every key: what belongs to another tenant is not filtered out, it is som
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 from collections import defaultdict
@@ -351,7 +352,7 @@ class Store:
         """
         tried: tuple[int, bytes] | None = None
         touches_ttl = bool(change.model_fields_set & {"ttl", "ttl_type", "ttl_config"})
-        for _ in range(200):
+        for attempt in range(200):
             lane, base = await self._find(owner, id)
             if tried is not None and (landed := await self._landed(lane, base, tried, by)) is not None:
                 return Written(id, landed.version, landed.created, landed.updated)  # only the answer was lost
@@ -385,6 +386,8 @@ class Store:
                     return Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
                 case 2:
                     raise NotFound("no such breadcrumb")
+            # Overtaken. Of many who come again at once all but one would be overtaken again.
+            await anyio.sleep(random.uniform(0, 0.001 * min(attempt + 1, 50)))  # noqa: S311
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
 
     async def _landed(

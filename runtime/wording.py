@@ -16,4 +16,17 @@ def plain_text(content: Mapping[str, Any]) -> str:
         value = content.get(key)
         if isinstance(value, str):
             return value
-    return orjson.dumps(content).decode()
+    return json_text(content)
+
+
+def json_text(content: Any) -> str:
+    """Anything as JSON, without what is null: nobody said that."""
+    return orjson.dumps(_without_nulls(content)).decode()
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value if inner is not None]
+    return value

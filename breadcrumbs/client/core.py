@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import parse_qs, quote, urlsplit
 from uuid import uuid4
 
 import orjson
 
-from breadcrumbs.client.effects import Item, Lost, Operation, Pause, Reply, Request, Send, Sequence
+from breadcrumbs.client.effects import Item, Lost, Operation, Pause, Reply, Request, Send, Series
 from breadcrumbs.client.errors import (
     InvalidInput,
     ProblemError,
@@ -20,6 +20,7 @@ from breadcrumbs.client.errors import (
     VersionMismatch,
     problem_of,
 )
+from breadcrumbs.client.options import Listing, Message, TokenRequest
 from breadcrumbs.client.values import (
     SESSION,
     Breadcrumb,
@@ -48,9 +49,11 @@ class Core:
             raise ValueError(f"{url!r} is not an address: use one such as {DEFAULT_URL}")
         # A proxy that is set for the internet cannot reach this machine's own address.
         self.on_this_machine = parts.hostname in ("127.0.0.1", "localhost", "::1")
-        self.headers = {"authorization": f"Bearer {token}"} if token else {}
-        if api_key and not token:
-            self.headers = {"x-api-key": api_key}
+        self.headers: dict[str, str] = {}
+        if token:
+            self.headers["authorization"] = f"Bearer {token}"
+        elif api_key:
+            self.headers["x-api-key"] = api_key
         if not all(value.isascii() and value.isprintable() for value in self.headers.values()):
             raise ValueError("the token or the API key holds characters that no token has")
         self.retries = retries
@@ -58,15 +61,12 @@ class Core:
     # Breadcrumbs
 
     def create(
-        self,
-        fields: Mapping[str, Any],
-        *,
-        session: str | None = None,
-        idempotency_key: str | None = None,
+        self, fields: Mapping[str, Any], *, session: str | None = None, idempotency_key: str | None = None
     ) -> Operation[Written]:
         document = {name: value for name, value in fields.items() if value is not None}
+        document["tags"] = _listed(document.get("tags", ()))
         if session is not None:
-            document["tags"] = [*document.get("tags", ()), SESSION + session]
+            document["tags"].append(SESSION + session)
         reply = yield from self.perform(
             Request(
                 "POST",
@@ -81,22 +81,14 @@ class Core:
         )
         return _written(reply)
 
-    def post(
-        self,
-        text: str,
-        *,
-        session: str | None,
-        tags: Iterable[str] = (),
-        context: Mapping[str, Any] | None = None,
-        idempotency_key: str | None = None,
-    ) -> Operation[Written]:
+    def post(self, text: str, session: str | None, **message: Unpack[Message]) -> Operation[Written]:
         fields = {
             "schema_name": MESSAGE,
             "title": title_of(text),
-            "tags": list(dict.fromkeys(("user:message", *tags))),
-            "context": {**(context or {}), "message": text},
+            "tags": list(dict.fromkeys(("user:message", *_listed(message.get("tags", ()))))),
+            "context": {**(message.get("context") or {}), "message": text},
         }
-        return self.create(fields, session=session, idempotency_key=idempotency_key)
+        return self.create(fields, session=session, idempotency_key=message.get("idempotency_key"))
 
     def get(self, id: str, *, full: bool = False) -> Operation[Breadcrumb]:
         reply = yield from self.perform(_get(f"{_path(id)}/full" if full else _path(id)))
@@ -111,32 +103,33 @@ class Core:
     ) -> Operation[Written]:
         media_type = "application/merge-patch+json" if merge_context else "application/json"
         headers = {"content-type": media_type, **_if_match(expected_version)}
-        request = Request("PATCH", _path(id), body=_json(dict(fields)), headers=headers)
+        request = Request("PATCH", _path(id), body=_json(fields), headers=headers)
         return _written((yield from self._conditional(request, expected_version)))
 
     def delete(self, id: str, *, expected_version: int | None) -> Operation[None]:
         request = Request("DELETE", _path(id), headers=_if_match(expected_version))
         yield from self._conditional(request, expected_version)
 
-    def pages(self, *, limit: int | None = None, **filters: Any) -> Sequence[Breadcrumb]:
-        """Every breadcrumb of a list, page by page. The filters are those of `listing`."""
-        params, cursor, given = listing(**filters), None, 0
-        while True:
+    def pages(self, **wanted: Unpack[Listing]) -> Series[Breadcrumb]:
+        """Every breadcrumb of a list, page by page."""
+        params, limit, cursor, given = _listing(wanted), wanted.get("limit"), None, 0
+        while limit is None or given < limit:
             page, cursor = yield from self._page(params, cursor, limit, given)
             given += len(page)
             for crumb in page:
                 yield Item(crumb)
-            if cursor is None or given == limit:
+            if cursor is None:
                 return
 
-    def collect(self, *, limit: int | None = None, **filters: Any) -> Operation[list[Breadcrumb]]:
+    def collect(self, **wanted: Unpack[Listing]) -> Operation[list[Breadcrumb]]:
         """The same, all at once."""
-        params, cursor, found = listing(**filters), None, list[Breadcrumb]()
-        while True:
+        params, limit, cursor, found = _listing(wanted), wanted.get("limit"), None, list[Breadcrumb]()
+        while limit is None or len(found) < limit:
             page, cursor = yield from self._page(params, cursor, limit, len(found))
             found += page
-            if cursor is None or len(found) == limit:
-                return found
+            if cursor is None:
+                break
+        return found
 
     def _page(
         self, params: list[tuple[str, str]], cursor: str | None, limit: int | None, given: int
@@ -146,13 +139,12 @@ class Core:
         reply = yield from self.perform(_get("/breadcrumbs", [*params, ("limit", str(size)), *after]))
         return [breadcrumb_of(document) for document in orjson.loads(reply.body)], _next_cursor(reply)
 
-    def token(self, wanted: Mapping[str, Any]) -> Operation[Token]:
-        document = {name: value for name, value in wanted.items() if value is not None}
-        reply = yield from self.perform(
-            Request(
-                "POST", "/auth/token", body=_json(document), headers={"content-type": "application/json"}
-            )
-        )
+    def token(self, wanted: TokenRequest) -> Operation[Token]:
+        document: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        if "roles" in document:
+            document["roles"] = _listed(document["roles"])
+        headers = {"content-type": "application/json"}
+        reply = yield from self.perform(Request("POST", "/auth/token", body=_json(document), headers=headers))
         issued = orjson.loads(reply.body)
         return Token(
             token=issued["token"],
@@ -205,7 +197,6 @@ class Core:
         if not isinstance(document, dict) or "detail" not in document:
             return ProblemError(
                 {
-                    "type": "about:blank",
                     "status": reply.status,
                     "detail": f"{self.url} answered {reply.status} to {request.method} {request.path}: "
                     "is this a Breadcrumbs server?",
@@ -221,8 +212,12 @@ class Core:
         return ServerUnreachable(f"the connection to {self.url} failed: {lost}")
 
 
-def filters(
-    *, session: str | None, schema_name: str | None, tags: Iterable[str], any_tags: Iterable[str]
+def filter_params(
+    *,
+    session: str | None = None,
+    schema_name: str | None = None,
+    tags: Iterable[str] = (),
+    any_tags: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
     """The filters that lists and streams share. As JSON, tags mean themselves whatever they look like."""
     found = [
@@ -237,37 +232,14 @@ def filters(
     return found
 
 
-def listing(
-    *,
-    session: str | None = None,
-    schema_name: str | None = None,
-    tags: Iterable[str] = (),
-    any_tags: Iterable[str] = (),
-    updated_since: datetime | None = None,
-    sort: str | None = None,
-    include_context: bool = True,
-) -> list[tuple[str, str]]:
-    """The parameters of a list."""
-    params = filters(session=session, schema_name=schema_name, tags=tags, any_tags=any_tags)
-    if updated_since is not None:
-        if updated_since.tzinfo is None:
-            raise ValueError("updated_since needs a time zone")
-        params.append(("updated_since", updated_since.astimezone(UTC).isoformat().replace("+00:00", "Z")))
-    if sort is not None:
-        params.append(("sort", sort))
-    if include_context:
-        params.append(("include_context", "true"))
-    return params
-
-
 def is_passing(error: ProblemError) -> bool:
     """Whether the same request may work in a moment."""
     return error.status in (429, 503) and not isinstance(error, StoreFull)
 
 
 def backoff(attempt: int) -> float:
-    """Longer and longer, and never the same for two clients that lost the same server."""
-    return min(_LONGEST_WAIT, 0.2 * 2**attempt) * (0.75 + random.random() / 2)  # noqa: S311 - only spreads load
+    """Longer and longer, and not the same for all the clients that lost the same server."""
+    return min(_LONGEST_WAIT, 0.2 * float(2**attempt)) * (0.75 + random.random() / 2)  # noqa: S311 - only spreads load
 
 
 def retry_after(reply: Reply) -> float | None:
@@ -281,16 +253,34 @@ def title_of(text: str) -> str:
     return line if len(line) <= 80 else line[:79] + "…"
 
 
-def _listed(tags: Iterable[str]) -> list[str]:
-    return [tags] if isinstance(tags, str) else list(tags)
+def _listing(wanted: Listing) -> list[tuple[str, str]]:
+    params = filter_params(
+        session=wanted.get("session"),
+        schema_name=wanted.get("schema_name"),
+        tags=wanted.get("tags", ()),
+        any_tags=wanted.get("any_tags", ()),
+    )
+    if since := wanted.get("updated_since"):
+        if since.tzinfo is None:
+            raise ValueError("updated_since needs a time zone")
+        params.append(("updated_since", since.astimezone(UTC).isoformat().replace("+00:00", "Z")))
+    if sort := wanted.get("sort"):
+        params.append(("sort", sort))
+    if wanted.get("include_context", True):
+        params.append(("include_context", "true"))
+    return params
+
+
+def _listed(words: Iterable[str]) -> list[str]:
+    # A lone text is meant as one tag, not as its letters.
+    return [words] if isinstance(words, str) else list(words)
 
 
 def _json(document: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(document)
     except orjson.JSONEncodeError as error:
-        detail = f"this cannot be written as JSON: {error}"
-        raise InvalidInput({"type": "about:blank", "status": 422, "detail": detail}) from None
+        raise InvalidInput({"status": 422, "detail": f"this cannot be written as JSON: {error}"}) from None
 
 
 def _get(path: str, params: Iterable[tuple[str, str]] = ()) -> Request:

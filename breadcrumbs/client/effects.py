@@ -96,11 +96,11 @@ class Item(Generic[T_co]):
 Effect: TypeAlias = Send | Open | Read | Shut | Pause
 Operation: TypeAlias = Generator[Effect, Any, T]
 """Comes to one result."""
-Sequence: TypeAlias = Generator[Effect | Item[T], Any, None]
+Series: TypeAlias = Generator[Effect | Item[T], Any, None]
 """Gives any number of items."""
 
 
-def as_item(operation: Operation[T]) -> Sequence[T]:
+def as_item(operation: Operation[T]) -> Series[T]:
     """The one result of an operation as the one item of a sequence, so that one loop can run both."""
     value = yield from operation
     yield Item(value)

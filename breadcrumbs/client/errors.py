@@ -64,7 +64,9 @@ class ProblemError(BreadcrumbsError):
         ]
         """Each place that is wrong, and what to do about it."""
         lines = [self.detail]
-        lines += [f"  {error.where}: {error.message}" for error in self.errors if error.message != self.detail]
+        lines += [
+            f"  {error.where}: {error.message}" for error in self.errors if error.message != self.detail
+        ]
         BreadcrumbsError.__init__(self, "\n".join(lines))
 
     def __reduce__(self) -> tuple[type[ProblemError], tuple[dict[str, Any]]]:

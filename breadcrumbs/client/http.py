@@ -31,7 +31,11 @@ def client_options(core: Core, timeout: float) -> dict[str, Any]:
 
 
 def request_options(request: Request) -> dict[str, Any]:
-    options: dict[str, Any] = {"method": request.method, "url": request.path, "headers": dict(request.headers)}
+    options: dict[str, Any] = {
+        "method": request.method,
+        "url": request.path,
+        "headers": dict(request.headers),
+    }
     if request.params:
         options["params"] = list(request.params)
     if request.body is not None:

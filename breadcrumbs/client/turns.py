@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from breadcrumbs.client.core import MESSAGE, Core, backoff, filters, is_passing, retry_after
-from breadcrumbs.client.effects import Channel, Item, Lost, Open, Operation, Pause, Read, Reply, Request, Sequence, Shut
+from breadcrumbs.client.core import MESSAGE, Core, backoff, filter_params, is_passing, retry_after
+from breadcrumbs.client.effects import (
+    Channel,
+    Item,
+    Lost,
+    Open,
+    Operation,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    Series,
+    Shut,
+)
 from breadcrumbs.client.errors import AgentFailed, NoAnswer
+from breadcrumbs.client.options import Message, OnConnection, Saying, Subscription, Waiting
 from breadcrumbs.client.sse import Parser
 from breadcrumbs.client.values import (
     Answer,
@@ -30,8 +44,7 @@ RESPONSE = "agent.response.v1"
 ERROR = "agent.error.v1"
 CANCEL = "agent.cancel.v1"
 
-OnConnection: TypeAlias = Callable[[Literal["lost", "back"], str], None]
-"""Is told when a stream loses its server, and when it has it back. Nothing is missed in between."""
+DEFAULT_TIMEOUT = 120.0
 
 # The server says something at least every `ping_interval` (10 s); silence for longer is a dead connection.
 _SILENCE = 60.0
@@ -155,27 +168,45 @@ class Following:
         return left
 
 
-def events(
-    core: Core,
-    *,
-    session: str | None = None,
-    schema_name: str | None = None,
-    tags: Iterable[str] = (),
-    any_tags: Iterable[str] = (),
-    selector: Mapping[str, Any] | None = None,
-    last_event_id: str | None = None,
-    on_connection: OnConnection | None = None,
-) -> Sequence[Event]:
-    params = filters(session=session, schema_name=schema_name, tags=tags, any_tags=any_tags)
-    if selector is not None:
+def events(core: Core, wanted: Subscription) -> Series[Event]:
+    """What happens, without end."""
+    params = filter_params(
+        session=wanted.get("session"),
+        schema_name=wanted.get("schema_name"),
+        tags=wanted.get("tags", ()),
+        any_tags=wanted.get("any_tags", ()),
+    )
+    if selector := wanted.get("selector"):
         params.append(("filters", orjson.dumps(dict(selector)).decode()))
-    stream = Following(core, params, last_event_id=last_event_id, on_connection=on_connection)
+    stream = Following(
+        core,
+        params,
+        last_event_id=wanted.get("last_event_id"),
+        on_connection=wanted.get("on_connection"),
+    )
     while True:
-        yield Item((yield from stream.next()))
+        event = yield from stream.next()
+        yield Item(event)
 
 
 Show: TypeAlias = Literal["everything", "pieces", "answer"]
 """What the caller of a turn wants to see of it: each event of the session, the pieces of the answer, or that only."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    timeout: float | None
+    agent: str | None
+    on_connection: OnConnection | None
+
+    @classmethod
+    def of(cls, options: Waiting) -> _Waiting:
+        return cls(
+            options.get("timeout", DEFAULT_TIMEOUT), options.get("agent"), options.get("on_connection")
+        )
+
+    def in_vain(self, message_id: str) -> NoAnswer:
+        return NoAnswer(f"no answer within {self.timeout:g} s", trigger_id=message_id)
 
 
 class Conversation:
@@ -186,49 +217,40 @@ class Conversation:
         self.session_id = session_id
 
     def turn(
-        self,
-        text: str,
-        *,
-        show: Show,
-        timeout: float | None,
-        agent: str | None = None,
-        tags: Iterable[str] = (),
-        context: Mapping[str, Any] | None = None,
-        idempotency_key: str | None = None,
-        last_event_id: str | None = None,
-        on_connection: OnConnection | None = None,
-    ) -> Sequence[Any]:
+        self, text: str, show: Show, options: Saying, *, last_event_id: str | None = None
+    ) -> Series[Any]:
         """Post a message; what happens from there on, and last the answer."""
-        stream = self._stream(timeout, last_event_id, on_connection)
+        waiting = _Waiting.of(options)
+        stream = self._stream(waiting, last_event_id)
         try:
             yield from stream.begin()
         except _TimeIsUp:
-            raise NoAnswer(f"{self.core.url} did not answer within {timeout:g} s", trigger_id="") from None
-        written = yield from self.core.post(
-            text, session=self.session_id, tags=tags, context=context, idempotency_key=idempotency_key
-        )
+            reason = f"{self.core.url} did not answer within {waiting.timeout:g} s"
+            raise NoAnswer(reason, trigger_id="") from None
+        written = yield from self.post(text, options)
         if show == "everything":
             yield Item(written)
         # Posted before: then the answer may be there already, and no event will tell.
-        look_first = written.replayed
-        yield from self._until_answered(stream, written.id, show, timeout, agent, look_first=look_first)
+        yield from self._until_answered(stream, written.id, show, waiting, look_first=written.replayed)
 
-    def wait(
-        self,
-        message_id: str,
-        *,
-        show: Show,
-        timeout: float | None,
-        agent: str | None = None,
-        on_connection: OnConnection | None = None,
-    ) -> Sequence[Any]:
+    def post(self, text: str, options: Message) -> Operation[Written]:
+        return self.core.post(
+            text,
+            self.session_id,
+            tags=options.get("tags", ()),
+            context=options.get("context"),
+            idempotency_key=options.get("idempotency_key"),
+        )
+
+    def wait(self, message_id: str, show: Show, options: Waiting) -> Series[Any]:
         """The same for a message that was posted before."""
-        stream = self._stream(timeout, None, on_connection)
+        waiting = _Waiting.of(options)
+        stream = self._stream(waiting, None)
         try:
             yield from stream.begin()
         except _TimeIsUp:
-            raise _nobody_answered(message_id, timeout) from None
-        yield from self._until_answered(stream, message_id, show, timeout, agent, look_first=True)
+            raise waiting.in_vain(message_id) from None
+        yield from self._until_answered(stream, message_id, show, waiting, look_first=True)
 
     def messages(self, last: int | None = None) -> Operation[tuple[ChatMessage, ...]]:
         """What was said, in its order."""
@@ -250,30 +272,25 @@ class Conversation:
         }
         return self.core.create(fields, session=self.session_id)
 
-    def _stream(
-        self, timeout: float | None, last_event_id: str | None, on_connection: OnConnection | None
-    ) -> Following:
-        params = filters(session=self.session_id, schema_name=None, tags=(), any_tags=())
+    def _stream(self, waiting: _Waiting, last_event_id: str | None) -> Following:
         return Following(
-            self.core, params, last_event_id=last_event_id, timeout=timeout, on_connection=on_connection
+            self.core,
+            filter_params(session=self.session_id),
+            last_event_id=last_event_id,
+            timeout=waiting.timeout,
+            on_connection=waiting.on_connection,
         )
 
     def _until_answered(
-        self,
-        stream: Following,
-        message_id: str,
-        show: Show,
-        timeout: float | None,
-        agent: str | None,
-        *,
-        look_first: bool,
-    ) -> Sequence[Any]:
+        self, stream: Following, message_id: str, show: Show, waiting: _Waiting, *, look_first: bool
+    ) -> Series[Any]:
+        agent = waiting.agent
         answer = (yield from self._found(message_id, agent)) if look_first else None
         while answer is None:
             try:
                 event = yield from stream.next()
             except _TimeIsUp:
-                raise _nobody_answered(message_id, timeout) from None
+                raise waiting.in_vain(message_id) from None
             if show == "everything" or (show == "pieces" and _is_piece(event, message_id, agent)):
                 yield Item(event)
             if isinstance(event, Gap):
@@ -296,9 +313,7 @@ class Conversation:
 
 
 def _is_piece(event: Event, message_id: str, agent: str | None) -> bool:
-    return (
-        isinstance(event, Delta) and event.trigger_id == message_id and agent in (None, event.agent_id)
-    )
+    return isinstance(event, Delta) and event.trigger_id == message_id and agent in (None, event.agent_id)
 
 
 def _outcome(id: str, what: Event | Breadcrumb, message_id: str, agent: str | None) -> Answer | None:
@@ -330,10 +345,6 @@ def _outcome(id: str, what: Event | Breadcrumb, message_id: str, agent: str | No
         tags=what.tags,
         context=context,
     )
-
-
-def _nobody_answered(message_id: str, timeout: float | None) -> NoAnswer:
-    return NoAnswer(f"no answer within {timeout:g} s", trigger_id=message_id)
 
 
 def _chat_message(crumb: Breadcrumb) -> ChatMessage:

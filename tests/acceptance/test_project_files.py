@@ -62,7 +62,7 @@ DOCUMENTS = [
 
 SERVICE_KEYS = {
     "build", "image", "command", "environment", "ports", "volumes", "depends_on", "healthcheck", "read_only",
-    "tmpfs", "cap_drop", "security_opt", "restart", "stop_grace_period",
+    "tmpfs", "cap_drop", "security_opt", "restart", "stop_grace_period", "deploy",
 }  # fmt: skip
 VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>\w+)(?:(?P<operator>:?[-?])(?P<rest>[^}]*))?\})")
 
@@ -71,6 +71,7 @@ class _StrictLoader(yaml.SafeLoader):
     """Compose refuses a key that stands twice; PyYAML would take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         assert len(keys) == len(set(keys)), f"a key stands twice: {keys}"
         return super().construct_mapping(node, deep)
@@ -105,8 +106,8 @@ def compose() -> dict[str, Any]:
 
 
 def test_the_compose_file_has_only_keys_that_compose_knows(compose: dict[str, Any]) -> None:
-    assert compose.keys() == {"name", "services", "volumes"}
-    assert compose["services"].keys() == {"redis", "api"}
+    assert compose.keys() == {"name", "x-worker", "services", "volumes"}
+    assert compose["services"].keys() == {"redis", "api", "context-builder", "agent-runner"}
     for name, service in compose["services"].items():
         assert not service.keys() - SERVICE_KEYS, name
         assert "build" in service or "image" in service, name
@@ -115,11 +116,34 @@ def test_the_compose_file_has_only_keys_that_compose_knows(compose: dict[str, An
 def test_services_wait_for_services_that_can_become_healthy(compose: dict[str, Any]) -> None:
     services = compose["services"]
     assert services["api"]["depends_on"] == {"redis": {"condition": "service_healthy"}}
+    for name in ("context-builder", "agent-runner"):
+        assert services[name]["depends_on"]["redis"] == {"condition": "service_healthy"}
+        assert services[name]["restart"] == "unless-stopped"
+    assert services["agent-runner"]["deploy"] == {"replicas": 2}
     for name, service in services.items():
+        if name in ("context-builder", "agent-runner"):
+            continue  # they listen to nobody; their lanes are taken over when they do not answer
         assert service["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL"), name
         for key in ("interval", "timeout", "start_period"):
             assert re.fullmatch(r"\d+s", service["healthcheck"][key]), (name, key)
         assert service["restart"] == "unless-stopped"
+
+
+def test_the_settings_of_the_workers_are_valid_and_their_commands_exist(
+    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, expected in (("context-builder", "build-contexts"), ("agent-runner", "run-agents")):
+        service = interpolated(compose, {"CRUMB_API_KEYS": "unused"})["services"][name]
+        assert service["command"] == [expected]
+        for variable, value in service["environment"].items():
+            monkeypatch.setenv(variable, value)
+        settings = load_settings()
+        assert settings.redis == "redis://redis:6379/0"
+        assert settings.model == "offline"
+        mounted, inside, mode = service["volumes"][0].split(":")
+        assert mode == "ro"
+        assert settings.context_config is not None
+        assert (ROOT / mounted / settings.context_config.relative_to(inside)).is_file()
 
 
 def test_redis_keeps_its_data_in_a_named_volume_and_cannot_be_reached_from_outside(

@@ -27,11 +27,12 @@ from breadcrumbs.agents.tools import Tool, Toolbox
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.ids import home_lane
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Worker
+from breadcrumbs.runtime.worker import Worker, _Lane
 
 ALICE = UUID("00000000-0000-7000-8000-00000000a11c")
 BOB = UUID("00000000-0000-7000-8000-0000000000b0")
@@ -66,6 +67,11 @@ def agent(agent_id: str = ASSISTANT, **changes: Any) -> Agent:
         **changes,
     }
     return Agent(AgentDefinition.model_validate(fields), trusted=True)
+
+
+def spoken(request: ModelRequest) -> list[tuple[str, str]]:
+    """What a model was shown, without the system prompt."""
+    return [(message.role, message.content) for message in request.messages if message.role != "system"]
 
 
 def last_words(request: ModelRequest) -> str:
@@ -162,7 +168,11 @@ class Chat:
     limit: float = LIMIT
 
     async def say(self, session: str | None, text: str, **fields: Any) -> Breadcrumb:
-        tags = ["user:message", *([f"session:{session}"] if session is not None else []), *fields.pop("tags", [])]
+        tags = [
+            "user:message",
+            *([f"session:{session}"] if session is not None else []),
+            *fields.pop("tags", []),
+        ]
         return await self.post(MESSAGE, tags, {"message": text, **fields})
 
     async def post(self, schema: str, tags: Sequence[str], context: dict[str, Any]) -> Breadcrumb:
@@ -202,7 +212,7 @@ class Chat:
         async def look() -> bool:
             nonlocal found
             crumbs = await self.all(message.session_id, schema)
-            found = [crumb for crumb in crumbs if crumb.context["trigger_id"] == str(message.id)]
+            found = [crumb for crumb in crumbs if crumb.context.get("trigger_id") == str(message.id)]
             return bool(found)
 
         await eventually(look, f"no {schema} about {str(message.context.get('message'))[:80]!r}", self.limit)
@@ -247,20 +257,35 @@ class Working(Chat):
         """Wait until every event is done with, and nothing is under way."""
 
         async def look() -> bool:
-            end = [
-                int(await self.store.connection.call(lane, b"GET", self.store.keys.clock(lane)) or 0)
-                for lane in range(self.store.lanes)
-            ]
-            seen = {(worker.handler.kind, number): 0 for worker in self.workers for number in worker.lanes}
-            for worker in self.workers:
-                for number, lane in worker._lanes.items():
-                    seen[worker.handler.kind, number] = lane.low_without(-1)
-            kinds = {worker.handler.kind for worker in self.workers}
             return all(
-                seen.get((kind, lane), -1) >= at for kind in kinds for lane, at in enumerate(end) if at
+                [await self.handled(kind) for kind in {worker.handler.kind for worker in self.workers}]
             )
 
         await eventually(look, "the workers did not come to rest")
+
+    async def handled(self, kind: str) -> bool:
+        """Whether this kind of worker is done with all that was written."""
+        return await self._all_up_to(kind, lambda lane: lane.low_without(-1))
+
+    async def read_all(self, kind: str) -> bool:
+        """Whether this kind of worker has read all that was written, done with it or not."""
+        return await self._all_up_to(kind, lambda lane: lane.position)
+
+    def has_read(self, kind: str, crumb: Breadcrumb) -> bool:
+        home = home_lane(crumb.id, self.store.lanes)
+        return any(lane.position >= crumb.updated for lane in self._lanes(kind) if lane.lease.lane == home)
+
+    async def _all_up_to(self, kind: str, where: Callable[[_Lane], int]) -> bool:
+        reached = {lane.lease.lane: where(lane) for lane in self._lanes(kind)}
+        ends = await self.store.connection.call_all(
+            [(lane, (b"GET", self.store.keys.clock(lane))) for lane in range(self.store.lanes)]
+        )
+        return all(reached.get(lane, -1) >= int(end or 0) for lane, end in enumerate(ends))
+
+    def _lanes(self, kind: str) -> list[_Lane]:
+        return [
+            lane for worker in self.workers if worker.handler.kind == kind for lane in worker._lanes.values()
+        ]
 
 
 @asynccontextmanager
@@ -286,15 +311,20 @@ async def working(
                 workers.append(
                     Worker(store, handler, lease_seconds=lease_seconds, attempts=attempts, backoff=backoff)
                 )
+    problem = None
     async with anyio.create_task_group() as tasks:
         for worker in workers:
             tasks.start_soon(worker.run)
         try:
             await eventually(lambda: all_taken(workers, store.lanes), "the lanes were not taken")
             yield Working(store, owner, workers=workers, handlers=handlers)
+        except Exception as error:
+            problem = error  # raised below, out of the group: a failed assertion reads better alone
         finally:
             for worker in workers:
                 worker.stop()
+    if problem is not None:
+        raise problem
 
 
 async def all_taken(workers: Iterable[Worker], lanes: int) -> bool:

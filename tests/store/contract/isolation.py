@@ -86,7 +86,9 @@ class Isolation(Contract):
         for session, schema in pairs:
             await crowded.create(ALICE, crumb(f"{session}/{schema}", session=session, schema=schema))
         for session, schema in pairs:
-            assert await titles(crowded, session_id=session, schema_name=schema) == [f"{session}/{schema}"]
+            expected = [f"{session}/{schema}"]
+            assert await titles(crowded, session_id=session, schema_name=schema) == expected
+            assert [item.title for item in await crowded.recent(ALICE, session, schema)] == expected
 
     async def test_two_owners_with_the_same_names_never_meet(self, crowded: Store) -> None:
         ids: dict[UUID, list[UUID]] = {}

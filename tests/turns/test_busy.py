@@ -1,0 +1,252 @@
+"""What happens in a session while its agent is busy: wait, interrupt, reject, merge, cancel."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.worker import INTERNAL
+from tests.support.turns import (
+    ASSISTANT,
+    CONTEXT,
+    MESSAGE,
+    RESPONSE,
+    PacedModel,
+    Working,
+    agent,
+    eventually,
+    last_words,
+    recite,
+    spoken,
+    working,
+)
+
+
+async def until_the_runner_knows(chat: Working, message: Breadcrumb) -> None:
+    """Wait until the runner has read the context of a message."""
+
+    async def look() -> bool:
+        return any(
+            crumb.context["trigger_id"] == str(message.id) and chat.has_read("agents", crumb)
+            for crumb in await chat.all(message.session_id, CONTEXT)
+        )
+
+    await eventually(look, "the runner did not read of the message")
+
+
+async def test_a_message_that_arrives_while_the_agent_is_busy_waits_and_knows_the_answer_given_meanwhile(
+    store: Store,
+) -> None:
+    model = PacedModel()
+    async with working(store, model) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        second = await chat.say("s", "second")
+        third = await chat.say("s", "third")
+        elsewhere = await chat.say("another", "elsewhere")
+        model.allow("elsewhere")
+        await chat.answer_to(elsewhere)  # other sessions do not wait
+        assert len(model.requests) == 2
+        model.allow("first", "second", "third")
+        for message in (first, second, third):
+            await chat.answer_to(message)
+        assert await chat.texts("s") == ["re: first", "re: second", "re: third"]
+        of_session = [request for request in model.requests if last_words(request) != "elsewhere"]
+        assert [spoken(request) for request in of_session] == [
+            [("user", "first")],
+            [("user", "first"), ("assistant", "re: first"), ("user", "second")],
+            [
+                ("user", "first"),
+                ("user", "second"),  # said before the first was answered
+                ("assistant", "re: first"),
+                ("assistant", "re: second"),
+                ("user", "third"),
+            ],
+        ]
+        # The context that an answer names is the one that the model saw.
+        answer = await chat.answer_to(third)
+        context = await store.get_version(
+            chat.owner, UUID(answer.context["context_id"]), answer.context["context_version"]
+        )
+        assert len(context.context["explain"]["items"]) == 5
+        await chat.settled()
+        assert len(model.requests) == 4
+        assert await chat.errors("s") == []
+
+
+async def test_reject_refuses_what_comes_while_it_answers(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="reject")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        second = await chat.say("s", "second")
+        await until_the_runner_knows(chat, second)
+        model.allow("first", "second", "third")
+        await chat.answer_to(first)
+        error = await chat.error_about(second)
+        assert "busy" in error.context["error"] and error.context["cancelled"] is True
+        await chat.answer_to(await chat.say("s", "third"))
+        assert await chat.texts("s") == ["re: first", "re: third"]
+        assert await chat.dead_letters() == []
+
+
+async def test_interrupt_stops_for_the_newer_message(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        second = await chat.say("s", "second")
+        error = await chat.error_about(first)
+        assert "interrupted" in error.context["error"] and error.context["cancelled"] is True
+        model.allow("second")
+        await chat.answer_to(second)
+        assert await chat.texts("s") == ["re: second"]
+        assert spoken(model.requests[-1]) == [("user", "first"), ("user", "second")]
+
+
+async def test_merge_answers_what_has_piled_up_with_one_answer(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        piled = [await chat.say("s", text) for text in ("second", "third", "fourth")]
+        await until_the_runner_knows(chat, piled[-1])
+        model.allow("first", "fourth")
+        await chat.answer_to(first)
+        answer = await chat.answer_to(piled[-1])
+        assert answer.context["answers"] == [str(message.id) for message in piled]
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first", "re: fourth"]
+        assert [text for _, text in spoken(model.requests[-1])] == [
+            "first", "second", "third", "re: first", "fourth",
+        ]  # fmt: skip
+
+
+async def test_merge_does_not_take_an_edit_of_an_older_message_for_a_newer_one(store: Store) -> None:
+    """The edit makes a context of its own, which waits behind the newer message and is no answer to it."""
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        second = await chat.say("s", "second")
+        await until_the_runner_knows(chat, second)
+        change = BreadcrumbUpdate.parse({"context": {"message": "first, mended"}})
+        await store.update(chat.owner, first.id, change)
+        await eventually(lambda: chat.handled("contexts"), "the edit did not get its context")
+        (context,) = await chat.all("s", CONTEXT)
+        assert context.context["trigger_id"] == str(first.id) and context.version == 3
+        await eventually(lambda: chat.read_all("agents"), "the runner did not read of it")
+        model.allow("first", "second", "first, mended")
+        await chat.answer_to(second)
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first", "re: second"]
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "interrupt", "reject", "merge"])
+async def test_a_context_that_a_turn_has_made_again_for_itself_is_not_a_newer_message(
+    store: Store, when_busy: str
+) -> None:
+    model = PacedModel()
+    agents = [agent(when_busy=when_busy)]
+    async with working(store, model, agents=agents, runners=0) as chat:
+        message = await chat.say("s", "Hello")
+        await eventually(lambda: chat.handled("contexts"), "no context was built")
+        # The agent's last answer is newer than the context: it has to be made again.
+        await chat.post(
+            RESPONSE, ["session:s"], {"message": "By the way", "creator": {"agent_id": ASSISTANT}}
+        )
+        async with working(store, model, agents=agents, builders=0) as running:
+            await model.begun("Hello")
+            await eventually(lambda: running.read_all("agents"), "the runner did not read on")
+            (context,) = await chat.all("s", CONTEXT)
+            assert context.version == 2 and INTERNAL in context.tags
+            model.allow("Hello")
+            answer = await running.answer_to(message)
+            await running.settled()
+            assert answer.context["context_version"] == 2
+            assert ("assistant", "By the way") in spoken(model.requests[0])
+            assert len(model.requests) == 1
+            assert await chat.errors("s") == []
+
+
+async def test_one_agents_haste_does_not_stop_another_agent(store: Store) -> None:
+    """Both react to the same messages; only one of them wants to be interrupted."""
+    model = PacedModel()
+    direct = {"subscriptions": {"selectors": [{"schema_name": MESSAGE}]}}
+    patient = agent("a-patient", **direct)
+    hasty = agent("b-hasty", when_busy="interrupt", **direct)
+    async with working(store, model, agents=[patient, hasty]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")  # by the patient one, who comes first
+        await chat.say("s", "second")
+        await eventually(lambda: chat.read_all("agents"), "the runner did not read of it")
+        model.allow("first", "second")
+        await chat.error_about(first)  # from the hasty one, who was not even at work yet
+        await chat.settled()
+        answers = [(crumb.context["creator"]["agent_id"], crumb.title) for crumb in await chat.answers("s")]
+        assert answers == [("a-patient", "re: first"), ("a-patient", "re: second"), ("b-hasty", "re: second")]
+
+
+async def test_an_answer_that_is_there_is_not_interrupted_any_more(store: Store) -> None:
+    """The newer message comes while the answer is being committed: it is one answer, and no error."""
+    model = FunctionModel(recite)
+    create = store.create
+    arrived = []
+
+    async def slow_commit(owner: UUID, new: object, **options: object) -> object:
+        written = await create(owner, new, **options)  # type: ignore[arg-type]
+        if options.get("fence") is not None and getattr(new, "schema_name", "") == RESPONSE and not arrived:
+            arrived.append(await chat.say("s", "second"))
+            await until_the_runner_knows(chat, arrived[0])
+        return written
+
+    async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
+        store.create = slow_commit  # type: ignore[assignment, method-assign]
+        first = await chat.say("s", "first")
+        await chat.answer_to(first)
+        await eventually(lambda: _async(bool(arrived)), "the commit did not come")
+        await chat.answer_to(arrived[0])
+        await chat.settled()
+        assert len(await chat.answers("s")) == 2
+        assert await chat.errors("s") == []
+
+
+async def _async(value: bool) -> bool:
+    return value
+
+
+async def test_cancel_stops_what_is_running_and_what_was_posted_before_it(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        second = await chat.say("s", "second")
+        other = await chat.say("t", "other")
+        await model.begun("other")
+        await chat.cancel("s")
+        for message in (first, second):
+            error = await chat.error_about(message)
+            assert error.context["error"] == "cancelled" and error.context["cancelled"] is True
+        third = await chat.say("s", "third")
+        model.allow("third", "other")
+        await chat.answer_to(third)
+        await chat.answer_to(other)
+        assert await chat.texts("s") == ["re: third"]
+        assert await chat.dead_letters() == []
+
+
+async def test_cancel_ends_a_turn_that_waits_for_its_next_attempt(store: Store) -> None:
+    from breadcrumbs.agents.models.base import ModelError
+    from breadcrumbs.agents.models.scripted import ScriptedModel
+
+    model = ScriptedModel([ModelError("overloaded", retry=True), "too late"])
+    async with working(store, model, backoff=lambda attempt: 60.0) as chat:
+        message = await chat.say("s", "Hello")
+        await eventually(lambda: _async(bool(model.requests)), "the model was not asked")
+        await chat.cancel("s")
+        assert (await chat.error_about(message)).context["cancelled"] is True
+        assert len(model.requests) == 1
