@@ -38,13 +38,17 @@ class Agent:
 class AgentBook:
     """Answers: which agents does this owner have now?"""
 
-    def __init__(self, store: Store, agents: Iterable[Agent]) -> None:
+    def __init__(self, store: Store, agents: Iterable[Agent], *, breadcrumbs: bool = True) -> None:
+        """`breadcrumbs`: owners' own definitions count too; not for who runs certain agents and no others."""
         self._store = store
+        self._breadcrumbs = breadcrumbs
         self._everybodys = {agent.definition.agent_id: agent for agent in agents}
         self._owners: dict[UUID, tuple[float, dict[str, Agent]]] = {}
 
     async def agents(self, owner: UUID) -> list[Agent]:
         """Everybody's agents, and the owner's own on top: the same agent_id replaces."""
+        if not self._breadcrumbs:
+            return list(self._everybodys.values())
         known = self._owners.get(owner)
         now = time.monotonic()
         if known is None or now - known[0] > _FRESH_SECONDS:

@@ -14,6 +14,7 @@ import orjson
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.wording import writable
 
 _GATHER_SECONDS = 0.03
 
@@ -53,7 +54,7 @@ class DeltaWriter:
             "session_id": event.session_id,
             "tags": event.tags,
             "offset": self._sent,
-            "text": self._pending,
+            "text": writable(self._pending),
             **self._note,
         }
         self._sent += len(self._pending)

@@ -25,7 +25,6 @@ from breadcrumbs.agents.models.base import (
     Message,
     Model,
     ModelError,
-    ModelReply,
     ModelRequest,
     OnDelta,
     ToolCall,
@@ -38,7 +37,7 @@ from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
 from breadcrumbs.runtime.lookup import look
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.wording import plain_text, writable
 from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed
 
 RESPONSE = "agent.response.v1"
@@ -230,12 +229,12 @@ class Executor:
         """What a model said, where somebody can be shown it."""
         if not text.strip():
             raise TurnFailed("the model gave an empty answer", retry=True)
-        raw = text.encode("utf-8", "replace")
-        if len(raw) > self._max_answer_bytes:
+        text = writable(text)
+        if (size := len(text.encode())) > self._max_answer_bytes:
             raise TurnFailed(
-                f"the model's answer has {len(raw):,} bytes, more than the {self._max_answer_bytes:,} allowed"
+                f"the model's answer has {size:,} bytes, more than the {self._max_answer_bytes:,} allowed"
             )
-        return raw.decode()
+        return text
 
     async def _converse(
         self,
@@ -258,20 +257,24 @@ class Executor:
             reply = await model.complete(
                 ModelRequest(messages, specs, definition.temperature, definition.max_tokens), on_delta
             )
-            if not reply.tool_calls:
+            calls = tuple(
+                ToolCall(writable(call.id), writable(call.name), writable(call.arguments))
+                for call in reply.tool_calls
+            )
+            if not calls:
                 return reply.text
             results = [
                 await self._use_tool(turn, definition, trigger, origin, f"{step}.{number}", call, toolbox)
-                for number, call in enumerate(reply.tool_calls)
+                for number, call in enumerate(calls)
             ]
             if not any(goes_back for _, goes_back in results):
-                return reply.text or _worded(reply, [result for result, _ in results])
+                return reply.text or _worded(calls, [result for result, _ in results])
             messages = (
                 *messages,
-                Message("assistant", reply.text, tool_calls=reply.tool_calls),
+                Message("assistant", reply.text, tool_calls=calls),
                 *(
                     Message("tool", _result_text(result), tool_call_id=call.id, name=call.name)
-                    for call, (result, _) in zip(reply.tool_calls, results, strict=True)
+                    for call, (result, _) in zip(calls, results, strict=True)
                 ),
             )
         raise TurnFailed(f"the model asked for tools {definition.max_steps} times in a row and was stopped")
@@ -405,8 +408,7 @@ def _result_text(result: ToolResult) -> str:
     return orjson.dumps({"output": result.output} if result.ok else {"error": result.error}).decode()
 
 
-def _worded(reply: ModelReply, results: list[ToolResult]) -> str:
-    lines = [
-        f"{call.name}: {_result_text(result)}" for call, result in zip(reply.tool_calls, results, strict=True)
-    ]
-    return "\n".join(lines)
+def _worded(calls: tuple[ToolCall, ...], results: list[ToolResult]) -> str:
+    return "\n".join(
+        f"{call.name}: {_result_text(result)}" for call, result in zip(calls, results, strict=True)
+    )

@@ -24,7 +24,11 @@ Consumers = Callable[[UUID], Awaitable[set[str]]]
 
 
 class AgentRunner:
-    """The handler of the runner's workers."""
+    """The handler of the runner's workers.
+
+    Runners of one kind share the work, so each of them must know the same agents. Who brings agents that the
+    others do not know gives them a kind of their own.
+    """
 
     kind = "agents"
 
@@ -36,7 +40,9 @@ class AgentRunner:
         *,
         consumers: Consumers | None = None,
         inherited: tuple[str, ...],
+        kind: str = kind,
     ) -> None:
+        self.kind = kind
         self._store = store
         self._book = book
         self._executor = executor
@@ -136,7 +142,8 @@ class AgentRunner:
             self._store,
             turn,
             error,
-            creator="agent-runner",
+            # Two kinds may fail on the same event; each says so, once.
+            creator="agent-runner" if self.kind == AgentRunner.kind else self.kind,
             origin=origin,
             inherited=self._inherited,
             hops=hops + 1,

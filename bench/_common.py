@@ -336,6 +336,7 @@ def options(description: str) -> argparse.ArgumentParser:
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     """Run on uvloop; Ctrl-C and SIGTERM unwind everything, so that servers and directories go."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         uvloop.run(_as_coroutine(main))

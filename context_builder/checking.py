@@ -131,7 +131,12 @@ def check_config(document: Any) -> tuple[ContextConfig | None, list[Fault]]:
     try:
         return ContextConfig.model_validate(document), []
     except ValidationError as error:
-        return None, [_fault(detail) for detail in error.errors(include_url=False)]
+        return None, [_fault(detail) for detail in error.errors(include_url=False) if not _is_echo(detail)]
+
+
+def _is_echo(detail: ErrorDetails) -> bool:
+    """pydantic calls a list too short whose entries are all wrong; that they are wrong is said already."""
+    return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _fault(detail: ErrorDetails) -> Fault:

@@ -8,9 +8,11 @@ silently show the model more than was meant.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -69,8 +71,15 @@ def _says_what(trigger: Selector) -> Selector:
     return trigger
 
 
+def _knows_its_schema(schema: dict[str, Any]) -> None:
+    # What tells an editor where this schema is; it is no field, and taken out before the rest is read.
+    schema["properties"] = {"$schema": {"type": "string"}} | schema["properties"]
+
+
 class ContextConfig(_Part):
     """What one consumer's contexts are made of."""
+
+    model_config = ConfigDict(json_schema_extra=_knows_its_schema)
 
     consumer_id: Annotated[Tag, Field(max_length=200)] = Field(
         description="Whose contexts these are: agents wait for consumer:<consumer_id>"
@@ -167,7 +176,6 @@ def json_schema() -> dict[str, Any]:
     definitions = one.pop("$defs", {})
     definitions["ContextConfig"] = one
     definitions["Selector"]["minProperties"] = 1
-    one["properties"] = {"$schema": {"type": "string"}} | one["properties"]
     reference = {"$ref": "#/$defs/ContextConfig"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -176,3 +184,8 @@ def json_schema() -> dict[str, Any]:
         "anyOf": [reference, {"type": "array", "items": reference, "minItems": 1}],
         "$defs": definitions,
     }
+
+
+def publish(path: Path = Path("config/context-builder-config.schema.json")) -> None:
+    """Write the schema to where editors look for it."""
+    path.write_text(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -86,6 +86,9 @@ class BlockingLink(Protocol):
     async def close(self) -> None: ...
 
 
+# Readers wait for five seconds at most; a server that says nothing for longer is gone (a power cut, say).
+_BLOCKING_TIMEOUT = 20.0
+
 _T = TypeVar("_T")
 
 
@@ -137,7 +140,7 @@ class StandaloneConnection:
         return [list(range(self._lanes))]
 
     async def blocking(self, lane: int) -> BlockingLink:
-        return Multiplexer(self.address, reply_timeout=None)
+        return Multiplexer(self.address, reply_timeout=_BLOCKING_TIMEOUT)
 
     def listen(self, channel: bytes) -> AsyncIterator[bytes]:
         return listen(self.address, channel)
@@ -342,7 +345,7 @@ class _ClusterBlockingLink:
 
     def __init__(self, cluster: ClusterConnection, address: Address) -> None:
         self._cluster = cluster
-        self._link = Multiplexer(address, reply_timeout=None)
+        self._link = Multiplexer(address, reply_timeout=_BLOCKING_TIMEOUT)
 
     async def call(self, command: Command) -> Any:
         try:

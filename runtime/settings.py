@@ -91,6 +91,7 @@ class Settings(BaseSettings):
     )
     model: str | None = Field(None, description="The model of agents that name none, such as ollama:llama3")
     tools: tuple[str, ...] = Field((), description="Tools of your own, as package.module:function")
+    load: tuple[str, ...] = Field((), description="Python modules with agents and tools of your own")
     inherited_tags: tuple[str, ...] = Field(
         DEFAULT_INHERITED, description="Tag namespaces that an answer takes over from what it answers"
     )

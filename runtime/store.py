@@ -609,7 +609,8 @@ class Store:
             piece=spread * (wanted + 1) // max(1, len(indexes)) + 1,
         )
         batch = wanted + 1
-        while more and len(found) <= wanted and scanned < MOST_SCANNED:
+        # The cursor of a page that ends early knows nothing of an offset: that much has to be found first.
+        while more and len(found) <= wanted and (scanned < MOST_SCANNED or len(found) < query.offset):
             taken = await merge.take(batch)
             more = len(taken) == batch
             scanned += len(taken)

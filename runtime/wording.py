@@ -19,6 +19,11 @@ def plain_text(content: Mapping[str, Any]) -> str:
     return json_text(content)
 
 
+def writable(text: str) -> str:
+    """Without halves of characters, which a model may produce and nothing can store."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def json_text(content: Any) -> str:
     """Anything as JSON, without what is null: nobody said that."""
     return orjson.dumps(_without_nulls(content)).decode()

@@ -32,6 +32,7 @@ from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.multiplexer import LinkLost, ReplyError
 from breadcrumbs.runtime.store import Fence, Store
+from breadcrumbs.runtime.wording import writable
 
 _log = structlog.get_logger("breadcrumbs.worker")
 
@@ -67,7 +68,7 @@ class TurnCancelled(BreadcrumbsError):
 
 def reason_of(error: Exception) -> str:
     """Why something failed, in words that can be stored."""
-    text = str(error).encode("utf-8", "replace").decode()
+    text = writable(str(error))
     return (text if len(text) <= 4_000 else text[:3_999] + "…") or type(error).__name__
 
 

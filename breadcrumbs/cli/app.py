@@ -117,6 +117,10 @@ Lanes = Annotated[
     int | None,
     typer.Option("--lanes", help="Number of lanes of a new store. [env: CRUMB_LANES; default: 16]"),
 ]
+Load = Annotated[
+    list[str] | None,
+    typer.Option("--load", help="A Python module with agents and tools of your own; only these are run."),
+]
 LogLevel = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error. [env: CRUMB_LOG_LEVEL]")
 ]
@@ -249,6 +253,7 @@ def run_agents(
     redis: Redis = None,
     data: Data = None,
     agents: Agents = None,
+    load: Load = None,
     model: Model = None,
     context_config: ContextConfig = None,
     config: Config = None,
@@ -261,6 +266,7 @@ def run_agents(
     \b
     crumb run-agents --redis redis://db:6379/0
     crumb run-agents --redis redis://db:6379/0 --agents ./agents --model ollama:llama3
+    crumb run-agents --load my_agents
 
     Ctrl-C or SIGTERM lets it finish what it has begun; others take over the rest.
     """
@@ -272,6 +278,7 @@ def run_agents(
             config=config,
             redis=redis,
             data=data,
+            load=load or None,
             agents=agents,
             model=model,
             context_config=context_config,
@@ -813,3 +820,34 @@ def audit_isolation(
 
     settings = load_settings(config=config, data=data, redis=redis)
     return audit(settings, owner=read_owner(owner), history=history, as_json=as_json)
+
+
+@app.command()
+def chat(
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", help="The session to go on with. [default: a new one]")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, help="Seconds to wait for an answer; 0 = for ever.")
+    ] = 300.0,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+) -> int:
+    """Chat in the terminal: answers appear while they are made. /help inside lists what it can do.
+
+    \b
+    crumb chat
+    crumb chat --session demo
+    echo "What did I say?" | crumb chat --session demo
+
+    Ctrl-C stops an answer, once more leaves. In a pipe each line is a message, and only the answers are printed.
+    """
+    from breadcrumbs.cli.chat import chat
+
+    return chat(
+        url,
+        token=token,
+        api_key=os.environ.get("CRUMB_API_KEY"),
+        session=session,
+        timeout=timeout or None,
+    )

@@ -42,6 +42,7 @@ from breadcrumbs.context_builder.explain import (
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.wording import plain_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -137,7 +138,7 @@ def show(
         for part in rebuilt.parts:
             out.print(f"\n{part['key']} ({part['place']})", style="bold", markup=False)
             for item in part["items"]:
-                out.print(f"  {one_line(item['content'], 2_000)}", markup=False)
+                out.print(f"  {one_line(plain_text(item['content']), 2_000)}", markup=False)
         out.print(
             "\nbyte for byte what the model was shown"
             if rebuilt.same
@@ -297,9 +298,9 @@ def audit(settings: Settings, *, owner: UUID | None, history: bool, as_json: boo
         fail(f"{finding.breadcrumb_id}{version}: {finding.what}")
     out = console()
     out.print(
-        f"{report.breadcrumbs:,} breadcrumbs of {len(report.owners):,} owners and {report.items:,} items in "
-        f"{report.versions:,} contexts looked at"
-        + (f"; {report.gone:,} items are gone since and could not be" if report.gone else "")
+        f"looked at {report.breadcrumbs:,} breadcrumbs (owners: {len(report.owners):,}) and "
+        f"{report.items:,} items in {report.versions:,} contexts"
+        + (f"; {report.gone:,} items are gone since and tell no more" if report.gone else "")
         + (f"; {report.unreadable:,} contexts are not of our making" if report.unreadable else "")
     )
     if report.is_clean:
@@ -387,7 +388,7 @@ def _print(explained: Explanation) -> None:
 
 def _budget_bar(explained: Explanation) -> str:
     share = explained.tokens / max(1, explained.budget)
-    filled = min(_BAR, round(_BAR * share))
+    filled = min(_BAR, max(round(_BAR * share), int(explained.tokens > 0)))
     bar = "█" * filled + "░" * (_BAR - filled)
     return (
         f"tokens  {bar}  {explained.tokens:,} of {explained.budget:,} ({share:.0%}, {explained.counted_by})"
@@ -422,9 +423,8 @@ def _why(item: ExplainedItem) -> str:
 def _print_difference(difference: Difference) -> None:
     out = console()
     old, new = difference.tokens
-    out.print(
-        f"\ntokens {old:,} → {new:,} ({new - old:+,}), budget {difference.budget[0]:,} → {difference.budget[1]:,}"
-    )
+    budget = f"budget {difference.budget[0]:,} → {difference.budget[1]:,}"
+    out.print(f"\ntokens {old:,} → {new:,} ({new - old:+,}), {budget}")
     for item in difference.came:
         out.print(f"+ {_line(item)}", style="green", markup=False)
     for item, reason in difference.went:
@@ -457,7 +457,5 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
         number = name in ("tokens", "rank")
-        table.add_column(
-            name, justify="right" if number else "left", no_wrap=name != "what", overflow="ellipsis"
-        )
+        table.add_column(name, justify="right" if number else "left", no_wrap=True, overflow="ellipsis")
     return table

@@ -28,6 +28,7 @@ from breadcrumbs.cli.attach import data_directory, open_store, shown_address
 from breadcrumbs.cli.logs import configure_logs
 from breadcrumbs.cli.output import INTERRUPTED, OK, command, for_people, print_line, say
 from breadcrumbs.cli.workers import running_workers
+from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.http.app import build_app
@@ -94,7 +95,7 @@ async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIte
                 background.start_soon(hygiene.run_forever)
                 if workers:
                     await stack.enter_async_context(running_workers(store, settings))
-                yield Parts(store, hub, hygiene, build_app(store, hub, hygiene, settings))
+                yield Parts(store, hub, hygiene, build_app(store, hub, hygiene, settings, CONTEXTS))
                 await stack.aclose()
                 background.cancel_scope.cancel()
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.agents.runner import AgentRunner
-from breadcrumbs.agents.tools import Toolbox, load_tools, shipped_tools
+from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
+from breadcrumbs.cli.agent_modules import Loaded, load_agents
 from breadcrumbs.cli.attach import data_directory, open_store, running_server
 from breadcrumbs.cli.logs import configure_logs
 from breadcrumbs.context_builder.book import ConfigBook, ConfigError
@@ -56,7 +57,9 @@ def build_contexts(settings: Settings) -> int:
 
     async def main() -> int:
         async with _store(settings) as store:
-            await work(store, context_worker(store, settings, open_book(store, settings)))
+            book = open_book(store, settings)
+            async with book.watched():
+                await work(store, context_worker(store, settings, book))
         return 0
 
     return _run(settings, main())
@@ -64,6 +67,9 @@ def build_contexts(settings: Settings) -> int:
 
 def run_agents(settings: Settings) -> int:
     """`crumb run-agents`: one agent runner. Returns the exit code."""
+
+    if settings.load:
+        return run_own_agents(settings, load_agents(settings.load))
 
     async def main() -> int:
         async with (
@@ -76,6 +82,31 @@ def run_agents(settings: Settings) -> int:
     return _run(settings, main())
 
 
+def run_own_agents(settings: Settings, loaded: Loaded) -> int:
+    """`crumb run-agents --load`: these agents and no others. Returns the exit code."""
+
+    async def main() -> int:
+        async with (
+            _store(settings) as store,
+            own_workers(store, settings, open_book(store, settings), loaded) as workers,
+        ):
+            await work(store, *workers)
+        return 0
+
+    return _run(settings, main())
+
+
+@asynccontextmanager
+async def hosting(settings: Settings, loaded: Loaded) -> AsyncIterator[None]:
+    """The same beside other code."""
+    async with (
+        _store(settings) as store,
+        own_workers(store, settings, open_book(store, settings), loaded) as workers,
+        running(*workers),
+    ):
+        yield
+
+
 def context_worker(store: Store, settings: Settings, book: ConfigBook) -> Worker:
     builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
     return Worker(store, builder, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
@@ -83,13 +114,22 @@ def context_worker(store: Store, settings: Settings, book: ConfigBook) -> Worker
 
 @asynccontextmanager
 async def agent_worker(
-    store: Store, settings: Settings, book: ConfigBook, agents: Iterable[Agent] = ()
+    store: Store,
+    settings: Settings,
+    book: ConfigBook,
+    agents: Iterable[Agent] = (),
+    *,
+    tools: Iterable[Tool] = (),
+    kind: str | None = None,
 ) -> AsyncIterator[Worker]:
-    """A runner with its models open; `agents` are Python functions on top of the definitions."""
+    """A runner with its models open; `agents` are Python functions on top of the definitions.
+
+    With a `kind` of its own it runs these agents and no others, beside whoever runs the others.
+    """
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
     try:
-        toolbox = toolbox_of(settings)
-        known = [*definitions_from(settings.agents), *agents]
+        toolbox = toolbox_of(settings, tools)
+        known = [*(definitions_from(settings.agents) if kind is None else ()), *agents]
         for agent in known:
             _check(agent, models, toolbox)
         builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
@@ -117,10 +157,11 @@ async def agent_worker(
         )
         runner = AgentRunner(
             store,
-            AgentBook(store, known),
+            AgentBook(store, known, breadcrumbs=kind is None),
             executor,
             consumers=consumers,
             inherited=settings.inherited_tags,
+            kind=kind or AgentRunner.kind,
         )
         yield Worker(store, runner, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
     finally:
@@ -128,11 +169,47 @@ async def agent_worker(
 
 
 @asynccontextmanager
+async def own_workers(
+    store: Store, settings: Settings, book: ConfigBook, loaded: Loaded
+) -> AsyncIterator[list[Worker]]:
+    """A worker for each of somebody's own agents: each has its own place in the events, whoever else runs."""
+    async with AsyncExitStack() as stack:
+        workers = []
+        for agent in loaded.agents:
+            kind = f"{AgentRunner.kind}/{agent.definition.agent_id}"
+            await _begin_now(store, kind)
+            one = agent_worker(store, settings, book, [agent], tools=loaded.tools, kind=kind)
+            workers.append(await stack.enter_async_context(one))
+        yield workers
+
+
+async def _begin_now(store: Store, kind: str) -> None:
+    """An agent that is run for the first time answers what is said from now on, not what was said before."""
+    lanes = range(store.lanes)
+    ends = await store.connection.call_all([(lane, (b"GET", store.keys.clock(lane))) for lane in lanes])
+    await store.connection.call_all(
+        [(lane, (b"SET", store.keys.low(lane, kind), int(end or 0), b"NX")) for lane, end in enumerate(ends)]
+    )
+
+
+@asynccontextmanager
 async def running_workers(store: Store, settings: Settings) -> AsyncIterator[None]:
     """A context builder and an agent runner beside whatever else this process does; drained at the end."""
     book = open_book(store, settings)
-    async with agent_worker(store, settings, book) as runner, anyio.create_task_group() as tasks:
-        workers = [context_worker(store, settings, book), runner]
+    loaded = load_agents(settings.load)
+    async with (
+        agent_worker(store, settings, book, tools=loaded.tools) as runner,
+        own_workers(store, settings, book, loaded) as own,
+        book.watched(),
+        running(context_worker(store, settings, book), runner, *own),
+    ):
+        yield
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[None]:
+    """Workers at work; in the end they finish what they have begun."""
+    async with anyio.create_task_group() as tasks:
         for worker in workers:
             tasks.start_soon(worker.run)
         try:
@@ -142,18 +219,23 @@ async def running_workers(store: Store, settings: Settings) -> AsyncIterator[Non
                 worker.stop()
 
 
-async def work(store: Store, worker: Worker) -> None:
-    """Run one worker until a signal asks it to stop; it finishes what it has begun."""
+async def work(store: Store, *workers: Worker) -> None:
+    """Run workers until a signal asks them to stop; they finish what they have begun."""
     async with anyio.create_task_group() as tasks:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            tasks.start_soon(worker.run)
+            for worker in workers:
+                tasks.start_soon(worker.run)
             async for _ in signals:
                 break
-            worker.stop()
+            for worker in workers:
+                worker.stop()
 
 
-def toolbox_of(settings: Settings) -> Toolbox:
-    return Toolbox([*shipped_tools(), *load_tools(settings.tools)])
+def toolbox_of(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
+    try:
+        return Toolbox([*shipped_tools(), *load_tools(settings.tools), *tools])
+    except InvalidInput as error:
+        raise StartupError(f"the tools cannot be used together: {error}") from None
 
 
 def _check(agent: Agent, models: ModelPool, toolbox: Toolbox) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
@@ -43,11 +44,19 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 class Application:
     """The HTTP side of a store, as an ASGI application."""
 
-    def __init__(self, store: Store, hub: EventHub, hygiene: Hygiene, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hub: EventHub,
+        hygiene: Hygiene,
+        settings: Settings,
+        extra: Sequence[Operation] = (),
+    ) -> None:
         self.metrics = Metrics()
         self.auth = Authenticator(store, settings)
+        operations = (*OPERATIONS, *extra)
         self.document = build_document(
-            OPERATIONS, version=routes_system.VERSION, development_mode=settings.development_mode
+            operations, version=routes_system.VERSION, development_mode=settings.development_mode
         )
         registry = Registry(store)
         services = Services(
@@ -63,7 +72,7 @@ class Application:
         stream = EventStream(store, hub, self.auth, registry, settings)
         access_log = settings.log_level == "debug"
         self._app: ASGIApp = Observer(
-            Guard(Paths(_routes(services, stream)), settings), self.metrics, access_log=access_log
+            Guard(Paths(_routes(operations, services, stream)), settings), self.metrics, access_log=access_log
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,14 +97,19 @@ class Paths:
             await resource(scope, receive, send)
 
 
-def build_app(store: Store, hub: EventHub, hygiene: Hygiene, settings: Settings) -> Application:
-    """Put the application together. Opening and closing what it works on stays with the caller."""
-    return Application(store, hub, hygiene, settings)
+def build_app(
+    store: Store, hub: EventHub, hygiene: Hygiene, settings: Settings, extra: Sequence[Operation] = ()
+) -> Application:
+    """Put the application together. Opening and closing what it works on stays with the caller.
+
+    `extra`: operations of those who build on the runtime.
+    """
+    return Application(store, hub, hygiene, settings, extra)
 
 
-def _routes(services: Services, stream: ASGIApp) -> list[Route]:
+def _routes(operations: Sequence[Operation], services: Services, stream: ASGIApp) -> list[Route]:
     by_path: dict[str, list[Operation]] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         by_path.setdefault(operation.path, []).append(operation)
     return [Route(path, Resource(path, operations, services, stream)) for path, operations in by_path.items()]
 

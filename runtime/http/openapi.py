@@ -17,6 +17,7 @@ _REF: Final = "#/components/schemas/{model}"
 _GROUPS: Final = {
     "Breadcrumbs": "Small, versioned, tagged JSON packets: everything is one.",
     "Events": "What happens, as it happens.",
+    "Contexts": "What a model gets to see of a session, and why.",
     "Selectors": "Which breadcrumbs an agent wants to hear about, saved by name.",
     "Agents": "Who writes and reads.",
     "Tenants": "Who owns everything else.",

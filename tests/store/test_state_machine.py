@@ -446,4 +446,5 @@ def test_the_store_does_what_a_plain_model_does(embedded_server: EmbeddedServer)
     class Machine(StoreMachine):
         url = embedded_server.url
 
-    run_state_machine_as_test(Machine, settings=settings(stateful_step_count=40))
+    usual = settings().max_examples
+    run_state_machine_as_test(Machine, settings=settings(max_examples=2 * usual, stateful_step_count=40))

@@ -27,6 +27,7 @@ from breadcrumbs.agents.tools import Tool, Toolbox
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.events import Event, EventLog
 from breadcrumbs.runtime.ids import home_lane
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
 from breadcrumbs.runtime.query import Query
@@ -227,6 +228,13 @@ class Chat:
         return letters
 
 
+async def events_of(store: Store, owner: UUID) -> list[Event]:
+    """All that was ever written by an owner."""
+    log = EventLog(store)
+    found = await log.between([0] * store.lanes, await log.end(), count=10_000)
+    return [event for event in found if event.owner_id == owner]
+
+
 async def eventually(condition: Callable[[], Awaitable[bool]], complaint: str, limit: float = LIMIT) -> float:
     """Wait until something holds; how long it took."""
     began = time.monotonic()
@@ -302,7 +310,7 @@ async def working(
     **parts: Any,
 ) -> AsyncIterator[Working]:
     """Workers that take their lanes before the test begins, and are drained when it is over."""
-    workers = []
+    workers: list[Worker] = []
     handlers = None
     for _ in range(max(builders, runners)):
         handlers = compose(store, model or FunctionModel(recite), **parts)

@@ -195,7 +195,7 @@ async def test_an_answer_that_is_there_is_not_interrupted_any_more(store: Store)
     """The newer message comes while the answer is being committed: it is one answer, and no error."""
     model = FunctionModel(recite)
     create = store.create
-    arrived = []
+    arrived: list[Breadcrumb] = []
 
     async def slow_commit(owner: UUID, new: object, **options: object) -> object:
         written = await create(owner, new, **options)  # type: ignore[arg-type]

@@ -19,7 +19,6 @@ from breadcrumbs.agents.tools import shipped_tools
 from breadcrumbs.runtime import sources
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
 from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.events import Event, EventLog
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
 from tests.support.turns import (
@@ -33,19 +32,13 @@ from tests.support.turns import (
     PacedModel,
     agent,
     config,
+    events_of,
     last_words,
     opened,
     recite,
     spoken,
     working,
 )
-
-
-async def events_of(store: Store, owner: UUID) -> list[Event]:
-    log = EventLog(store)
-    found = await log.between([0] * store.lanes, await log.end(), count=10_000)
-    return [event for event in found if event.owner_id == owner]
-
 
 # Isolation
 

@@ -187,6 +187,23 @@ class Listing(Contract):
         nothing = await store.list(ALICE, Query(limit=4, keep=lambda _: False))
         assert (nothing.items, nothing.next_cursor) == ([], None)
 
+    async def test_a_filter_that_hardly_matches_ends_pages_early_and_loses_nothing(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("breadcrumbs.runtime.store.MOST_SCANNED", 10)
+        for number in range(300):
+            await store.create(ALICE, crumb(str(number), session=f"s{number % 7}"))
+        rare = Query(limit=2, keep=lambda item: int(item.title) % 97 == 0)
+        first = await store.list(ALICE, rare)
+        assert len(first.items) < 2 and first.next_cursor is not None
+        assert [item.title async for item in store.walk(ALICE, rare)] == ["291", "194", "97", "0"]
+        page = await store.list(ALICE, replace(rare, offset=2))
+        found = [item.title for item in page.items]
+        while page.next_cursor is not None:
+            page = await store.list(ALICE, replace(rare, cursor=page.next_cursor))
+            found += [item.title for item in page.items]
+        assert found == ["97", "0"]
+
     async def test_a_cursor_that_was_touched_is_refused(self, store: Store) -> None:
         for number in range(4):
             await store.create(ALICE, crumb(str(number)))

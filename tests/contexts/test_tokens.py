@@ -1,0 +1,89 @@
+"""Tokens: the estimate against real counts, and the real counter where it is installed."""
+
+from __future__ import annotations
+
+import builtins
+import statistics
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breadcrumbs.context_builder.tokens import Counted, Estimate, token_counter
+from tests.contexts.token_samples import SAMPLES
+
+
+@pytest.fixture(autouse=True)
+def fresh_counter() -> Any:
+    token_counter.cache_clear()
+    yield
+    token_counter.cache_clear()
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_the_estimate_is_within_a_fifth_of_the_count(kind: str) -> None:
+    counted, text = SAMPLES[kind]
+    assert abs(Estimate().count(text) - counted) <= 0.2 * counted
+
+
+def test_the_estimate_is_within_a_tenth_on_average() -> None:
+    errors = [abs(Estimate().count(text) - counted) / counted for counted, text in SAMPLES.values()]
+    assert statistics.fmean(errors) < 0.1
+
+
+@given(st.text())
+def test_the_estimate_takes_any_text(text: str) -> None:
+    assert 0 <= Estimate().count(text) <= 4 * len(text)
+
+
+def test_nothing_costs_nothing() -> None:
+    assert Estimate().count("") == 0
+
+
+def test_a_long_text_costs_the_sum_of_its_parts() -> None:
+    text = SAMPLES["English prose"][1] + "\n"
+    assert abs(Estimate().count(text * 50) - 50 * Estimate().count(text)) <= 50
+
+
+def test_without_a_tokenizer_the_estimate_is_used_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "bpe_openai":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    counter = token_counter()
+    assert counter.method == "estimate" and counter.count("Hello there") == 2
+
+
+def test_where_a_tokenizer_is_installed_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in of the same shape, because the package is an extra."""
+
+    class Encoding:
+        def encode_ordinary(self, text: str) -> list[int]:
+            return [0] * (len(text) + 1000)
+
+    module = ModuleType("bpe_openai")
+    module.get_encoding = {"o200k_base": Encoding()}.__getitem__  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bpe_openai", module)
+    counter = token_counter()
+    assert counter.method == "o200k"
+    assert counter.count("four") == counter.count("four") == 1004
+    assert counter.count("x" * 5000) == 6000
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_the_tokenizer_counts_what_the_table_says(kind: str) -> None:
+    pytest.importorskip("bpe_openai", reason="the extra breadcrumbs[tokens] is not installed")
+    counted, text = SAMPLES[kind]
+    assert Counted().count(text) == counted
+
+
+def test_the_tokenizer_takes_control_tokens_for_plain_text() -> None:
+    pytest.importorskip("bpe_openai", reason="the extra breadcrumbs[tokens] is not installed")
+    assert Counted().count("<|endoftext|>") > 1

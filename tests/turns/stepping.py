@@ -1,0 +1,224 @@
+"""Workers that a test turns by hand, one round trip at a time.
+
+The handlers, the worker's own logic and the server are the real ones. Only time is not: nothing sleeps, no
+lease ends by itself, and whatever a worker asks of its server waits until the test lets it go. So a test can
+stop a worker between any two round trips, let another one overtake it, kill it before the server got to know,
+or after the server has done it and before the worker has heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from breadcrumbs.runtime.connection import BlockingLink, Connection, Script
+from breadcrumbs.runtime.errors import StoreUnavailable
+from breadcrumbs.runtime.events import EventLog
+from breadcrumbs.runtime.multiplexer import Command
+from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.worker import Handler, SessionKey, Worker, _Lane
+
+_acting: ContextVar[Actor | None] = ContextVar("acting", default=None)
+
+
+@dataclass(slots=True)
+class _Request:
+    send: Callable[[], Awaitable[Any]]
+    reply: asyncio.Future[Any]
+
+
+class SteppedConnection:
+    """Passes on what a test asks; what an actor asks waits for the test."""
+
+    def __init__(self, inner: Connection) -> None:
+        self._inner = inner
+
+    async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
+        return await self._ask(lambda: self._inner.call(lane, *command))
+
+    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
+        if not commands:
+            return []
+        replies: list[Any] = await self._ask(lambda: self._inner.call_all(commands))
+        return replies
+
+    async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
+        return await self._ask(lambda: self._inner.run(lane, script, keys, args))
+
+    async def _ask(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        actor = _acting.get()
+        if actor is None:
+            return await send()
+        request = _Request(send, asyncio.get_running_loop().create_future())
+        actor.asked.append(request)
+        return await request.reply
+
+    def reader_groups(self) -> list[list[int]]:
+        return self._inner.reader_groups()
+
+    async def blocking(self, lane: int) -> BlockingLink:
+        return await self._inner.blocking(lane)
+
+    def listen(self, channel: bytes) -> AsyncIterator[bytes]:
+        return self._inner.listen(channel)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Actor:
+    """Something under way, stopped wherever it waits for the server."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.asked: list[_Request] = []
+        self.round_trips = 0
+        self._task = asyncio.get_running_loop().create_task(self._run(work))
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        _acting.set(self)
+        await work()
+
+    @property
+    def over(self) -> bool:
+        return self._task.done()
+
+    async def settle(self, patience: int = 3) -> None:
+        """Let it run until it waits for the server, with everything that it asks side by side."""
+        calm = 0
+        while not self._task.done() and calm < patience:
+            before = len(self.asked)
+            await asyncio.sleep(0)
+            calm = calm + 1 if self.asked and len(self.asked) == before else 0
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    async def step(self, *, lose_replies: bool = False, patience: int = 3) -> None:
+        """One round trip: all that it asks for is done, and it hears of it, or of a broken link."""
+        requests = await self._send()
+        for request, outcome in requests:
+            if request.reply.done():
+                continue
+            if lose_replies:
+                request.reply.set_exception(StoreUnavailable("the link broke"))
+            elif isinstance(outcome, BaseException):
+                request.reply.set_exception(outcome)
+            else:
+                request.reply.set_result(outcome)
+        self.round_trips += 1
+        await self.settle(patience)
+
+    async def kill(self, *, after_sending: bool = False) -> None:
+        """End it as SIGKILL would: what it has asked for may have reached the server."""
+        if after_sending:
+            await self._send()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def finish(self, patience: int = 3) -> int:
+        """Let it come to its end; how many round trips it took altogether."""
+        await self.settle(patience)
+        while not self.over:
+            await self.step(patience=patience)
+        return self.round_trips
+
+    async def _send(self) -> list[tuple[_Request, Any]]:
+        requests, self.asked = self.asked, []
+        outcomes = await asyncio.gather(*(request.send() for request in requests), return_exceptions=True)
+        return list(zip(requests, outcomes, strict=True))
+
+
+class SteppedWorker(Worker):
+    """A worker that does nothing by itself."""
+
+    def __init__(self, store: Store, handler: Handler, name: str) -> None:
+        super().__init__(
+            store, handler, lease_seconds=300.0, name=name, attempts=20, backoff=lambda attempt: 0.0
+        )
+        self.ready: list[tuple[_Lane, SessionKey]] = []
+        """Sessions that have something to do."""
+        self.actors: list[Actor] = []
+
+    def _start(self, function: Callable[..., Any], *args: Any) -> None:
+        if function == self._work:
+            self.ready.append((args[0], args[1]))
+        else:
+            self.actors.append(Actor(lambda: function(*args)))
+
+    async def take_free_lanes(self, most: int) -> None:
+        for number in await self.leases.free_lanes():
+            if len(self._lanes) < most:
+                await self._take(number)
+
+    async def read(self) -> int:
+        """Read all that is there in its lanes; how many events."""
+        position = [0] * self.store.lanes
+        end = [0] * self.store.lanes
+        for number, lane in self._lanes.items():
+            if not lane.closing:
+                position[number], end[number] = lane.position, 1 << 60
+        events = await EventLog(self.store).between(position, end, count=1_000)
+        for event in events:
+            await self._accept(event)
+        return len(events)
+
+    def begin(self, which: int) -> Actor:
+        """Begin with one of the sessions that have something to do."""
+        lane, session = self.ready.pop(which)
+        actor = Actor(lambda: self._work(lane, session))
+        self.actors.append(actor)
+        return actor
+
+    def give_back(self, which: int) -> None:
+        lanes = [lane for lane in self._lanes.values() if not lane.closing]
+        if lanes:
+            lane = lanes[which % len(lanes)]
+            lane.closing = True
+            self._start(self._release, lane)
+
+    async def lose_leases(self) -> None:
+        """As if it had been frozen for longer than its leases: it does not know, and goes on."""
+        for number, lane in list(self._lanes.items()):
+            key = self.store.keys.lease(number, self.handler.kind)
+            if await self.store.connection.call(number, b"GET", key) == lane.lease.value:
+                await self.store.connection.call(number, b"DEL", key)
+
+    async def crash(self, *, after_sending: bool) -> None:
+        for actor in self.actors:
+            await actor.kill(after_sending=after_sending)
+        self.actors.clear()
+        self.ready.clear()
+        await self.lose_leases()
+        self._lanes.clear()
+
+
+@dataclass
+class Crew:
+    """Workers of both kinds on one store."""
+
+    workers: list[SteppedWorker] = field(default_factory=list)
+
+    async def finish(self) -> None:
+        """Everybody works until nothing is left to do."""
+        while True:
+            busy = False
+            for worker in self.workers:
+                for actor in list(worker.actors):
+                    if not actor.over:
+                        busy = True
+                        await actor.finish()
+                worker.actors.clear()
+            for worker in self.workers:
+                for lane in list(worker._lanes.values()):
+                    if not await worker.leases.keep(lane.lease):
+                        worker._lose(lane)
+                if not any(lane.closing for lane in worker._lanes.values()):
+                    await worker.take_free_lanes(worker.store.lanes)
+                busy = bool(await worker.read()) or busy
+                while worker.ready:
+                    busy = True
+                    await worker.begin(0).finish()
+            if not busy:
+                return
