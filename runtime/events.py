@@ -21,10 +21,17 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.connection import BlockingLink
     from breadcrumbs.runtime.store import Store
 
-Operation = Literal["created", "updated", "deleted"]
+Operation = Literal["created", "updated", "deleted", "retried"]
+"""`retried` is no write: a worker is asked to handle an older event once more. Streams do not show it."""
+
 Position: TypeAlias = list[int]
 
-_OPERATIONS: dict[int, Operation] = {ord("c"): "created", ord("u"): "updated", ord("d"): "deleted"}
+_OPERATIONS: dict[int, Operation] = {
+    ord("c"): "created",
+    ord("u"): "updated",
+    ord("d"): "deleted",
+    ord("r"): "retried",
+}
 _TIME_BYTES = 7
 
 
@@ -41,6 +48,8 @@ class Event:
     lane: int
     at: int
     """Microseconds; unique and increasing in its lane."""
+    only_for: str | None = None
+    """The only kind of worker that is meant."""
 
     @property
     def session_id(self) -> str | None:
@@ -49,7 +58,7 @@ class Event:
 
 def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
     version, _, note = payload[33:].partition(b" ")
-    schema_name, tags, *private_to = orjson.loads(note)
+    schema_name, tags, private_to, only_for = (*orjson.loads(note), None, None)[:4]
     return Event(
         _OPERATIONS[payload[0]],
         UUID(bytes=payload[1:17]),
@@ -57,9 +66,10 @@ def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
         int(version),
         schema_name or None,
         tags,
-        UUID(private_to[0]) if private_to else None,
+        UUID(private_to) if private_to else None,
         lane,
         int(stream_id.partition(b"-")[0]),
+        only_for,
     )
 
 

@@ -45,5 +45,7 @@ async def leave_error(
             },
         }
     )
-    id = derived_id(event.lane, "error", creator, str(event.id), str(event.version))
+    # One error per turn; a turn that somebody asked for again may fail again.
+    again = (str(event.at),) if event.operation == "retried" else ()
+    id = derived_id(event.lane, "error", creator, str(event.id), str(event.version), *again)
     await store.create(event.owner_id, new, id=id, fence=turn.fence(acknowledge=True))

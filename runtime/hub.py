@@ -236,11 +236,13 @@ class EventHub:
         for number, event in enumerate(events):
             self._position[event.lane] = event.at
             clients = self._clients.get(event.owner_id)
-            if clients:
+            if clients and event.operation != "retried":
                 self._hand_out(event, loaded.get(number), clients)
 
     def _wanted(self, event: Event) -> bool:
-        return any(client.filter.wants(event) for client in self._clients.get(event.owner_id, ()))
+        return event.operation != "retried" and any(
+            client.filter.wants(event) for client in self._clients.get(event.owner_id, ())
+        )
 
     def _hand_out(self, event: Event, crumb: Breadcrumb | None, clients: set[Subscription]) -> None:
         rendered = Rendering(event, crumb, self._rcrt_events)
@@ -270,7 +272,11 @@ class EventHub:
     async def _replay(self, filter: Filter, position: Position, until: Position) -> AsyncIterator[bytes]:
         """Rendered events up to `until`; moves `position` along."""
         while events := await self.log.between(position, until):
-            mine = [event for event in events if event.owner_id == filter.owner_id and filter.wants(event)]
+            mine = [
+                event
+                for event in events
+                if event.owner_id == filter.owner_id and event.operation != "retried" and filter.wants(event)
+            ]
             bodies = await load_versions(
                 self.store, [event for event in mine if event.operation != "deleted"]
             )

@@ -169,6 +169,8 @@ class Merge:
             ]
             for source, places in zip(empty, await self._read(asked), strict=True):
                 source.accept(places, self._piece, self._start, self._descending)
+            # Who needs a second piece looks for something rare: do not ask for it in small coin.
+            self._piece = min(1_000, 2 * self._piece)
 
 
 class _Source:

@@ -59,9 +59,17 @@ def is_gone(crumb: Breadcrumb, now: int) -> bool:
     return crumb.expires != 0 and crumb.max_reads >= 0 and crumb.expires <= now
 
 
-def event_note(schema_name: str, tags: list[str] | tuple[str, ...], private_to: UUID | None) -> bytes:
+def event_note(
+    schema_name: str,
+    tags: list[str] | tuple[str, ...],
+    private_to: UUID | None,
+    *,
+    only_for: str | None = None,
+) -> bytes:
     """What an event says besides id and version: enough to filter without the body, also after a delete."""
     note: list[object] = [schema_name, tags]
-    if private_to is not None:
-        note.append(str(private_to))
+    if private_to is not None or only_for is not None:
+        note.append(None if private_to is None else str(private_to))
+    if only_for is not None:
+        note.append(only_for)
     return orjson.dumps(note)

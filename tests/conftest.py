@@ -15,6 +15,9 @@ from hypothesis import settings
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from tests.support.servers import Cluster, Server, redis_binary
 
+# pytest explains failed assertions only in modules that it knows; these hold tests of every backend.
+pytest.register_assert_rewrite("tests.store.contract", "tests.store.keyspace")
+
 # No deadlines: an example that talks to a server takes as long as a busy machine makes it take.
 settings.register_profile("default", max_examples=60, deadline=None)
 settings.register_profile("ci", max_examples=300, deadline=None, print_blob=True)

@@ -13,6 +13,7 @@ from breadcrumbs.runtime.http import (
     docs,
     routes_auth,
     routes_breadcrumbs,
+    routes_dead_letters,
     routes_events,
     routes_registry,
     routes_system,
@@ -36,6 +37,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *routes_breadcrumbs.OPERATIONS,
     *routes_events.OPERATIONS,
     *routes_registry.OPERATIONS,
+    *routes_dead_letters.OPERATIONS,
     *routes_auth.OPERATIONS,
     *routes_system.OPERATIONS,
 )

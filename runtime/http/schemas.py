@@ -241,3 +241,24 @@ class Problem(TypedDict):
     instance: NotRequired[Annotated[str, Field(json_schema_extra={"format": "uri-reference"})]]
     errors: NotRequired[list[ProblemError]]
     current_version: NotRequired[Version]
+
+
+@_closed
+class DeadLetterView(TypedDict):
+    """An event that a worker has given up on."""
+
+    id: Id
+    kind: str
+    breadcrumb_id: Id
+    version: Version
+    session_id: NotRequired[str]
+    attempts: int
+    last_error: str
+    created_at: Time
+
+
+@_closed
+class Requeued(TypedDict):
+    """It is being tried again."""
+
+    requeued: Literal[True]

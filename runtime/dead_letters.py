@@ -1,0 +1,120 @@
+"""Dead letters: events that a worker has given up on. They can be looked at, tried again and thrown away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from breadcrumbs.runtime import record
+from breadcrumbs.runtime.connection import Script
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.ids import derived_id
+from breadcrumbs.runtime.store import Store
+
+_RETRY = Script("retry")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """What failed, where, and why."""
+
+    id: UUID
+    lane: int
+    kind: str
+    """The kind of worker that gave up: `contexts` or `agents`."""
+    event: int
+    owner_id: UUID
+    breadcrumb_id: UUID
+    version: int
+    session_id: str | None
+    attempts: int
+    error: str
+    created_at: str
+
+    def shown(self) -> dict[str, Any]:
+        view: dict[str, Any] = {
+            "id": str(self.id),
+            "kind": self.kind,
+            "breadcrumb_id": str(self.breadcrumb_id),
+            "version": self.version,
+            "attempts": self.attempts,
+            "last_error": self.error,
+            "created_at": self.created_at,
+        }
+        if self.session_id is not None:
+            view["session_id"] = self.session_id
+        return view
+
+
+class DeadLetters:
+    """The dead letters of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def all(self, owner: UUID | None = None) -> list[DeadLetter]:
+        """An owner's letters (or everybody's), the newest first."""
+        store = self._store
+        kinds = sorted(
+            kind.decode() for kind in await store.connection.call(0, b"SMEMBERS", store.keys.worker_kinds())
+        )
+        places = [(lane, kind) for lane in range(store.lanes) for kind in kinds]
+        replies = await store.connection.call_all(
+            [(lane, (b"HVALS", store.keys.dead_letters(lane, kind))) for lane, kind in places]
+        )
+        letters = [
+            _letter(lane, kind, raw)
+            for (lane, kind), found in zip(places, replies, strict=True)
+            for raw in found
+        ]
+        mine = [letter for letter in letters if owner is None or letter.owner_id == owner]
+        return sorted(mine, key=lambda letter: letter.event, reverse=True)
+
+    async def get(self, owner: UUID, id: UUID) -> DeadLetter:
+        for letter in await self.all(owner):
+            if letter.id == id:
+                return letter
+        raise NotFound("no such dead letter")
+
+    async def retry(self, letter: DeadLetter) -> None:
+        """Let the same kind of worker try again, from the beginning."""
+        store, lane = self._store, letter.lane
+        crumb = await store.get_version(letter.owner_id, letter.breadcrumb_id, letter.version)
+        private_to = crumb.created_by if crumb.visibility == "private" else None
+        note = record.event_note(crumb.schema_name or "", crumb.tags, private_to, only_for=letter.kind)
+        announced = await store.connection.run(
+            lane,
+            _RETRY,
+            [store.keys.dead_letters(lane, letter.kind), store.keys.events(lane), store.keys.clock(lane)],
+            [
+                letter.event,
+                letter.owner_id.bytes + letter.breadcrumb_id.bytes + b"%d %s" % (letter.version, note),
+            ],
+        )
+        if not int(announced):
+            raise NotFound("no such dead letter: somebody else has taken it")
+
+    async def discard(self, letter: DeadLetter) -> None:
+        key = self._store.keys.dead_letters(letter.lane, letter.kind)
+        if not int(await self._store.connection.call(letter.lane, b"HDEL", key, letter.event)):
+            raise NotFound("no such dead letter: somebody else has taken it")
+
+
+def _letter(lane: int, kind: str, raw: bytes) -> DeadLetter:
+    fields = orjson.loads(raw)
+    return DeadLetter(
+        derived_id(lane, "dead-letter", kind, str(fields["event"])),
+        lane,
+        kind,
+        fields["event"],
+        UUID(fields["owner_id"]),
+        UUID(fields["breadcrumb_id"]),
+        fields["version"],
+        fields["session_id"],
+        fields["attempts"],
+        fields["error"],
+        fields["at"],
+    )

@@ -1,0 +1,72 @@
+"""What workers have given up on: look at it, try it again, throw it away. RCRT's paths."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from breadcrumbs.runtime.dead_letters import DeadLetters
+from breadcrumbs.runtime.http.operations import ID, Answer, Call, Operation
+from breadcrumbs.runtime.http.replies import Reply
+from breadcrumbs.runtime.http.schemas import DeadLetterView, Done, Requeued
+
+_DONE: Final[Done] = {"ok": True}
+_REQUEUED: Final[Requeued] = {"requeued": True}
+
+
+async def list_letters(call: Call) -> Reply:
+    letters = await DeadLetters(call.services.store).all(call.principal.owner_id)
+    return Reply.json([letter.shown() for letter in letters])
+
+
+async def retry_letter(call: Call) -> Reply:
+    letters = DeadLetters(call.services.store)
+    await letters.retry(await letters.get(call.principal.owner_id, call.id()))
+    return Reply.json(_REQUEUED)
+
+
+async def discard_letter(call: Call) -> Reply:
+    letters = DeadLetters(call.services.store)
+    await letters.discard(await letters.get(call.principal.owner_id, call.id()))
+    return Reply.json(_DONE)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="listDeadLetters",
+        method="GET",
+        path="/dlq",
+        group="Dead letters",
+        summary="List what failed for good",
+        description="Events that a context builder or an agent runner has given up on, the newest first.",
+        handle=list_letters,
+        role="curator",
+        unnarrowed=True,
+        answers=(Answer(200, "The dead letters.", list[DeadLetterView]),),
+    ),
+    Operation(
+        id="retryDeadLetter",
+        method="POST",
+        path="/dlq/{id}/retry",
+        group="Dead letters",
+        summary="Try it again",
+        description="The same kind of worker handles it once more, from the beginning; a message is not doubled.",
+        handle=retry_letter,
+        role="curator",
+        unnarrowed=True,
+        uses_store="writes",
+        parameters=(ID,),
+        answers=(Answer(200, "It is being tried again.", Requeued),),
+    ),
+    Operation(
+        id="discardDeadLetter",
+        method="DELETE",
+        path="/dlq/{id}",
+        group="Dead letters",
+        summary="Throw it away",
+        handle=discard_letter,
+        role="curator",
+        unnarrowed=True,
+        parameters=(ID,),
+        answers=(Answer(200, "It is gone.", Done),),
+    ),
+)

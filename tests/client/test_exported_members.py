@@ -1,0 +1,106 @@
+"""The public surface: every name is there, nothing else is, and importing it costs nothing."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import breadcrumbs
+from breadcrumbs import AsyncClient, AsyncSession, Client, Session
+from breadcrumbs.client import errors
+from breadcrumbs.runtime import errors as runtime_errors
+
+
+@pytest.mark.parametrize("name", breadcrumbs.__all__)
+def test_every_exported_name_is_there_and_documented(name: str) -> None:
+    value = getattr(breadcrumbs, name)
+    assert name == "__version__" or inspect.getdoc(value)
+
+
+def test_nothing_else_is_public() -> None:
+    for name in breadcrumbs.__all__:
+        getattr(breadcrumbs, name)
+    found = {name for name, value in vars(breadcrumbs).items() if not isinstance(value, ModuleType)}
+    assert {name for name in found if not name.startswith("_")} == set(breadcrumbs.__all__) - {"__version__"}
+    assert dir(breadcrumbs) == sorted(breadcrumbs.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        breadcrumbs.nonsense  # noqa: B018 - that it raises is the point
+
+
+def test_type_checkers_see_every_name_where_it_is(tmp_path: Path) -> None:
+    """The list for them and the list for Python are two: both must lead to the same things."""
+    source = Path(breadcrumbs.__file__).read_text("utf-8")
+    body = source.partition("TYPE_CHECKING:\n")[2].partition("__version__")[0]
+    seen: dict[str, object] = {}
+    exec(inspect.cleandoc(body), seen)
+    seen.pop("__builtins__")
+    assert seen.keys() == set(breadcrumbs.__all__) - {"__version__"}
+    for name, value in seen.items():
+        assert value is getattr(breadcrumbs, name), name
+
+
+def test_importing_the_package_loads_none_of_what_is_heavy() -> None:
+    check = (
+        "import sys, breadcrumbs;"
+        "print(sorted({'httpx', 'pydantic', 'anyio', 'redis', 'rich', 'orjson', 'asyncio'} & set(sys.modules)));"
+        "print(sorted(name for name in sys.modules if name.startswith('breadcrumbs.')))"
+    )
+    ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ended.stdout.split("\n")[:2] == ["[]", "[]"]
+
+
+def test_importing_the_package_takes_less_than_30_ms() -> None:
+    check = (
+        "import time, typing; began = time.perf_counter(); import breadcrumbs;"
+        "print(time.perf_counter() - began)"
+    )
+    took = [
+        float(
+            subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
+        )
+        for _ in range(5)
+    ]
+    assert min(took) < 0.030
+
+
+@pytest.mark.parametrize(("plain", "awaited"), [(Client, AsyncClient), (Session, AsyncSession)])
+def test_both_clients_have_the_same_methods_with_the_same_parameters(plain: type, awaited: type) -> None:
+    for kind in (plain, awaited):
+        assert not [name for name in vars(kind) if name.startswith("a") and not hasattr(plain, name)]
+
+    def methods(kind: type) -> dict[str, list[tuple[str, object, object]]]:
+        return {
+            name: [
+                (parameter.name, parameter.kind, parameter.default)
+                for parameter in inspect.signature(method).parameters.values()
+            ]
+            for name, method in vars(kind).items()
+            if callable(method) and not name.startswith("_")
+        }
+
+    assert methods(plain) == methods(awaited)
+    assert methods(plain)
+
+
+def test_an_error_means_what_the_error_of_that_name_means_in_the_runtime() -> None:
+    shared = 0
+    for name in errors.__all__:
+        ours = getattr(errors, name)
+        if isinstance(ours, type) and hasattr(runtime_errors, name):
+            assert issubclass(ours, getattr(runtime_errors, name))
+            shared += 1
+        if isinstance(ours, type):
+            assert issubclass(ours, breadcrumbs.BreadcrumbsError)
+            assert getattr(breadcrumbs, name) is ours
+    assert shared >= 10
+
+
+def test_the_modules_behind_the_names_can_be_imported_on_their_own() -> None:
+    for module in breadcrumbs._PLACES:
+        importlib.import_module(module)

@@ -1,0 +1,245 @@
+"""Agents of one's own, beside those that run already."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from breadcrumbs import AgentFailed, Call, Client, StartupError, agent, run_agents, running_agents, tool
+from tests.client.support import CRUMB, LIMIT, CrumbUp, environment
+
+SAID = {"schema_name": "user.message.v1", "any_tags": ["user:message"]}
+
+
+@agent("shouter", triggers=[SAID])
+async def shouter(call: Call) -> str:
+    return call.text.upper()
+
+
+@agent("breaker", triggers=[SAID], timeout_seconds=5)
+async def breaker(call: Call) -> str:
+    raise ValueError(f"cannot say {call.text}")
+
+
+@agent("second-breaker", triggers=[SAID], timeout_seconds=5)
+async def second_breaker(call: Call) -> str:
+    raise ValueError("nor can I")
+
+
+@pytest.fixture
+def client(up: CrumbUp) -> Iterator[Client]:
+    with Client(up.url) as made:
+        yield made
+
+
+def test_an_own_agent_answers_every_session_beside_the_others(up: CrumbUp, client: Client, name: str) -> None:
+    with running_agents([shouter], data=up.data):
+        # As many sessions as it takes to hit every lane: none of them may go to a runner that knows it not.
+        sessions = [client.session(f"{name}-{number}") for number in range(24)]
+        posted = [session.say("loud", wait=False).id for session in sessions]
+        for session, message in zip(sessions, posted, strict=True):
+            assert session.wait(message, agent="shouter", timeout=30).text == "LOUD"
+            assert "loud" in session.wait(message, agent="default-chat-assistant", timeout=30).text
+    assert len(sessions[0].messages()) == 3
+
+
+def test_what_is_said_while_an_agent_is_away_is_answered_once_it_is_back(
+    up: CrumbUp, client: Client, name: str
+) -> None:
+    @agent(f"absent-{name}", triggers=[SAID])
+    async def absent(call: Call) -> str:
+        return f"back for {call.text}"
+
+    session = client.session(name)
+    before = session.say("too early", wait=False)
+    with running_agents([absent], data=up.data):
+        now = session.say("first", agent=absent.definition.agent_id, timeout=30)
+    away = session.say("meanwhile", wait=False)
+    with running_agents([absent], data=up.data):
+        later = session.wait(away.id, agent=absent.definition.agent_id, timeout=30)
+    assert (now.text, later.text) == ("back for first", "back for meanwhile")
+    # What was said before it first ran is not its business: nobody wants old messages answered.
+    mine = [
+        message.trigger_id for message in session.messages() if message.agent_id == absent.definition.agent_id
+    ]
+    assert mine == [now.trigger_id, later.trigger_id]
+    assert before.id not in mine
+
+
+def test_the_same_agent_twice_answers_once(up: CrumbUp, client: Client, name: str) -> None:
+    with running_agents([shouter], data=up.data), running_agents([shouter], data=up.data):
+        session = client.session(name)
+        for text in ("one", "two", "three"):
+            assert session.say(text, agent="shouter", timeout=30).text == text.upper()
+    answers = [message.text for message in session.messages() if message.agent_id == "shouter"]
+    assert answers == ["ONE", "TWO", "THREE"]
+
+
+def test_agents_that_fail_on_the_same_message_each_say_so(up: CrumbUp, client: Client, name: str) -> None:
+    session = client.session(name)
+    with running_agents([breaker, second_breaker], data=up.data, turn_attempts=1):
+        with pytest.raises(AgentFailed, match="cannot say hello"):
+            session.say("hello", agent="breaker", timeout=30)
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            found = {
+                crumb.context["error"] for crumb in client.list(session=name, schema_name="agent.error.v1")
+            }
+            if len(found) == 2:
+                break
+            time.sleep(0.05)
+    assert found == {"cannot say hello", "nor can I"}
+
+
+def test_a_tool_of_ones_own_is_used_by_a_model(up: CrumbUp, client: Client, name: str) -> None:
+    @tool
+    def double(number: int) -> int:
+        """Twice as much."""
+        return 2 * number
+
+    helper = {"agent_id": "helper", "tools": ["double"], "subscriptions": {"selectors": [SAID]}}
+    with running_agents([helper], tools=[double], data=up.data):
+        answer = client.session(name).say('use double {"number": 21}', agent="helper", timeout=30)
+    assert "42" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("agents", "says"),
+    [
+        ([shouter, shouter], "two agents called 'shouter'"),
+        ([{"agent_id": "x"}], "'x' is no agent definition"),
+        ([{"agent_id": "x", "tools": ["nope"], "subscriptions": {"selectors": [SAID]}}], "no tool 'nope'"),
+        ([{"agent_id": "x", "model": "nope", "subscriptions": {"selectors": [SAID]}}], "no model 'nope'"),
+    ],
+)
+def test_what_is_wrong_with_an_agent_is_said_before_it_runs(
+    up: CrumbUp, agents: list[object], says: str
+) -> None:
+    with pytest.raises(StartupError, match=says), running_agents(agents, data=up.data):  # type: ignore[arg-type]
+        pytest.fail("it began to run")
+
+
+def test_two_tools_of_one_name_are_refused(up: CrumbUp) -> None:
+    @tool(name="calculator")
+    def mine(text: str) -> str:
+        """Not the one that ships."""
+        return text
+
+    with (
+        pytest.raises(StartupError, match="calculator"),
+        running_agents([shouter], tools=[mine], data=up.data),
+    ):
+        pytest.fail("it began to run")
+
+
+def test_without_a_server_it_is_said_what_to_start(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="crumb up"), running_agents([shouter], data=tmp_path):
+        pytest.fail("it began to run")
+    with pytest.raises(StartupError, match="crumb up"):
+        run_agents([shouter], data=tmp_path)
+
+
+MODULE = '''
+from breadcrumbs import Call, agent, tool
+from breadcrumbs.agents.definition import AgentDefinition
+
+@agent("{name}-loaded", triggers=[{{"schema_name": "user.message.v1", "any_tags": ["user:message"]}}])
+async def loaded(call: Call) -> str:
+    await call.say("from")
+    return "from a module"
+
+@tool
+def spell(word: str) -> list[str]:
+    """Letter by letter."""
+    return list(word)
+
+speller = AgentDefinition.model_validate({{
+    "agent_id": "{name}-speller", "tools": ["spell"],
+    "subscriptions": {{"selectors": [{{"schema_name": "user.message.v1", "any_tags": ["user:message"]}}]}},
+}})
+'''
+
+
+def test_a_module_is_loaded_by_the_command_and_its_agents_run_until_it_is_told_to_end(
+    up: CrumbUp, client: Client, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "my_agents.py").write_text(MODULE.format(name=name))
+    process = subprocess.Popen(
+        [CRUMB, "run-agents", "--load", "my_agents", "--data", up.data],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        session = client.session(name)
+        _say_until_answered(client, session.id, f"{name}-loaded")
+        assert session.say("hello", agent=f"{name}-loaded", timeout=30).text == "from a module"
+        spelt = session.say('use spell {"word": "abc"}', agent=f"{name}-speller", timeout=30).text
+        assert "a" in spelt and "b" in spelt
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+
+
+def _say_until_answered(client: Client, session: str, agent_id: str) -> None:
+    """An agent that is starting for the first time begins with what is said once it runs."""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        client.post("knock", session)
+        time.sleep(0.3)
+        if any(message.agent_id == agent_id for message in client.session(session).messages()):
+            return
+    pytest.fail("the agent does not answer")
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (None, "cannot be imported"),
+        ("raise RuntimeError('oh no')", "oh no"),
+        ("x = 1", "no agent and no tool"),
+    ],
+)
+def test_a_module_that_cannot_be_loaded_is_named_with_the_reason(
+    up: CrumbUp, tmp_path: Path, source: str | None, says: str
+) -> None:
+    if source is not None:
+        (tmp_path / "broken_module.py").write_text(source)
+    ended = subprocess.run(
+        [CRUMB, "run-agents", "--load", "broken_module", "--data", up.data],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert ended.returncode == 1
+    assert says in ended.stderr and "broken_module" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_crumb_up_runs_the_agents_of_the_modules_in_its_settings(tmp_path: Path, name: str) -> None:
+    (tmp_path / "my_agents.py").write_text(MODULE.format(name=name))
+    (tmp_path / "crumb.toml").write_text('load = ["my_agents"]\n')
+    with CrumbUp(tmp_path) as server, Client(server.url) as client:
+        session = client.session(name)
+        assert session.say("hello", agent=f"{name}-loaded", timeout=30).text == "from a module"
+        assert session.say("say: hello", agent="default-chat-assistant", timeout=30).text == "hello"
+
+
+def test_an_agent_leaves_nothing_running_behind(up: CrumbUp) -> None:
+    threads = len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 0
+    for _ in range(3):
+        with running_agents([shouter], data=up.data):
+            pass
+    if threads:
+        assert len(os.listdir("/proc/self/task")) <= threads + 1

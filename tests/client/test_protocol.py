@@ -1,0 +1,465 @@
+"""What the client does, step by step and without a socket: retries, errors, streams that break."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from breadcrumbs.client import turns
+from breadcrumbs.client.core import Core, backoff, title_of
+from breadcrumbs.client.effects import Channel, Item, Lost, Open, Pause, Read, Reply, Request, Send
+from breadcrumbs.client.errors import (
+    AgentFailed,
+    InvalidInput,
+    NoAnswer,
+    NotFound,
+    ProblemError,
+    ServerUnreachable,
+    StoreFull,
+    StoreUnavailable,
+    VersionMismatch,
+    problem_of,
+)
+from breadcrumbs.client.sse import Message, Parser
+from breadcrumbs.client.values import Answer, Delta, Event, Gap
+
+ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
+WRITTEN = {"id": ID, "version": 1, "created_at": "2026-11-16T09:00:00Z", "updated_at": "2026-11-16T09:00:00Z"}
+
+
+def core(retries: int = 3) -> Core:
+    return Core("http://127.0.0.1:1", token=None, api_key=None, retries=retries)
+
+
+def reply(status: int, document: Any = None, **headers: str) -> Reply:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status, named, b"" if document is None else orjson.dumps(document))
+
+
+def problem(status: int, name: str, **members: Any) -> Reply:
+    return reply(status, {"type": f"/docs#problem-{name}", "status": status, "detail": "no", **members})
+
+
+class Played:
+    """Runs an operation against answers that were written down before; an endless one until they run out."""
+
+    def __init__(self, operation: Any, answers: list[Any], *, endless: bool = False) -> None:
+        self.sent: list[Request] = []
+        self.pauses: list[float] = []
+        self.items: list[Any] = []
+        self.result: Any = None
+        left = list(answers)
+        step = next(operation)
+        while True:
+            result: Any = None
+            match step:
+                case Item(value):
+                    self.items.append(value)
+                case Pause(seconds):
+                    self.pauses.append(seconds)
+                case Send(request) | Open(request):
+                    self.sent.append(request)
+                    result = left.pop(0)
+                case Read():
+                    if endless and not left:
+                        operation.close()
+                        return
+                    result = left.pop(0)
+            try:
+                step = operation.throw(result) if isinstance(result, Exception) else operation.send(result)
+            except StopIteration as done:
+                self.result = done.value
+                assert not left, left
+                return
+
+
+# Requests
+
+
+def test_a_create_whose_answer_was_lost_is_sent_again_with_the_same_key_and_body() -> None:
+    played = Played(
+        core().create({"title": "x"}),
+        [Lost("broken"), problem(503, "store-unavailable"), reply(201, WRITTEN)],
+    )
+    assert played.result.id == ID
+    assert len({(request.body, request.headers["idempotency-key"]) for request in played.sent}) == 1
+    assert len(played.sent) == 3 and len(played.pauses) == 2
+
+
+def test_two_creates_have_two_keys() -> None:
+    keys = {
+        Played(core().create({}), [reply(201, WRITTEN)]).sent[0].headers["idempotency-key"] for _ in range(5)
+    }
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda: core().update(ID, {"title": "x"}, expected_version=None, merge_context=False),
+        lambda: core().update(ID, {"title": "x"}, expected_version=3, merge_context=True),
+        lambda: core().delete(ID, expected_version=None),
+        lambda: core().token({}),
+    ],
+)
+def test_what_is_not_safe_to_repeat_is_sent_once(operation: Callable[[], Any]) -> None:
+    with pytest.raises(ServerUnreachable, match="broken"):
+        Played(operation(), [Lost("broken")])
+    with pytest.raises(StoreUnavailable):
+        Played(operation(), [problem(503, "store-unavailable")])
+
+
+def test_a_read_is_tried_as_often_as_was_said_and_then_the_reason_is_told() -> None:
+    with pytest.raises(ServerUnreachable, match="crumb up"):
+        Played(core(retries=2).get(ID), [Lost("refused", refused=True)] * 3)
+    with pytest.raises(ServerUnreachable, match="in time"):
+        Played(core(retries=0).get(ID), [Lost("slow", timed_out=True)])
+
+
+def test_the_server_says_how_long_to_wait_within_reason() -> None:
+    played = Played(
+        core().create({}),
+        [
+            problem(503, "store-unavailable")
+            if not after
+            else Reply(503, {"retry-after": after}, b'{"detail": "no"}')
+            for after in ("2", "9999", "soon")
+        ]
+        + [reply(201, WRITTEN)],
+    )
+    assert played.pauses[:2] == [2.0, 10.0]
+    assert 0 < played.pauses[2] < 2
+
+
+def test_a_store_that_is_full_is_not_asked_again() -> None:
+    with pytest.raises(StoreFull):
+        Played(core().create({}), [problem(503, "store-full")])
+
+
+def test_waits_grow_up_to_a_limit() -> None:
+    assert 0.1 < backoff(0) < 0.3
+    assert all(3 < backoff(attempt) < 7 for attempt in (10, 50, 1000))
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "error"),
+    [
+        ("not-found", 404, NotFound),
+        ("invalid-input", 422, InvalidInput),
+        ("something-new", 418, ProblemError),
+    ],
+)
+def test_a_refusal_is_raised_with_the_servers_document(name: str, status: int, error: type) -> None:
+    with pytest.raises(error) as raised:
+        Played(core().get(ID), [problem(status, name, errors=[{"where": "tags.0", "message": "too long"}])])
+    found = raised.value
+    assert isinstance(found, ProblemError)
+    assert (found.status, found.type, found.detail) == (status, f"/docs#problem-{name}", "no")
+    assert [(one.where, one.message) for one in found.errors] == [("tags.0", "too long")]
+    assert str(found) == "no\n  tags.0: too long"
+    assert type(pickle.loads(pickle.dumps(found))) is type(found)
+
+
+def test_a_version_mismatch_says_which_version_is_there_and_which_was_expected() -> None:
+    with pytest.raises(VersionMismatch) as raised:
+        Played(core().delete(ID, expected_version=3), [problem(412, "version-mismatch", current_version=5)])
+    assert (raised.value.current, raised.value.expected) == (5, 3)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'"x"', b"{}", b"\xff"])
+def test_an_answer_of_something_else_asks_what_that_is(body: bytes) -> None:
+    with pytest.raises(ProblemError, match="is this a Breadcrumbs server"):
+        Played(core().get(ID), [Reply(404, {}, body)])
+
+
+def test_what_cannot_be_json_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(InvalidInput, match="JSON"):
+        Played(core().create({"context": {"x": object()}}), [])
+    with pytest.raises(InvalidInput, match="JSON"):
+        Played(core().post("half a character: \ud800", "s"), [])
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8081", "ftp://x", "", "http://"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="not an address"):
+        Core(url, token=None, api_key=None, retries=0)
+
+
+@pytest.mark.parametrize("secret", ["two\nlines", "ümlaut"])
+def test_a_token_that_cannot_be_one_is_not_sent(secret: str) -> None:
+    for given_as in ("token", "api_key"):
+        with pytest.raises(ValueError, match="no token has"):
+            Core("http://x", **{"token": None, "api_key": None, "retries": 0, given_as: secret})
+
+
+def test_problems_that_say_next_to_nothing_are_still_problems() -> None:
+    assert str(problem_of({"status": 500})) == ""
+    assert problem_of({"status": 404, "type": "/docs#problem-not-found"}).detail == ""
+
+
+@given(st.text(max_size=1000))
+def test_any_text_has_a_title_in_one_line(text: str) -> None:
+    title = title_of(text)
+    assert len(title) <= 80 and all(char.isprintable() for char in title)
+
+
+# Streams
+
+
+STREAM = (
+    b"retry: 2000\n: connected\n\n"
+    b'id: A1\ndata: {"n": 1}\n\n'
+    b'event: ping\ndata: {"type": "ping"}\n\n'
+    b'id: A2\r\ndata: {"text": "two\xe2\x80\xa8lines\xc2\x85 in one"}\r\n\r\n'
+    b"data: first\ndata: second\n\n"
+    b"event: gap\ndata: x\n\n"
+    b"data: cut off"
+)
+MESSAGES = [
+    Message("message", '{"n": 1}', "A1"),
+    Message("ping", '{"type": "ping"}', "A1"),
+    Message("message", '{"text": "two\u2028lines\x85 in one"}', "A2"),
+    Message("message", "first\nsecond", "A2"),
+    Message("gap", "x", "A2"),
+]
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=20))
+def test_a_stream_reads_the_same_however_it_is_cut_into_pieces(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(STREAM)]
+    parser = Parser()
+    assert [
+        message for start, end in pairwise(edges) for message in parser.feed(STREAM[start:end])
+    ] == MESSAGES
+
+
+def frame(id: str | None, payload: dict[str, Any] | None = None, event: str | None = None) -> bytes:
+    lines = [f"id: {id}"] if id else []
+    lines += [f"event: {event}"] if event else []
+    lines += [f"data: {orjson.dumps(payload).decode()}"] if payload is not None else []
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+def happened(id: str, schema: str = "note.v1", *, crumb: str = ID, **context: Any) -> bytes:
+    return frame(
+        id,
+        {
+            "type": "breadcrumb.updated",
+            "operation": "created",
+            "breadcrumb_id": crumb,
+            "owner_id": ID,
+            "version": 1,
+            "tags": ["session:s"],
+            "session_id": "s",
+            "schema_name": schema,
+            "title": "t",
+            "updated_at": "2026-11-16T09:00:00Z",
+            "context": context,
+        },
+    )
+
+
+def delta(text: str, offset: int, *, trigger: str = ID, agent: str = "a") -> bytes:
+    kind = "agent.response.delta"
+    payload = {
+        "type": kind,
+        "session_id": "s",
+        "trigger_id": trigger,
+        "agent_id": agent,
+        "breadcrumb_id": "b",
+        "offset": offset,
+        "text": text,
+    }
+    return frame(None, payload, kind)
+
+
+def follow(answers: list[Any], **options: Any) -> Played:
+    return Played(turns.events(core(), options), answers, endless=True)  # type: ignore[arg-type]
+
+
+def test_a_stream_that_breaks_goes_on_after_the_last_event_that_was_seen() -> None:
+    told: list[str] = []
+    played = follow(
+        [
+            Channel(),
+            frame("A0"),
+            happened("A1", n=1),
+            Lost("broken"),
+            Lost("refused", refused=True),
+            problem(503, "store-unavailable"),
+            Channel(),
+            happened("A2", n=2),
+            b"",
+            Channel(),
+            happened("A3", n=3),
+        ],
+        on_connection=lambda state, _: told.append(state),
+    )
+    assert [event.context["n"] for event in played.items] == [1, 2, 3]
+    positions = [request.headers.get("last-event-id") for request in played.sent]
+    assert positions == [None, "A1", "A1", "A1", "A2"]
+    assert told == ["lost", "lost", "lost", "back", "lost", "back"]
+
+
+def test_a_first_connection_that_never_comes_about_is_an_error_and_not_a_wait_for_ever() -> None:
+    with pytest.raises(ServerUnreachable):
+        follow([Lost("refused", refused=True)] * 4)
+
+
+def test_a_stream_that_is_refused_says_why() -> None:
+    with pytest.raises(InvalidInput):
+        follow([problem(422, "invalid-input")])
+
+
+def test_events_are_typed_and_say_truly_what_happened() -> None:
+    gap = frame(None, {"type": "gap", "detail": "too long"}, "gap")
+    ping = frame(None, {"type": "ping"}, "ping")
+    seen = follow([Channel(), frame("A0"), happened("A1", n=1), ping, delta("Hel", 0), gap]).items
+    created, piece, missed = seen
+    assert (created.type, created.operation, created.event_id) == ("breadcrumb.created", "created", "A1")
+    assert isinstance(piece, Delta) and (piece.text, piece.offset, piece.trigger_id) == ("Hel", 0, ID)
+    assert isinstance(missed, Gap) and missed.detail == "too long"
+    assert all(isinstance(event, Event) for event in seen)
+
+
+# Turns
+
+BY_AGENT = {"type": "agent", "agent_id": "a"}
+
+
+def turn(answers: list[Any], show: turns.Show = "answer", **options: Any) -> Played:
+    conversation = turns.Conversation(core(), "s")
+    return Played(conversation.turn("Hello", show, options), answers)  # type: ignore[arg-type]
+
+
+BEGUN: list[Any] = [Channel(), b"retry: 2000\n: connected\n\n", frame("A0"), reply(201, WRITTEN)]
+
+
+def test_a_turn_listens_before_it_speaks_and_takes_only_the_answer_to_its_own_message() -> None:
+    played = turn(
+        [
+            *BEGUN,
+            happened("A1", "user.message.v1", message="Hello"),
+            happened("A2", "agent.response.v1", trigger_id="another", message="not this", creator=BY_AGENT),
+            happened("A3", "agent.error.v1", trigger_id="another", error="nor this", creator="agent-runner"),
+            happened("A4", "tool.request.v1", trigger_id=ID, tool="x"),
+            happened("A5", "agent.response.v1", trigger_id=ID, message="this", creator=BY_AGENT, crumb="c"),
+        ]
+    )
+    assert [request.method for request in played.sent] == ["GET", "POST"]
+    (answer,) = played.items
+    assert (answer.text, answer.id, answer.agent_id, answer.session_id) == ("this", "c", "a", "s")
+
+
+def test_a_turn_that_failed_raises_the_reason() -> None:
+    with pytest.raises(AgentFailed, match="no key") as raised:
+        turn(
+            [
+                *BEGUN,
+                happened("A1", "agent.error.v1", trigger_id=ID, error="no key", cancelled=False, crumb="e"),
+            ]
+        )
+    assert (raised.value.trigger_id, raised.value.breadcrumb_id, raised.value.cancelled) == (ID, "e", False)
+
+
+def test_an_answer_to_several_messages_at_once_is_an_answer_to_each() -> None:
+    answered = happened("A1", "agent.response.v1", trigger_id="later", answers=[ID, "later"], message="both")
+    assert turn([*BEGUN, answered]).items[0].text == "both"
+
+
+def test_the_answer_of_one_agent_can_be_waited_for() -> None:
+    others = happened("A1", "agent.response.v1", trigger_id=ID, message="first", creator=BY_AGENT)
+    wanted = happened(
+        "A2", "agent.response.v1", trigger_id=ID, message="mine", creator={"type": "agent", "agent_id": "b"}
+    )
+    pieces = [delta("fi", 0), delta("mi", 0, agent="b")]
+    played = turn([*BEGUN, *pieces, others, wanted], "pieces", agent="b")
+    assert [one.text for one in played.items] == ["mi", "mine"]
+
+
+def test_an_agent_may_give_its_answers_another_schema() -> None:
+    report = happened("A1", "report.v1", trigger_id=ID, message="report", creator=BY_AGENT)
+    assert turn([*BEGUN, report]).items[0].text == "report"
+
+
+def test_a_message_that_was_posted_before_finds_the_answer_that_is_there() -> None:
+    replayed = reply(201, WRITTEN, idempotency_replayed="true")
+    stored = {
+        **WRITTEN,
+        "schema_name": "agent.response.v1",
+        "title": "",
+        "tags": ["session:s"],
+        "context": {"trigger_id": ID, "message": "long ago", "creator": BY_AGENT},
+    }
+    played = turn([Channel(), frame("A0"), replayed, reply(200, [stored])], idempotency_key="k")
+    assert played.items[0].text == "long ago"
+
+
+def test_after_a_gap_the_answer_is_looked_for_where_it_is_stored() -> None:
+    gap = frame(None, {"type": "gap", "detail": "x"}, "gap")
+    stored = {
+        **WRITTEN,
+        "schema_name": "agent.error.v1",
+        "title": "",
+        "tags": ["session:s"],
+        "context": {"trigger_id": ID, "error": "missed", "cancelled": True},
+    }
+    with pytest.raises(AgentFailed, match="missed") as raised:
+        turn([*BEGUN, gap, reply(200, []), reply(200, [stored])])
+    assert raised.value.cancelled
+
+
+class Clock:
+    """A time that only moves while somebody reads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(turns.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ping_every", [0.7, 10.0, 1000.0])
+@pytest.mark.parametrize("limit", [0.5, 5.0, 60.0])
+def test_the_time_limit_holds_whatever_the_server_sends(
+    monkeypatch: pytest.MonkeyPatch, ping_every: float, limit: float
+) -> None:
+    clock = Clock(monkeypatch)
+    operation: Any = turns.Conversation(core(), "s").turn("Hello", "answer", {"timeout": limit})
+    step, read_timeout, opened = next(operation), 0.0, 0
+    with pytest.raises(NoAnswer, match=f"within {limit:g} s") as raised:
+        while True:
+            result: Any = None
+            match step:
+                case Open(_, read_timeout):
+                    opened += 1
+                    result = Channel()
+                case Read() if opened == 1 and clock.now == 1000.0:
+                    result = frame("A0")
+                    clock.now += 0.001
+                case Read():
+                    clock.now += min(ping_every, read_timeout)
+                    timed_out = read_timeout <= ping_every
+                    result = Lost("silent", timed_out=True) if timed_out else frame(None, {}, "ping")
+                case Send():
+                    result = reply(201, WRITTEN)
+                case Pause(seconds):
+                    clock.now += seconds
+            step = operation.throw(result) if isinstance(result, Exception) else operation.send(result)
+    assert raised.value.trigger_id == ID
+    assert limit <= clock.now - 1000.0 <= limit * 1.1 + 0.3
+    assert opened < 20
+
+
+def test_pieces_come_before_the_answer_and_only_those_of_this_turn() -> None:
+    final = happened("A9", "agent.response.v1", trigger_id=ID, message="Hello", creator=BY_AGENT)
+    played = turn(
+        [*BEGUN, delta("Hel", 0), delta("no", 0, trigger="another"), delta("lo", 3), final], "pieces"
+    )
+    assert [one.text for one in played.items] == ["Hel", "lo", "Hello"]
+    assert isinstance(played.items[-1], Answer)

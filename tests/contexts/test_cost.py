@@ -1,0 +1,109 @@
+"""What a context costs does not depend on how much there is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from breadcrumbs.context_builder.book import parse_configs
+from breadcrumbs.context_builder.builder import build_context
+from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.schema_hints import SchemaHints
+from breadcrumbs.runtime.store import Store
+from tests.contexts.support import SHIPPED, config, post
+
+
+class Counting:
+    """A connection that counts what is sent, and how often somebody waits for an answer."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.commands = self.waits = 0
+        self._under_way = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    async def _counted(self, commands: int, reply: Any) -> Any:
+        self.commands += commands
+        self.waits += self._under_way == 0  # what leaves while others are under way shares their trip
+        self._under_way += 1
+        try:
+            return await reply
+        finally:
+            self._under_way -= 1
+
+    async def call(self, *args: Any) -> Any:
+        return await self._counted(1, self.connection.call(*args))
+
+    async def call_all(self, commands: Any) -> Any:
+        return await self._counted(len(commands), self.connection.call_all(commands))
+
+    async def run(self, *args: Any) -> Any:
+        return await self._counted(1, self.connection.run(*args))
+
+
+async def say_all(store: Store, session: str, count: int) -> None:
+    for start in range(0, count, 500):
+        await asyncio.gather(
+            *(
+                post(store, f"message {n}", session=session, schema=schema, tags=("x",))
+                for n in range(start, min(start + 500, count))
+                for schema in ("user.message.v1", "agent.response.v1")
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        parse_configs(SHIPPED.read_bytes())[0],
+        config(sources=[{"key": "a", "any_tags": ["x", "y"], "fetch": {"limit": 10}}]),
+        config(
+            sources=[{"key": "a", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all"}}]
+        ),
+    ],
+    ids=["the shipped config", "by tags", "scope all"],
+)
+async def test_a_context_takes_as_many_round_trips_with_5000_messages_as_with_100(
+    store: Store, chosen: Any
+) -> None:
+    await say_all(store, "short", 50)
+    await say_all(store, "long", 2500)
+    short = await cost_of(
+        store, chosen, await post(store, "now", session="short", tags=("x", "user:message"))
+    )
+    assert (
+        await cost_of(store, chosen, await post(store, "now", session="long", tags=("x", "user:message")))
+        == short
+    )
+
+
+async def test_a_source_that_looks_for_a_rare_tag_reads_in_large_pieces(store: Store) -> None:
+    """Tags are looked for within the session's own index, so a rare one means to read all of it."""
+    await say_all(store, "s", 2500)
+    rare = config(sources=[{"key": "a", "any_tags": ["rare"], "fetch": {"limit": 10}}])
+    assert (await cost_of(store, rare, await post(store, "now", session="s", tags=("rare",))))[0] < 30
+
+
+async def cost_of(store: Store, chosen: ContextConfig, trigger: Breadcrumb) -> tuple[int, int]:
+    """Round trips and commands."""
+    counting = Counting(store.connection)
+    store.connection = counting
+    try:
+        made = await build_context(store, chosen, trigger, hints=SchemaHints(store))
+    finally:
+        store.connection = counting.connection
+    assert made.items[-1].crumb.id == trigger.id
+    return counting.waits, counting.commands
+
+
+async def test_the_shipped_config_takes_few_round_trips(store: Store) -> None:
+    await say_all(store, "s", 20)
+    await post(store, "a catalogue", schema="tool.catalog.v1")
+    (chosen,) = parse_configs(SHIPPED.read_bytes())
+    # The session's messages and answers together; the catalogue's index and body; hints of schemas, once a second.
+    assert (await cost_of(store, chosen, await post(store, "now", session="s")))[0] <= 5

@@ -1,0 +1,361 @@
+"""Explain, rebuild, preview and diff, on contexts that a real builder made on a real server."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from breadcrumbs.context_builder.assembly import Place
+from breadcrumbs.context_builder.explain import (
+    ExplainedItem,
+    Explanation,
+    contexts_of,
+    diff,
+    explain,
+    preview,
+    rebuild,
+)
+from breadcrumbs.context_builder.references import recorded
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.store import Store
+from tests.contexts.support import (
+    ANSWERS,
+    MESSAGES,
+    OWNER,
+    Builder,
+    book_of,
+    building,
+    config,
+    context_of,
+    document,
+    post,
+    texts,
+)
+
+TOOLS = {"key": "tools", "schema_name": "tool.catalog.v1", "fetch": {"method": "latest"}}
+OLD = {"key": "old", "any_tags": ["pinned", "starred"], "fetch": {"conversation_scope": "all", "limit": 5}}
+
+
+async def conversation(builder: Builder, turns: int, session: str = "s") -> list[Breadcrumb]:
+    """Messages and answers; the contexts as they were when they were the newest."""
+    contexts = []
+    for number in range(turns):
+        contexts.append(await builder.say(f"question {number}", session))
+        await post(builder.store, f"answer {number}", session=session, schema="agent.response.v1")
+    return contexts
+
+
+# Explain
+
+
+async def test_every_item_is_explained_and_everything_that_was_left_out(store: Store) -> None:
+    wide = document(sources=[MESSAGES, ANSWERS, TOOLS, OLD], formatting={"max_tokens": 50})
+    async with building(store, book_of(store, wide)) as builder:
+        pinned = await post(store, "pinned elsewhere", session="t", tags=("pinned",))
+        tools = await post(store, "a catalogue", schema="tool.catalog.v1")
+        hidden = await post(store, "hush", session="s", sensitivity="secret")
+        long = await post(store, "word " * 59 + "word", session="s")
+        answer = await post(store, "hello there", session="s", schema="agent.response.v1")
+        context = await builder.say("now", "s")
+        explained = await explain(store, OWNER, context.id)
+    assert (explained.consumer_id, explained.session_id) == ("tester", "s")
+    assert (explained.context_id, explained.version) == (str(context.id), context.version)
+    assert explained.config == config(**wide).digest
+    assert (explained.budget, explained.counted_by) == (50, "estimate")
+    shown = [
+        (item.id, item.source, item.number, item.place, item.rank, item.title) for item in explained.items
+    ]
+    assert shown == [
+        (str(tools.id), "tools", 2, "shared", 0, "a catalogue"),
+        (str(pinned.id), "old", 3, "elsewhere", 0, "pinned elsewhere"),
+        (str(answer.id), "conversation", 1, "conversation", 0, "hello there"),
+        (context.context["trigger_id"], "conversation", 0, "conversation", 0, "now"),
+    ]
+    by_title = {item.title: item for item in explained.items}
+    assert by_title["pinned elsewhere"].matched == ("pinned",)
+    assert by_title["pinned elsewhere"].session_id == "t"
+    assert by_title["hello there"].excerpt == "hello there"
+    assert [item.is_trigger for item in explained.items] == [False, False, False, True]
+    assert sum(item.tokens for item in explained.items) == explained.tokens
+    left = {out.id: out for out in explained.left_out}
+    assert left[str(hidden.id)].reason == "secret" and left[str(hidden.id)].title == "hush"
+    assert left[str(long.id)].reason == "over budget" and left[str(long.id)].tokens == 60
+    assert [source["found"] for source in explained.sources] == [3, 1, 1, 1]
+    assert "hush" not in orjson.dumps(context.context["parts"]).decode()
+    # nothing that is not there is written as null
+    assert b"null" not in orjson.dumps(explained.as_dict())
+
+
+async def test_an_older_version_is_explained_as_it_was(store: Store) -> None:
+    async with building(store, book_of(store)) as builder:
+        contexts = await conversation(builder, 4)
+    newest = [await explain(store, OWNER, contexts[0].id, context.version) for context in contexts]
+    assert [len(explained.items) for explained in newest] == [1, 3, 5, 7]
+    assert [explained.items[-1].excerpt for explained in newest] == [f"question {n}" for n in range(4)]
+    assert [explained.tokens for explained in newest] == [
+        context.context["explain"]["tokens"] for context in contexts
+    ]
+
+
+async def test_what_is_no_context_is_not_explained(store: Store) -> None:
+    message = await post(store, "hello", session="s")
+    fake = await post(
+        store, schema="agent.context.v1", session="s", context={"explain": {"items": 7}, "consumer_id": "x"}
+    )
+    for id in (message.id, fake.id):
+        with pytest.raises(NotFound, match="is no context"):
+            await explain(store, OWNER, id)
+    with pytest.raises(NotFound):
+        await explain(store, OWNER, context_of(store, "never"))
+
+
+async def test_a_version_that_never_was_is_not_found(store: Store) -> None:
+    async with building(store, book_of(store)) as builder:
+        (context,) = await conversation(builder, 1)
+    with pytest.raises(NotFound, match="no version 7"):
+        await explain(store, OWNER, context.id, 7)
+
+
+async def test_the_contexts_of_a_session_are_found(store: Store) -> None:
+    second = document(consumer_id="second", output={"schema_name": "my.context.v1"})
+    async with building(store, book_of(store, document(), second)) as builder:
+        await builder.say("hello", "s")
+        message = await post(store, "again", session="s")
+        await builder.made_for(message, context_of(store, "s", "second"))
+    assert [context.context["consumer_id"] for context in await contexts_of(store, OWNER, "s")] == ["tester"]
+    assert await contexts_of(store, OWNER, "t") == []
+
+
+# Rebuild
+
+
+async def test_an_older_version_is_rendered_again_byte_for_byte(store: Store) -> None:
+    """Also after more was said, after what was shown was edited, and after the hints for it were."""
+    hints = {"include": ["message"]}
+    definition = {
+        "schema_name": "schema.def.v1",
+        "tags": ["defines:tool.catalog.v1"],
+        "llm_hints": {"transform": {"tools": {"type": "extract", "value": "$.tools[*].name"}}},
+    }
+    wide = document(sources=[MESSAGES, ANSWERS, TOOLS, OLD])
+    async with building(store, book_of(store, wide)) as builder:
+        defined = await store.create(OWNER, BreadcrumbCreate.parse(definition))
+        tools = await post(
+            store,
+            schema="tool.catalog.v1",
+            context={"tools": [{"name": "clock"}], "n": 1.10, "ü": [True, None]},
+        )
+        await post(store, "pinned elsewhere 🚀", session="t", tags=("starred",))
+        context = await builder.say("first", "s", llm_hints=hints)
+        trigger = await store.get(OWNER, recorded(context).trigger_id)
+        shown = orjson.dumps(context.context["parts"])
+        assert b'"tools":"clock"' in shown and "🚀".encode() in shown
+
+        await store.update(OWNER, trigger.id, BreadcrumbUpdate(context={"message": "edited"}, llm_hints=None))
+        await store.update(OWNER, tools.id, BreadcrumbUpdate(context={"tools": []}))
+        await store.update(
+            OWNER,
+            defined.id,
+            BreadcrumbUpdate(llm_hints={"transform": {"x": {"type": "literal", "literal": 1}}}),
+        )
+        await conversation(builder, 3)
+    older = await store.get_version(OWNER, context.id, context.version)
+    assert "parts" not in older.context
+    rebuilt = await rebuild(store, OWNER, context.id, context.version)
+    assert rebuilt.json == shown
+    assert rebuilt.same and rebuilt.gone == ()
+
+
+async def test_every_version_of_a_long_conversation_is_rendered_again(store: Store) -> None:
+    async with building(store, book_of(store)) as builder:
+        contexts = await conversation(builder, 15)
+    for context in contexts:
+        rebuilt = await rebuild(store, OWNER, context.id, context.version)
+        assert rebuilt.json == orjson.dumps(context.context["parts"]) and rebuilt.same
+
+
+async def test_what_was_deleted_since_is_named(store: Store) -> None:
+    async with building(store, book_of(store)) as builder:
+        contexts = await conversation(builder, 3)
+    first, *_ = (await store.list(OWNER, Query(session_id="s", sort="created_at"))).items
+    await store.delete(OWNER, first.id)
+    rebuilt = await rebuild(store, OWNER, contexts[1].id, contexts[1].version)
+    assert not rebuilt.same and [reference.id for reference in rebuilt.gone] == [first.id]
+    assert [item["content"]["message"] for part in rebuilt.parts for item in part["items"]] == [
+        "answer 0",
+        "question 1",
+    ]
+    explained = await explain(store, OWNER, contexts[1].id, contexts[1].version)
+    assert [item.gone for item in explained.items] == [True, False, False]
+    assert explained.items[0].id == str(first.id) and explained.items[0].title == ""
+
+
+async def test_without_the_hints_that_hid_something_it_is_not_shown(store: Store) -> None:
+    """The definition is gone: rendered without it, the context would show more than it did."""
+    definition = {"schema_name": "schema.def.v1", "tags": ["defines:tool.catalog.v1"],
+                  "llm_hints": {"exclude": ["key"]}}  # fmt: skip
+    async with building(store, book_of(store, document(sources=[MESSAGES, TOOLS]))) as builder:
+        defined = await store.create(OWNER, BreadcrumbCreate.parse(definition))
+        tools = await post(store, schema="tool.catalog.v1", context={"name": "clock", "key": "hush"})
+        context = await builder.say("first", "s")
+        await store.delete(OWNER, defined.id)
+        await builder.say("second", "s")
+    rebuilt = await rebuild(store, OWNER, context.id, context.version)
+    assert [reference.id for reference in rebuilt.gone] == [tools.id] and b"hush" not in rebuilt.json
+    explained = await explain(store, OWNER, context.id, context.version)
+    assert not any("hush" in item.excerpt for item in explained.items)
+
+
+# Contexts do not grow the store
+
+
+async def test_older_versions_keep_references_only(store: Store) -> None:
+    """However long the messages are, an older version takes no more than its references."""
+    words = "a long message about nothing in particular " * 100
+    async with building(store, book_of(store, document(formatting={"max_tokens": 1_000_000}))) as builder:
+        for number in range(15):
+            context = await builder.say(f"{number} {words}", "s")
+            await post(store, words, session="s", schema="agent.response.v1")
+    versions = await store.history(OWNER, context.id)
+    newest, *older = versions
+    assert len(newest.json) > 20 * len(words)
+    for version in older:
+        references = len(version.context["explain"]["items"])
+        assert len(version.json) < 900 + 70 * references
+        assert b"nothing in particular" not in version.json
+    assert len(older[0].context["explain"]["items"]) == 20
+    bytes_each = sum(len(version.json) for version in older) / len(older)
+    assert bytes_each < 2_500
+
+
+# Preview
+
+
+async def test_a_preview_with_the_same_config_is_the_context_itself(store: Store) -> None:
+    """Also after the answer was given: it looks at what was there when the context was made."""
+    async with building(store, book_of(store)) as builder:
+        contexts = await conversation(builder, 5)
+    made = await preview(store, OWNER, "s", config())
+    assert orjson.dumps(made.parts) == orjson.dumps(contexts[-1].context["parts"])
+    assert diff(await explain(store, OWNER, contexts[-1].id), made.explanation).is_empty
+
+
+async def test_a_preview_of_an_older_message_shows_what_was_there_then(store: Store) -> None:
+    async with building(store, book_of(store)) as builder:
+        contexts = await conversation(builder, 8)
+    for context in contexts[1:4]:
+        made = await preview(store, OWNER, "s", config(), recorded(context).trigger_id)
+        assert made.parts == context.context["parts"]
+
+
+async def test_a_preview_writes_nothing(store: Store) -> None:
+    async with building(store, book_of(store)) as builder:
+        await conversation(builder, 2)
+    before = [(c.id, c.version) async for c in store.walk(OWNER, Query())]
+    events = [
+        await store.connection.call(lane, b"XLEN", store.keys.events(lane)) for lane in range(store.lanes)
+    ]
+    await preview(store, OWNER, "s", config(formatting={"max_tokens": 5}))
+    assert [(c.id, c.version) async for c in store.walk(OWNER, Query())] == before
+    assert events == [
+        await store.connection.call(lane, b"XLEN", store.keys.events(lane)) for lane in range(store.lanes)
+    ]
+
+
+async def test_a_preview_shows_what_an_edit_would_change(store: Store) -> None:
+    async with building(store, book_of(store)) as builder:
+        contexts = await conversation(builder, 4)
+    before = await explain(store, OWNER, contexts[-1].id)
+    edited = config(sources=[{**MESSAGES, "fetch": {"limit": 2}}, ANSWERS], formatting={"max_tokens": 6})
+    difference = diff(before, (await preview(store, OWNER, "s", edited)).explanation)
+    assert difference.tokens[1] <= 6 < difference.tokens[0] and difference.budget == (4000, 6)
+    assert [(item.excerpt, reason) for item, reason in difference.went] == [
+        ("question 0", None),
+        ("answer 0", "over budget"),
+        ("question 1", None),
+        ("answer 1", "over budget"),
+        ("question 2", "over budget"),
+    ]
+    assert difference.stayed == 2 and not difference.came and not difference.moved
+
+
+async def test_a_preview_works_before_any_context_was_made(store: Store) -> None:
+    await post(store, "one", session="s")
+    await post(store, "two", session="s")
+    made = await preview(store, OWNER, "s", config())
+    assert [item.excerpt for item in made.explanation.items] == ["one", "two"]
+    assert made.explanation.context_id is None
+
+
+async def test_a_preview_of_a_message_that_the_config_does_not_react_to_says_so(store: Store) -> None:
+    note = await post(store, "a note", session="s", schema="note.v1")
+    made = await preview(store, OWNER, "s", config(), note.id)
+    assert any("does not react" in note for note in made.explanation.notes)
+
+
+async def test_what_cannot_be_previewed_is_said(store: Store) -> None:
+    elsewhere = await post(store, "one", session="t")
+    secret = await post(store, "hush", session="u", sensitivity="secret")
+    with pytest.raises(NotFound, match="nothing that this config reacts to"):
+        await preview(store, OWNER, "s", config())
+    with pytest.raises(NotFound, match="in session 's'"):
+        await preview(store, OWNER, "s", config(), elsewhere.id)
+    with pytest.raises(InvalidInput, match="shown to no model"):
+        await preview(store, OWNER, "u", config(), secret.id)
+
+
+# Diff
+
+
+def explanation(*ids: str, tokens: int = 1, place: Place = "conversation", version: int = 1) -> Explanation:
+    items = [
+        ExplainedItem(source="a", number=0, place=place, rank=0, tokens=tokens, id=id, version=version)
+        for id in ids
+    ]
+    return Explanation(
+        consumer_id="c", session_id="s", trigger_id="t", trigger_version=1, as_of="", config="",
+        tokens=tokens * len(ids), budget=100, counted_by="", sources=[], items=items, left_out=[],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "came", "went", "moved", "stayed"),
+    [
+        ("", "", "", "", "", 0),
+        ("abc", "abc", "", "", "", 3),
+        ("abc", "bcd", "d", "a", "", 2),
+        ("abc", "cab", "", "", "c", 2),
+        ("abcdef", "bcdefa", "", "", "a", 5),
+        ("abc", "xyz", "xyz", "abc", "", 0),
+        ("abcd", "xdab", "x", "c", "d", 2),
+    ],
+)
+def test_a_difference_is_what_came_what_went_and_what_moved(
+    old: str, new: str, came: str, went: str, moved: str, stayed: int
+) -> None:
+    difference = diff(explanation(*old), explanation(*new))
+    assert "".join(item.id or "" for item in difference.came) == came
+    assert "".join(item.id or "" for item, _ in difference.went) == went
+    assert "".join(item.id or "" for item, _, _ in difference.moved) == moved
+    assert difference.stayed == stayed
+    assert difference.tokens == (len(old), len(new))
+
+
+def test_what_is_at_another_place_or_in_another_version_is_a_difference() -> None:
+    moved = diff(explanation("a"), explanation("a", place="elsewhere"))
+    assert [item.id for item, *_ in moved.moved] == ["a"]
+    changed = diff(explanation("a"), explanation("a", version=2, tokens=5))
+    assert [(old.version, new.version) for old, new in changed.changed] == [(1, 2)]
+    assert changed.as_dict()["changed"][0]["was"] == {"version": 1, "tokens": 1}
+
+
+async def test_the_difference_between_two_turns_is_one_answer_and_one_question(store: Store) -> None:
+    async with building(store, book_of(store)) as builder:
+        contexts = await conversation(builder, 3)
+    old, new = [await explain(store, OWNER, contexts[0].id, context.version) for context in contexts[1:]]
+    difference = diff(old, new)
+    assert [item.excerpt for item in difference.came] == ["answer 1", "question 2"]
+    assert not difference.went and difference.stayed == 3
+    assert texts(contexts[2])[-2:] == ["answer 1", "question 2"]

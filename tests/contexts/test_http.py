@@ -1,0 +1,255 @@
+"""Explain and preview over HTTP: as documented, and never more than the token may see."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import jsonschema_rs
+import pytest
+
+from breadcrumbs.context_builder.http import OPERATIONS
+from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.http.app import Application, build_app
+from breadcrumbs.runtime.hub import EventHub
+from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Store
+from tests.contexts.support import MESSAGES, OWNER, book_of, building, context_of, document, post
+
+KEY = "a-key-of-the-owner-of-these-contexts"
+ALL = {"key": "old", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all", "limit": 50}}
+WIDE = document(sources=[MESSAGES, ALL])
+
+
+@dataclass
+class Site:
+    app: Application
+    store: Store
+    client: httpx.AsyncClient
+
+    async def token(self, **wanted: Any) -> dict[str, str]:
+        answer = await self.client.post("/auth/token", json=wanted, headers={"X-API-Key": KEY})
+        assert answer.status_code == 200, answer.text
+        return {"Authorization": f"Bearer {answer.json()['token']}"}
+
+    async def explain(self, id: UUID, headers: dict[str, str] | None = None, **query: Any) -> httpx.Response:
+        answer = await self.client.get(
+            f"/contexts/{id}/explain", params=query, headers=headers or {"X-API-Key": KEY}
+        )
+        return self._checked(answer, "/contexts/{id}/explain", "get")
+
+    async def preview(self, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+        answer = await self.client.post("/contexts/preview", json=body, headers=headers or {"X-API-Key": KEY})
+        return self._checked(answer, "/contexts/preview", "post")
+
+    def _checked(self, answer: httpx.Response, path: str, method: str) -> httpx.Response:
+        """Every answer is as the document says."""
+        described = self.app.document["paths"][path][method]["responses"][str(answer.status_code)]
+        schema = described["content"][answer.headers["content-type"]]["schema"]
+        jsonschema_rs.validate({**schema, "components": self.app.document["components"]}, answer.json())
+        return answer
+
+
+@asynccontextmanager
+async def opened(url: str, **settings: Any) -> AsyncIterator[Site]:
+    chosen = Settings(**settings)
+    store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
+    hub = EventHub(store)
+    try:
+        app = build_app(store, hub, Hygiene(store, chosen), chosen, OPERATIONS)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8081") as client:
+            yield Site(app, store, client)
+    finally:
+        await hub.close()
+        await store.close()
+
+
+@pytest.fixture
+async def site(embedded_server: EmbeddedServer) -> AsyncIterator[Site]:
+    keys = (
+        {"key": KEY, "owner_id": str(OWNER)},
+        {"key": "of-somebody-else-entirely", "owner_id": str(uuid4())},
+    )
+    async with opened(embedded_server.url, api_keys=keys) as site:
+        yield site
+
+
+async def talk(store: Store, config: dict[str, Any] = WIDE) -> UUID:
+    """Two sessions; the context of the second, which holds the first as something from elsewhere."""
+    async with building(store, book_of(store, config)) as builder:
+        await builder.say("said in one", "one", tags=("user:ada",))
+        await builder.say("first in two", "two", tags=("user:bob",))
+        await builder.say("second in two", "two", tags=("user:bob",))
+    return context_of(store, "two")
+
+
+def excerpts(answer: httpx.Response) -> list[str | None]:
+    assert answer.status_code == 200, answer.text
+    return [item.get("excerpt") for item in answer.json()["items"]]
+
+
+async def test_a_context_is_explained(site: Site) -> None:
+    context = await talk(site.store)
+    answer = await site.explain(context)
+    assert excerpts(answer) == ["said in one", "first in two", "second in two"]
+    told = answer.json()
+    assert (told["context_id"], told["version"], told["session_id"]) == (str(context), 2, "two")
+    assert [item["place"] for item in told["items"]] == ["elsewhere", "conversation", "conversation"]
+    assert excerpts(await site.explain(context, version=1)) == ["said in one", "first in two"]
+
+
+async def test_a_narrowed_token_sees_of_a_context_only_what_it_may(site: Site) -> None:
+    context = await talk(site.store)
+    for narrowed in ({"session_id": "two"}, {"user_id": "bob"}):
+        answer = await site.explain(context, await site.token(**narrowed))
+        assert excerpts(answer) == [None, "first in two", "second in two"]
+        hidden = answer.json()["items"][0]
+        assert hidden == {
+            "source": "old",
+            "number": 1,
+            "place": "elsewhere",
+            "rank": 2,
+            "tokens": 3,
+            "hidden": True,
+        }
+    for narrowed in ({"session_id": "one"}, {"user_id": "ada"}):
+        assert (await site.explain(context, await site.token(**narrowed))).status_code == 404
+
+
+async def test_another_owner_sees_no_context(site: Site) -> None:
+    context = await talk(site.store)
+    assert (await site.explain(context, {"X-API-Key": "of-somebody-else-entirely"})).status_code == 404
+
+
+async def test_what_has_become_secret_since_is_hidden_in_older_contexts_too(site: Site) -> None:
+    context = await talk(site.store)
+    told = (await site.explain(context)).json()
+    await site.store.update(OWNER, UUID(told["items"][1]["id"]), BreadcrumbUpdate(sensitivity="secret"))
+    reader = await site.token(roles=["subscriber"])
+    for version in (1, 2):
+        assert "first in two" not in (await site.explain(context, reader, version=version)).text
+    assert "first in two" in (await site.explain(context)).text  # a curator may
+
+
+@pytest.mark.parametrize(
+    ("id", "query", "status"),
+    [
+        ("not-a-uuid", {}, 422),
+        (str(uuid4()), {}, 404),
+        ("context", {"version": "0"}, 422),
+        ("context", {"version": "x"}, 422),
+        ("context", {"version": "99"}, 404),
+        ("context", {"versoin": "1"}, 422),
+        ("message", {}, 404),
+    ],
+)
+async def test_what_cannot_be_explained_is_refused(
+    site: Site, id: str, query: dict[str, str], status: int
+) -> None:
+    context = await talk(site.store)
+    message = (await site.explain(context)).json()["trigger_id"]
+    named = {"context": str(context), "message": message}.get(id, id)
+    assert (await site.explain(named, **query)).status_code == status  # type: ignore[arg-type]
+
+
+async def test_a_preview_shows_what_a_model_would_see(site: Site) -> None:
+    await talk(site.store)
+    answer = await site.preview(session_id="two", config=document(formatting={"max_tokens": 3}))
+    assert excerpts(answer) == ["second in two"]
+    told = answer.json()
+    assert told["left_out"][0] | {"id": "", "created_at": ""} == {
+        "source": "conversation", "number": 0, "reason": "over budget", "tokens": 3, "id": "", "version": 1,
+        "schema_name": "user.message.v1", "created_at": "", "title": "first in two",
+    }  # fmt: skip
+    assert told["parts"][0]["items"][0]["content"] == {"message": "second in two"}
+
+
+async def test_a_preview_of_a_given_message_and_one_of_several_configs(site: Site) -> None:
+    first = (await site.explain(await talk(site.store), version=1)).json()["trigger_id"]
+    several = [document(), document(consumer_id="second")]
+    answer = await site.preview(session_id="two", config=several, consumer_id="second", trigger_id=first)
+    assert excerpts(answer) == ["first in two"] and answer.json()["consumer_id"] == "second"
+    for consumer in ({}, {"consumer_id": "third"}):
+        refused = await site.preview(session_id="two", config=several, **consumer)
+        assert refused.status_code == 422 and refused.json()["errors"][0]["where"] == "consumer_id"
+
+
+async def test_a_preview_never_shows_what_the_token_may_not_see(site: Site) -> None:
+    """The one who asks writes the config: it must not be a way around the token."""
+    await talk(site.store)
+    mine, reader = UUID(int=7), {"roles": ["subscriber"], "agent_id": str(UUID(int=8))}
+    await post(site.store, "private note", session="two", visibility="private", by=mine)
+    await post(site.store, "secret note", session="two", sensitivity="secret")
+    every = {
+        "key": "x",
+        "schema_name": "user.message.v1",
+        "fetch": {"conversation_scope": "all", "limit": 50},
+    }
+    session = {"session_id": "two", "config": document(sources=[every])}
+    told = await site.preview(await site.token(**reader), **session)
+    assert "said in one" in told.text
+    assert "private note" not in told.text and "secret note" not in told.text
+    for narrowed in ({"session_id": "two"}, {"user_id": "bob"}):
+        told = await site.preview(await site.token(**narrowed, **reader), **session)
+        assert excerpts(told) == ["first in two", "second in two"]
+        assert told.json()["sources"][0]["found"] == 2  # not even how many there are
+        assert "said in one" not in told.text
+    other = await site.token(session_id="one", **reader)
+    assert (await site.preview(other, **session)).status_code == 404
+    elsewhere = await site.token(user_id="ada", **reader)
+    assert (await site.preview(elsewhere, **session)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"session_id": "two"}, "config"),
+        ({"config": document()}, "session_id"),
+        ({"session_id": "two", "config": document(), "extra": 1}, "extra"),
+        ({"session_id": "", "config": document()}, "session_id"),
+        ({"session_id": "two", "config": document(), "trigger_id": "x"}, "trigger_id"),
+        ({"session_id": "two", "config": 7}, "config"),
+        ({"session_id": "two", "config": []}, "config"),
+        ({"session_id": "two", "config": document(sourcs=[])}, "config.sourcs"),
+        ({"session_id": "two", "config": document(update_triggers=[{}])}, "config.update_triggers.0"),
+        (
+            {"session_id": "two", "config": [document(formatting={"max_tokens": -1})]},
+            "config.0.formatting.max_tokens",
+        ),
+    ],
+)
+async def test_a_request_that_is_wrong_says_where(site: Site, body: dict[str, Any], where: str) -> None:
+    answer = await site.preview(**body)
+    assert answer.status_code == 422 and where in [error["where"] for error in answer.json()["errors"]]
+
+
+async def test_a_secret_message_has_no_preview(site: Site) -> None:
+    secret = await post(site.store, "hush", session="s", sensitivity="secret")
+    answer = await site.preview(session_id="s", config=document(), trigger_id=str(secret.id))
+    assert answer.status_code == 422 and "shown to no model" in answer.text
+
+
+async def test_reading_needs_the_role_of_a_reader(site: Site) -> None:
+    writer = await site.token(roles=["emitter"])
+    assert (await site.explain(uuid4(), writer)).status_code == 403
+    assert (await site.preview(writer, session_id="s", config=document())).status_code == 403
+    assert (await site.client.post("/contexts/preview", json={})).status_code == 401
+
+
+async def test_the_operations_are_in_the_document_and_on_the_docs_page(site: Site) -> None:
+    document = (await site.client.get("/openapi.json")).json()
+    assert {"/contexts/{id}/explain", "/contexts/preview"} <= set(document["paths"])
+    example = document["paths"]["/contexts/preview"]["post"]["requestBody"]["content"]["application/json"]
+    jsonschema_rs.validate({**example["schema"], "components": document["components"]}, example["example"])
+    for schema in document["components"]["schemas"].values():
+        jsonschema_rs.meta.validate(schema)
+    page = (await site.client.get("/docs")).text
+    assert "Why a context is as it is" in page

@@ -1,0 +1,197 @@
+"""R3: whatever happens in any number of sessions, a context with scope `current` holds that session alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from breadcrumbs.context_builder.builder import build_context
+from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.runtime import sources
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.schema_hints import SchemaHints
+from breadcrumbs.runtime.store import Store
+from tests.contexts.support import OWNER, config, post
+from tests.support.fake import FakeConnection
+
+SESSIONS = ["1", "2", "1:2", "{L00}", "*", "a b"]
+OTHER_OWNER = uuid4()
+
+# Every way to ask: by schema, by tags, the newest one, with and without what belongs to no session.
+CURRENT: list[dict[str, Any]] = [
+    {"key": "conversation", "schema_name": "user.message.v1", "fetch": {"limit": 4}},
+    {"key": "conversation", "schema_name": "agent.response.v1", "fetch": {"conversation_scope": "current"}},
+    {"key": "tagged", "any_tags": ["red", "blue", "session:2"]},
+    {"key": "narrow", "schema_name": "user.message.v1", "all_tags": ["red"], "any_tags": ["blue", "user:message"]},
+    {"key": "catalogue", "schema_name": "tool.catalog.v1", "fetch": {"method": "latest"}},
+    {"key": "last", "schema_name": "agent.response.v1", "fetch": {"method": "latest", "conversation_scope": "current"}},
+    {"key": "event", "fetch": {"method": "event_data"}},
+]  # fmt: skip
+WIDE: list[dict[str, Any]] = [
+    {"key": "history", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all", "limit": 50}},
+    {"key": "mine", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "user", "limit": 50}},
+]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Somebody posts something; or the last thing of a session is edited or deleted."""
+
+    kind: str
+    session: str | None
+    schema: str
+    tags: tuple[str, ...]
+    owner: UUID
+
+
+steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from(["post", "post", "post", "post", "edit", "delete"]),
+        st.sampled_from([*SESSIONS, None]),
+        st.sampled_from(["user.message.v1", "agent.response.v1", "tool.catalog.v1"]),
+        st.lists(
+            st.sampled_from(["red", "blue", "user:message", "user:ada", "user:bob"]), max_size=3, unique=True
+        ).map(tuple),
+        st.sampled_from([OWNER, OWNER, OTHER_OWNER]),
+    ),
+    min_size=2,
+    max_size=14,
+)
+
+
+async def play(interleaving: list[Step], check: Callable[[Breadcrumb, Any, ContextConfig], None]) -> None:
+    """Live through an interleaving, and check the context of every message in it."""
+    store = await Store.open(lambda lanes: FakeConnection(lanes), lanes=3)
+    narrow, wide = config(sources=CURRENT), config(sources=CURRENT + WIDE)
+    last: dict[tuple[UUID, str | None], UUID] = {}
+    try:
+        for number, step in enumerate(interleaving):
+            place = (step.owner, step.session)
+            if step.kind == "post":
+                crumb = await post(
+                    store,
+                    f"{number}",
+                    session=step.session,
+                    schema=step.schema,
+                    tags=step.tags,
+                    owner=step.owner,
+                )
+                last[place] = crumb.id
+                if step.schema == "user.message.v1":
+                    for chosen in (narrow, wide):
+                        made = await build_context(store, chosen, crumb, hints=SchemaHints(store))
+                        check(crumb, made, chosen)
+            elif place in last and step.kind == "edit":
+                await store.update(step.owner, last[place], BreadcrumbUpdate(tags=list(step.tags)))
+            elif place in last:
+                await store.delete(step.owner, last.pop(place))
+    finally:
+        await store.close()
+
+
+def holds(trigger: Breadcrumb, made: Any, chosen: ContextConfig) -> None:
+    for item in made.items:
+        crumb = item.crumb
+        assert crumb.owner_id == trigger.owner_id
+        mine = crumb.session_id is not None and crumb.session_id == trigger.session_id
+        if crumb.id == trigger.id:
+            continue
+        source = chosen.sources[item.number]
+        if source.fetch.scope == "current":
+            assert mine or (crumb.session_id is None and source.fetch.includes_shared)
+        if source.fetch.scope == "user":
+            users = {tag for tag in trigger.tags if tag.startswith("user:") and tag != "user:message"}
+            assert users & set(crumb.tags)
+        assert (item.place == "conversation") == mine
+    for part in made.parts():  # R4: what comes from elsewhere stays apart
+        if part["place"] == "conversation":
+            ids = {item["id"] for item in part["items"]}
+            assert ids <= {
+                str(item.crumb.id) for item in made.items if item.crumb.session_id == trigger.session_id
+            }
+    assert [item.crumb.id for item in made.items].count(trigger.id) == 1
+    if trigger.session_id is None:
+        assert any("no session" in note for note in made.notes)
+
+
+quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+@quick
+@given(steps)
+def test_a_context_with_scope_current_holds_its_own_session_alone(interleaving: list[Step]) -> None:
+    asyncio.run(play(interleaving, holds))
+
+
+@pytest.mark.parametrize("mistake", ["no filter", "one more OR"])
+def test_the_property_fails_where_the_session_filter_is_removed(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would it be worth otherwise? `one more OR` is what went wrong in RCRT."""
+
+    async def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any) -> Any:
+        if mistake == "one more OR":
+            source = source.model_copy(update={"any_tags": (*source.any_tags, f"session:{session}")})
+        return await sources._listed(store, owner, source, limit, keep)
+
+    monkeypatch.setattr(sources, "_of_session", wrong)
+
+    @settings(quick, max_examples=500, phases=[Phase.generate], database=None, derandomize=True)
+    @given(steps)
+    def property(interleaving: list[Step]) -> None:
+        asyncio.run(play(interleaving, holds))
+
+    with pytest.raises(AssertionError):
+        property()
+
+
+async def test_the_seeds_scenario(store: Store) -> None:
+    """Sessions 1 and 2: "What did I say?" in 1 sees only "Hello session 1"."""
+    await post(store, "Hello session 1", session="1")
+    await post(store, "Hello session 2", session="2")
+    question = await post(store, "What did I say?", session="1")
+    made = await build_context(store, config(), question, hints=SchemaHints(store))
+    assert [item.content["message"] for item in made.items] == ["Hello session 1", "What did I say?"]
+
+
+async def test_scope_user_finds_the_users_other_sessions_and_nobody_elses(store: Store) -> None:
+    wide = config(
+        sources=[{"key": "mine", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "user"}}]
+    )
+    await post(store, "ada in 1", session="1", tags=("user:ada", "user:message"))
+    await post(store, "bob in 2", session="2", tags=("user:bob", "user:message"))
+    await post(store, "nobody", session="3", tags=("user:message",))
+    question = await post(store, "now", session="4", tags=("user:message", "user:ada"))
+    made = await build_context(store, wide, question, hints=SchemaHints(store))
+    assert [(item.content["message"], item.place) for item in made.items] == [
+        ("ada in 1", "elsewhere"),
+        ("now", "conversation"),
+    ]
+
+
+async def test_scope_user_without_a_user_finds_nothing_and_says_so(store: Store) -> None:
+    wide = config(
+        sources=[{"key": "mine", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "user"}}]
+    )
+    await post(store, "ada in 1", session="1", tags=("user:ada",))
+    question = await post(store, "now", session="4", tags=("user:message",))
+    made = await build_context(store, wide, question, hints=SchemaHints(store))
+    assert len(made.items) == 1
+    assert made.notes == ["mine: the trigger has no user: tag, so there is no user to look for"]
+
+
+async def test_scope_current_never_widens_where_there_is_no_session(store: Store) -> None:
+    await post(store, "somebody's", session="1")
+    await post(store, "nobody's")
+    question = await post(store, "now")
+    made = await build_context(store, config(), question, hints=SchemaHints(store))
+    assert [item.content["message"] for item in made.items] == ["now"]
+    assert len(made.notes) == 2 and "no conversation to look at" in made.notes[0]

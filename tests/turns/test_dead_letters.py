@@ -1,0 +1,131 @@
+"""Dead letters: what a worker has given up on can be looked at, tried again and thrown away."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import anyio
+import pytest
+
+from breadcrumbs.cli.workers import agent_worker, context_worker, open_book
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.dead_letters import DeadLetter, DeadLetters
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Store
+
+OWNER, OTHER = UUID(int=1), UUID(int=2)
+
+
+@asynccontextmanager
+async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
+    """Workers whose agent has the given model."""
+    settings = Settings(lease_seconds=1.0, turn_attempts=1, model="offline")
+    store = await Store.open(url, namespace=secrets.token_hex(6))
+    book = open_book(store, settings)
+    definition = {
+        "agent_id": "default-chat-assistant",
+        "model": model,
+        "subscriptions": {
+            "selectors": [{"schema_name": "agent.context.v1", "all_tags": ["consumer:default-chat-assistant"]}]
+        },
+    }
+    await store.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="agent", context=definition))
+    async with agent_worker(store, settings, book) as runner, anyio.create_task_group() as tasks:
+        workers = [context_worker(store, settings, book), runner]
+        for worker in workers:
+            tasks.start_soon(worker.run)
+        yield store
+        for worker in workers:
+            worker.stop()
+    await store.close()
+
+
+async def _say(store: Store, session: str) -> UUID:
+    new = BreadcrumbCreate(
+        schema_name="user.message.v1",
+        title="Hello",
+        tags=["user:message", f"session:{session}"],
+        context={"message": "Hello"},
+    )
+    return (await store.create(OWNER, new)).id
+
+
+async def _until(found: Any, *, count: int = 1) -> list[Any]:
+    with anyio.fail_after(15):
+        while len(items := await found()) < count:
+            await anyio.sleep(0.02)
+    return list(items)
+
+
+@pytest.fixture
+async def broken(embedded_server: Any) -> AsyncIterator[Store]:
+    async with chat_system(embedded_server.url, model="no-such-model") as store:
+        yield store
+
+
+async def _letters(store: Store, count: int = 1) -> list[DeadLetter]:
+    return await _until(lambda: DeadLetters(store).all(OWNER), count=count)
+
+
+async def test_a_turn_that_fails_for_good_is_kept_with_its_reason(broken: Store) -> None:
+    await _say(broken, "one")
+    (letter,) = await _letters(broken)
+    assert letter.kind == "agents"
+    assert letter.session_id == "one"
+    assert "no-such-model" in letter.error
+    assert letter.shown()["last_error"] == letter.error
+    errors = await broken.recent(OWNER, "one", "agent.error.v1")
+    assert "no-such-model" in errors[0].context["error"]
+
+
+async def test_an_owner_sees_and_touches_its_own_letters_only(broken: Store) -> None:
+    await _say(broken, "one")
+    (letter,) = await _letters(broken)
+    assert await DeadLetters(broken).all(OTHER) == []
+    with pytest.raises(NotFound):
+        await DeadLetters(broken).get(OTHER, letter.id)
+    assert await DeadLetters(broken).get(OWNER, letter.id) == letter
+
+
+async def test_once_the_cause_is_mended_a_retry_answers_the_same_message_once(broken: Store) -> None:
+    message = await _say(broken, "one")
+    (letter,) = await _letters(broken)
+    mended = {
+        "agent_id": "default-chat-assistant",
+        "model": "offline",
+        "subscriptions": {
+            "selectors": [{"schema_name": "agent.context.v1", "all_tags": ["consumer:default-chat-assistant"]}]
+        },
+    }
+    await broken.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="mended", context=mended))
+    await anyio.sleep(0.7)  # definitions are live within a second
+    await DeadLetters(broken).retry(letter)
+    (answer,) = await _until(lambda: broken.recent(OWNER, "one", "agent.response.v1"))
+    assert answer.context["trigger_id"] == str(message)
+    assert await DeadLetters(broken).all(OWNER) == []
+    assert len(await broken.recent(OWNER, "one", "user.message.v1")) == 1
+    with pytest.raises(NotFound):
+        await DeadLetters(broken).retry(letter)
+
+
+async def test_a_retry_that_fails_again_says_so_again_and_is_kept_again(broken: Store) -> None:
+    await _say(broken, "one")
+    (letter,) = await _letters(broken)
+    await DeadLetters(broken).retry(letter)
+    await _until(lambda: broken.recent(OWNER, "one", "agent.error.v1"), count=2)
+    (again,) = await _letters(broken)
+    assert again.id != letter.id
+
+
+async def test_a_letter_that_is_thrown_away_is_gone(broken: Store) -> None:
+    await _say(broken, "one")
+    (letter,) = await _letters(broken)
+    await DeadLetters(broken).discard(letter)
+    assert await DeadLetters(broken).all(OWNER) == []
+    with pytest.raises(NotFound):
+        await DeadLetters(broken).discard(letter)
