@@ -165,7 +165,7 @@ class Creates:
 
 
 async def creates(options: argparse.Namespace, report: Report) -> None:
-    count, rounds, seconds = (1_000, 9, 6.0) if options.quick else (2_500, 31, 50.0)
+    count, rounds, seconds = (1_000, 9, 5.0) if options.quick else (2_500, 31, 50.0)
     with embedded() as server:
         store = await Store.open(server.url)
         plain = Redis.from_url(server.url)
@@ -246,7 +246,7 @@ async def latencies(items: list[_T], act: Callable[[_T], Awaitable[Any]]) -> dic
 
 
 async def long_session(options: argparse.Namespace, report: Report) -> None:
-    long, short = (20_000 if options.quick else 100_000), 100
+    long, short = (10_000 if options.quick else 100_000), 100
     size, seconds = (40, 1.0) if options.quick else (60, 5.0)
     with embedded() as server:
         raw = RawLink(server.url)
@@ -325,7 +325,7 @@ RARE_TAG, RARE = "topic:rare", 50
 
 
 async def large_store(options: argparse.Namespace, report: Report) -> None:
-    large, small = (1_000_000 if options.full else 50_000 if options.quick else 200_000), 1_000
+    large, small = (1_000_000 if options.full else 20_000 if options.quick else 200_000), 1_000
     size, seconds = (30, 1.0) if options.quick else (50, 5.0)
     with ExitStack() as open_servers:
         stores: dict[int, Store] = {}

@@ -146,7 +146,11 @@ class Store:
             keys = Keys(namespace, wanted)
             meta = await _read_meta(connection, keys)
             if len(meta) < 3:  # a server that is full cannot be written to, but its store can be opened
-                for field, value in (("lanes", wanted), ("format", FORMAT), ("secret", secrets.token_hex(32))):
+                for field, value in (
+                    ("lanes", wanted),
+                    ("format", FORMAT),
+                    ("secret", secrets.token_hex(32)),
+                ):
                     await connection.call(0, b"HSETNX", keys.meta, field, value)
                 meta = await _read_meta(connection, keys)
             if meta[b"format"].decode() != FORMAT:
@@ -224,7 +228,9 @@ class Store:
                     keys.expiries(lane),
                     keys.schemas(lane, owner),
                     idempotency,
-                    *self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags),
+                    *self._indexes(
+                        lane, owner, content.schema_name, content.session_id, content.indexed_tags
+                    ),
                 ],
                 [
                     id.bytes,
@@ -301,7 +307,16 @@ class Store:
 
     def _as_written(self, owner: UUID, written: Written, content: Content) -> Breadcrumb:
         return Breadcrumb(
-            written.id, owner, written.version, written.created, written.updated, 0, 0, None, None, content.json
+            written.id,
+            owner,
+            written.version,
+            written.created,
+            written.updated,
+            0,
+            0,
+            None,
+            None,
+            content.json,
         )
 
     async def _run(
@@ -375,7 +390,9 @@ class Store:
                     where="context",
                 )
             try:
-                reply = await self._run_update(lane, owner, base, content, after.visibility, by, limit_changes)
+                reply = await self._run_update(
+                    lane, owner, base, content, after.visibility, by, limit_changes
+                )
             except StoreUnavailable:
                 if tried is not None:
                     raise
@@ -413,7 +430,6 @@ class Store:
         fence: Fence | None = None,
         older: bytes = b"",
     ) -> List[Any]:
-        keys = self.keys
         old = self._indexes_of(lane, base)
         new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
         leave = [key for key in old if key not in new]
@@ -423,13 +439,7 @@ class Store:
             (_UPDATE, _COMMIT_UPDATE),
             fence,
             [
-                keys.body(lane, owner, base.id.bytes),
-                keys.events(lane),
-                keys.clock(lane),
-                keys.expiries(lane),
-                keys.schemas(lane, owner),
-                keys.history(lane, owner, base.id.bytes),
-                keys.updated(lane, owner),
+                *self._keys_of(lane, base),
                 *leave,
                 *join,
             ],
@@ -441,7 +451,9 @@ class Store:
                 content.expiry.after,
                 _max_reads(content.expiry),
                 base.version,
-                record.event_note(content.schema_name, content.tags, _private_to(visibility, base.created_by)),
+                record.event_note(
+                    content.schema_name, content.tags, _private_to(visibility, base.created_by)
+                ),
                 len(leave),
                 base.schema_name or "",
                 content.schema_name,
@@ -479,18 +491,12 @@ class Store:
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
 
     async def _run_delete(self, lane: int, base: Breadcrumb, *, only_expired: bool = False) -> List[Any]:
-        keys, owner = self.keys, base.owner_id
+        owner = base.owner_id
         reply: list[Any] = await self.connection.run(
             lane,
             _DELETE,
             [
-                keys.body(lane, owner, base.id.bytes),
-                keys.events(lane),
-                keys.clock(lane),
-                keys.expiries(lane),
-                keys.schemas(lane, owner),
-                keys.history(lane, owner, base.id.bytes),
-                keys.updated(lane, owner),
+                *self._keys_of(lane, base),
                 *self._indexes_of(lane, base),
             ],
             [
@@ -522,13 +528,7 @@ class Store:
             lane,
             _IMPORT,
             [
-                keys.body(lane, owner, crumb.id.bytes),
-                keys.events(lane),
-                keys.clock(lane),
-                keys.expiries(lane),
-                keys.schemas(lane, owner),
-                keys.history(lane, owner, crumb.id.bytes),
-                keys.updated(lane, owner),
+                *self._keys_of(lane, crumb),
                 *self._indexes_of(lane, crumb),
             ],
             [
@@ -739,7 +739,9 @@ class Store:
             return [Index(lane, self.keys.by_session(lane, owner, "", schema)) for lane in lanes]
         schemas = await self._schemas(owner, lanes)
         return [
-            Index(lane, self.keys.by_session(lane, owner, "", name)) for lane in lanes for name in schemas[lane]
+            Index(lane, self.keys.by_session(lane, owner, "", name))
+            for lane in lanes
+            for name in schemas[lane]
         ]
 
     async def _schemas(self, owner: UUID, lanes: List[int]) -> dict[int, List[str]]:
@@ -750,7 +752,9 @@ class Store:
             lane: sorted(name.decode() for name in names) for lane, names in zip(lanes, replies, strict=True)
         }
 
-    def _read_range(self, query: Query) -> Callable[[List[tuple[Index, int, int, int]]], Awaitable[List[List[Place]]]]:
+    def _read_range(
+        self, query: Query
+    ) -> Callable[[List[tuple[Index, int, int, int]]], Awaitable[List[List[Place]]]]:
         # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
         floor = query.updated_since if query.by_update and query.updated_since is not None else 0
 
@@ -872,6 +876,19 @@ class Store:
 
     def _default_ttl(self, schema_name: str | None) -> ttl.Expiry:
         return self._ttl_defaults.get(schema_name or "", ttl.NEVER)
+
+    def _keys_of(self, lane: int, crumb: Breadcrumb) -> List[bytes]:
+        """What the scripts that change a breadcrumb expect first, in their order."""
+        keys, owner, id = self.keys, crumb.owner_id, crumb.id.bytes
+        return [
+            keys.body(lane, owner, id),
+            keys.events(lane),
+            keys.clock(lane),
+            keys.expiries(lane),
+            keys.schemas(lane, owner),
+            keys.history(lane, owner, id),
+            keys.updated(lane, owner),
+        ]
 
     def _indexes(
         self, lane: int, owner: UUID, schema: str, session: str | None, tags: set[str]

@@ -424,12 +424,16 @@ def tail(
 
     When the connection breaks it comes back by itself, and nothing in between is missed.
     """
-    from breadcrumbs.cli.crumbs import filters
+    from breadcrumbs.cli.client import open_client
     from breadcrumbs.cli.tail import tail
 
-    with _api(url, token) as api:
-        wanted = filters(session=session, schema=schema, tags=tag or [], any_tags=any_tag or [])
-        return tail(api, wanted, since_id=since_id, as_json=as_json)
+    with open_client(url, token=token, api_key=os.environ.get("CRUMB_API_KEY")) as client:
+        return tail(
+            client,
+            {"session": session, "schema_name": schema, "tags": tag or [], "any_tags": any_tag or []},
+            since_id=since_id,
+            as_json=as_json,
+        )
 
 
 @app.command()

@@ -11,12 +11,11 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from breadcrumbs.cli.client import open_client
 from breadcrumbs.cli.output import (
     INTERRUPTED,
     OK,
     PROBLEM,
-    CommandError,
-    UsageError,
     console,
     fail,
     one_line,
@@ -24,7 +23,7 @@ from breadcrumbs.cli.output import (
     shown_time,
     visible,
 )
-from breadcrumbs.client.errors import AgentFailed, BreadcrumbsError, NoAnswer, Unauthenticated
+from breadcrumbs.client.errors import AgentFailed, BreadcrumbsError, NoAnswer
 from breadcrumbs.client.sync import Client
 from breadcrumbs.client.values import Answer, ChatMessage, Delta, Event, Gap, Written, creator_in
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 _MESSAGE, _ANSWER, _ERROR = "user.message.v1", "agent.response.v1", "agent.error.v1"
 _TOOL_REQUEST, _TOOL_RESPONSE = "tool.request.v1", "tool.response.v1"
 
+_RETRIES = 5
 _SHOWN_AT_START = 6
 _SHOWN_OF_HISTORY = 20
 _MOST_SESSIONS = 20
@@ -80,16 +80,10 @@ def chat(
     url: str, *, token: str | None, api_key: str | None, session: str | None, timeout: float | None
 ) -> int:
     name = session or _new_name()
-    try:
-        with Client(url, token=token, api_key=api_key, retries=0) as first:
-            before = first.session(name).messages(last=_SHOWN_AT_START)
-        client = Client(url, token=token, api_key=api_key)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    except Unauthenticated as error:
-        raise CommandError(f"{error}\n  set CRUMB_API_KEY or CRUMB_TOKEN, or pass --token") from None
+    with open_client(url, token=token, api_key=api_key) as first:  # no retries: nobody there is said at once
+        before = first.session(name).messages(last=_SHOWN_AT_START)
     face: Face = Terminal() if sys.stdin.isatty() and sys.stdout.isatty() else Pipe()
-    with client:
+    with open_client(url, token=token, api_key=api_key, retries=_RETRIES) as client:
         talk = Chat(client, face, name, timeout)
         face.greet(name, client.url, before)
         try:
@@ -107,6 +101,7 @@ class Chat:
         self._client = client
         self._face = face
         self._timeout = timeout
+        self._disconnected = False
         self._interrupted = False
         """Ctrl-C was the last thing that the user did."""
         self._seen: dict[str, str] = {}
@@ -228,7 +223,11 @@ class Chat:
             self._face.aside(f"an earlier message was not answered: {event.context.get('error', '')}")
 
     def _connection(self, state: str, detail: str) -> None:
-        self._face.notice(f"connection lost: {detail}" if state == "lost" else "connected again")
+        if state == "lost" and not self._disconnected:
+            self._face.notice(f"connection lost ({detail}), trying again …")
+        elif state == "back":
+            self._face.notice("connected again")
+        self._disconnected = state == "lost"
 
     # Commands
 

@@ -11,8 +11,27 @@ from urllib.parse import urlsplit
 import httpx
 
 from breadcrumbs.cli.output import CommandError, command
+from breadcrumbs.client.errors import Unauthenticated
+from breadcrumbs.client.sync import Client
 
 _TRIES = 4
+_WHO = "  set CRUMB_API_KEY or CRUMB_TOKEN, or pass --token"
+
+
+@contextmanager
+def open_client(
+    url: str, *, token: str | None = None, api_key: str | None = None, retries: int = 0
+) -> Iterator[Client]:
+    """The public client, for commands that follow the event stream. What it is refused, it says as `Api` does."""
+    try:
+        client = Client(url, token=token, api_key=api_key, retries=retries)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    with client:
+        try:
+            yield client
+        except Unauthenticated as error:
+            raise CommandError(f"{error}\n{_WHO}") from None
 
 
 class Api:
@@ -72,18 +91,6 @@ class Api:
             time.sleep(0.25 * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
-    @contextmanager
-    def stream(
-        self, path: str, params: list[tuple[str, str]], headers: dict[str, str]
-    ) -> Iterator[httpx.Response]:
-        """An open event stream. A connection that breaks is raised as httpx has it."""
-        timeout = httpx.Timeout(5.0, read=120.0)  # a server says "ping" far more often
-        with self._http.stream("GET", path, params=[*params], headers=headers, timeout=timeout) as response:
-            if response.is_error:
-                response.read()
-            self._check(response)
-            yield response
-
     def _check(self, response: httpx.Response) -> None:
         if response.is_success:
             return
@@ -103,7 +110,7 @@ class Api:
             if complaint["message"] != problem["detail"]
         ]
         if response.status_code == 401:
-            lines.append("  set CRUMB_API_KEY or CRUMB_TOKEN, or pass --token")
+            lines.append(_WHO)
         raise CommandError("\n".join(lines))
 
     def unreachable(self, error: httpx.HTTPError) -> CommandError:

@@ -2,99 +2,53 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import orjson
 
-from breadcrumbs.cli.client import Api
 from breadcrumbs.cli.crumbs import session_in
 from breadcrumbs.cli.output import console, for_people, one_line, print_line, say, shown_time
+from breadcrumbs.client.options import Filters
+from breadcrumbs.client.sync import Client
+from breadcrumbs.client.values import Delta, Gap
 
-_LONGEST_WAIT = 5.0
 _MARKS = {"created": ("+", "green"), "updated": ("~", "yellow"), "deleted": ("-", "red")}
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One server-sent event."""
-
-    event: str
-    data: str
-    id: str | None
-    """The last id seen so far: where to go on from after this message."""
-
-
-def parse_sse(chunks: Iterable[bytes]) -> Iterator[Message]:
-    """Messages out of bytes, also those that carry no data but an id."""
-    event, id = "message", None
-    data: list[str] = []
-    for line in _lines(chunks):
-        if not line:
-            if data or id is not None:
-                yield Message(event, "\n".join(data), id)
-            event, data = "message", []
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
-            data.append(value)
-        elif name == "event":
-            event = value
-        elif name == "id" and "\0" not in value:
-            id = value
-
-
-def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    # Not str.splitlines: it also cuts at characters that JSON has inside of strings.
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r").decode(errors="replace")
-
-
-def tail(api: Api, params: list[tuple[str, str]], *, since_id: str | None, as_json: bool) -> int:
+def tail(client: Client, wanted: Filters, *, since_id: str | None, as_json: bool) -> int:
     show = _Person().show if for_people(as_json) else _as_line
-    last_id, connected, wait = since_id, False, 0.5
-    while True:
-        began = time.monotonic()
-        try:
-            headers = {"last-event-id": last_id} if last_id else {}
-            with api.stream("/events/stream", params, headers) as response:
-                if connected:
-                    say("connected again; nothing was missed" if last_id else "connected again")
-                connected = True
-                for message in parse_sse(response.iter_raw()):
-                    last_id = message.id or last_id
-                    if message.event == "gap":
-                        say("some events are no longer kept: list what you need again (crumb list)")
-                    elif message.event == "message" and message.data:
-                        show(orjson.loads(message.data), last_id)
-            reason = "the server ended the stream"
-        except httpx.HTTPError as error:
-            if not connected:
-                raise api.unreachable(error) from error
-            reason = str(error) or type(error).__name__
-        if time.monotonic() - began > 2 * _LONGEST_WAIT:
-            wait = 0.5
-        say(f"connection lost ({reason}), trying again in {wait:g} s …")
-        time.sleep(wait)
-        wait = min(_LONGEST_WAIT, wait * 2)
+    for event in client.events(**wanted, last_event_id=since_id, on_connection=_Connection().tell):
+        if isinstance(event, Gap):
+            say("some events are no longer kept: list what you need again (crumb list)")
+        elif not isinstance(event, Delta):
+            show(event.document, event.event_id)
+    raise AssertionError("a stream has no end")
 
 
-def _as_line(event: dict[str, Any], id: str | None) -> None:
-    print_line(event if id is None else event | {"event_id": id})
+class _Connection:
+    """Says once that the server has gone, however often it is looked for."""
+
+    def __init__(self) -> None:
+        self._is_lost = False
+
+    def tell(self, state: str, reason: str) -> None:
+        if state == "lost" and not self._is_lost:
+            say(f"connection lost ({reason}), trying again …")
+        elif state == "back":
+            say("connected again; nothing was missed")
+        self._is_lost = state == "lost"
+
+
+def _as_line(event: Mapping[str, Any], id: str | None) -> None:
+    print_line({**event, "event_id": id} if id is not None else event)
 
 
 class _Person:
     def __init__(self) -> None:
         self._out = console()
 
-    def show(self, event: dict[str, Any], _: str | None) -> None:
+    def show(self, event: Mapping[str, Any], _: str | None) -> None:
         from rich.text import Text
 
         operation = event.get("operation") or str(event.get("type", "")).rpartition(".")[2]
@@ -109,7 +63,7 @@ class _Person:
         self._out.print(line)
 
 
-def _gist(event: dict[str, Any]) -> str:
+def _gist(event: Mapping[str, Any]) -> str:
     """What a person would want to read of it in one line."""
     context = event.get("context") or {}
     for text in (context.get("message"), context.get("content"), event.get("title")):

@@ -156,7 +156,7 @@ class Following:
         if wait is None:
             wait = backoff(self._failures)
         if self._was_connected and self._on_connection is not None:
-            self._on_connection("lost", f"{reason}; trying again in {wait:.1f} s")
+            self._on_connection("lost", reason)
         self._failures += 1
         yield Pause(min(wait, self._left()))
 

@@ -95,6 +95,8 @@ class Event:
     context: dict[str, Any] = field(default_factory=dict)
     """As it was in that version. Empty where the breadcrumb is gone or secret."""
     updated_at: datetime | None = None
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Everything that came."""
 
     @property
     def text(self) -> str:
@@ -192,7 +194,8 @@ def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
     """The event behind the data of a server-sent event."""
     kind = str(payload.get("type", ""))
     if kind == "gap":
-        return Gap(type=kind, event_id=event_id, detail=str(payload.get("detail", "")))
+        detail = str(payload.get("detail", ""))
+        return Gap(type=kind, event_id=event_id, detail=detail, document=payload)
     if kind == "agent.response.delta":
         return Delta(
             type=kind,
@@ -203,6 +206,7 @@ def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
             trigger_id=payload["trigger_id"],
             offset=payload["offset"],
             piece=payload["text"],
+            document=payload,
         )
     # RCRT's clients are told of an update also where something is new; `operation` says which it is.
     operation: Operation | None = payload.get("operation")
@@ -219,6 +223,7 @@ def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
         tags=tuple(payload.get("tags", ())),
         context=payload.get("context", {}),
         updated_at=datetime.fromisoformat(moment) if moment else None,
+        document=payload,
     )
 
 

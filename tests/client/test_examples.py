@@ -56,7 +56,7 @@ def blocks() -> list[str]:
 
 def test_the_blocks_of_the_python_document_run_one_after_the_other(up: CrumbUp, tmp_path: Path) -> None:
     assert len(blocks()) >= 8
-    run("\n".join(blocks()), up, tmp_path)
+    run("\n".join([*blocks(), "client.close()"]), up, tmp_path)
 
 
 def test_the_python_document_names_every_public_name() -> None:

@@ -196,7 +196,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 def test_a_token_that_cannot_be_one_is_not_sent(secret: str) -> None:
     for given_as in ("token", "api_key"):
         with pytest.raises(ValueError, match="no token has"):
-            Core("http://x", **{"token": None, "api_key": None, "retries": 0, given_as: secret})
+            Core("http://x", **{"token": None, "api_key": None, given_as: secret}, retries=0)
 
 
 def test_problems_that_say_next_to_nothing_are_still_problems() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -79,3 +80,10 @@ def test_editor_and_builder_accept_the_same(right: dict[str, Any]) -> None:
     jsonschema_rs.validate(json_schema(), good)
     jsonschema_rs.validate(json_schema(), [good])
     parse_configs(json.dumps(good).encode())
+
+
+def test_the_config_in_the_docs_is_valid() -> None:
+    page = (SHIPPED.parents[1] / "docs" / "context-config.md").read_text("utf-8")
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    jsonschema_rs.validate(json_schema(), json.loads(example))
+    parse_configs(example.encode())

@@ -119,7 +119,9 @@ class Handlers:
     builder: ContextBuilder
     runner: AgentRunner
     configs: ConfigBook
+    runner_configs: ConfigBook
     agents: AgentBook
+    hints: tuple[SchemaHints, ...]
 
 
 def compose(
@@ -136,11 +138,13 @@ def compose(
     `runner_store` gives the runner a connection of its own.
     """
     answering = runner_store or store
-    raw = orjson.dumps(list(configs) if configs is not None else [config()])
+    raw = orjson.dumps([config()] if configs is None else list(configs)) if configs != () else None
     book = ConfigBook(store, None, default=raw)
     runner_configs = ConfigBook(answering, None, default=raw)
     agent_book = AgentBook(answering, agents if agents is not None else [agent()])
     hints = SchemaHints(answering)
+    refresher = ContextBuilder(answering, runner_configs)
+    builder = ContextBuilder(store, book)
 
     async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> list[dict[str, Any]]:
         return await gather_parts(answering, definition.sources, trigger, hints=hints)
@@ -153,11 +157,12 @@ def compose(
         model_of=model if callable(model) else lambda _: model,
         toolbox=Toolbox(tools),
         gather=gather,
-        refresh=ContextBuilder(answering, runner_configs).refresh,
+        refresh=refresher.refresh,
         inherited=DEFAULT_INHERITED,
     )
     runner = AgentRunner(answering, agent_book, executor, consumers=consumers, inherited=DEFAULT_INHERITED)
-    return Handlers(ContextBuilder(store, book), runner, book, agent_book)
+    all_hints = (hints, refresher._hints, builder._hints)
+    return Handlers(builder, runner, book, runner_configs, agent_book, all_hints)
 
 
 @dataclass

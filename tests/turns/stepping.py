@@ -21,6 +21,8 @@ from breadcrumbs.runtime.multiplexer import Command
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import Handler, SessionKey, Worker, _Lane
 
+_WAITS_FOR_OTHERS = 20
+
 _acting: ContextVar[Actor | None] = ContextVar("acting", default=None)
 
 
@@ -86,12 +88,12 @@ class Actor:
         return self._task.done()
 
     async def settle(self, patience: int = 3) -> None:
-        """Let it run until it waits for the server, with everything that it asks side by side."""
+        """Let it run until it waits: for the server, with everything that it asks side by side, or for others."""
         calm = 0
-        while not self._task.done() and calm < patience:
+        while not self._task.done() and calm < (patience if self.asked else _WAITS_FOR_OTHERS):
             before = len(self.asked)
             await asyncio.sleep(0)
-            calm = calm + 1 if self.asked and len(self.asked) == before else 0
+            calm = calm + 1 if len(self.asked) == before else 0
         if self._task.done() and not self._task.cancelled():
             self._task.result()
 
@@ -178,11 +180,14 @@ class SteppedWorker(Worker):
             lane.closing = True
             self._start(self._release, lane)
 
-    async def lose_leases(self) -> None:
+    async def lose_leases(self, *, unused_only: bool = False) -> None:
         """As if it had been frozen for longer than its leases: it does not know, and goes on."""
-        for number, lane in list(self._lanes.items()):
+        for number in range(self.store.lanes):
+            if unused_only and number in self._lanes:
+                continue
             key = self.store.keys.lease(number, self.handler.kind)
-            if await self.store.connection.call(number, b"GET", key) == lane.lease.value:
+            held = await self.store.connection.call(number, b"GET", key)
+            if held is not None and held.endswith(b" " + self.name.encode()):
                 await self.store.connection.call(number, b"DEL", key)
 
     async def crash(self, *, after_sending: bool) -> None:
@@ -201,24 +206,24 @@ class Crew:
     workers: list[SteppedWorker] = field(default_factory=list)
 
     async def finish(self) -> None:
-        """Everybody works until nothing is left to do."""
-        while True:
-            busy = False
-            for worker in self.workers:
-                for actor in list(worker.actors):
-                    if not actor.over:
-                        busy = True
-                        await actor.finish()
-                worker.actors.clear()
-            for worker in self.workers:
-                for lane in list(worker._lanes.values()):
-                    if not await worker.leases.keep(lane.lease):
-                        worker._lose(lane)
-                if not any(lane.closing for lane in worker._lanes.values()):
-                    await worker.take_free_lanes(worker.store.lanes)
-                busy = bool(await worker.read()) or busy
+        """What is under way comes to its end, then one worker of each kind does all that is left to do."""
+        # Some wait for others, such as a lane that is given back for what still runs in it.
+        while under_way := [actor for worker in self.workers for actor in worker.actors if not actor.over]:
+            for actor in under_way:
+                await actor.step()
+        last = {worker.handler.kind: worker for worker in self.workers}
+        for worker in self.workers:
+            if worker is not last[worker.handler.kind]:
+                await worker.crash(after_sending=False)
+        for worker in last.values():
+            await worker.lose_leases(unused_only=True)  # of lanes given up: they would end by themselves
+            for lane in list(worker._lanes.values()):
+                if not await worker.leases.keep(lane.lease):
+                    worker._lose(lane)
+            await worker.take_free_lanes(worker.store.lanes)
+        idle = 0
+        while idle < len(last):
+            for worker in last.values():
+                idle = 0 if await worker.read() or worker.ready else idle + 1
                 while worker.ready:
-                    busy = True
                     await worker.begin(0).finish()
-            if not busy:
-                return

@@ -31,7 +31,9 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
         "agent_id": "default-chat-assistant",
         "model": model,
         "subscriptions": {
-            "selectors": [{"schema_name": "agent.context.v1", "all_tags": ["consumer:default-chat-assistant"]}]
+            "selectors": [
+                {"schema_name": "agent.context.v1", "all_tags": ["consumer:default-chat-assistant"]}
+            ]
         },
     }
     await store.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="agent", context=definition))
@@ -99,7 +101,9 @@ async def test_once_the_cause_is_mended_a_retry_answers_the_same_message_once(br
         "agent_id": "default-chat-assistant",
         "model": "offline",
         "subscriptions": {
-            "selectors": [{"schema_name": "agent.context.v1", "all_tags": ["consumer:default-chat-assistant"]}]
+            "selectors": [
+                {"schema_name": "agent.context.v1", "all_tags": ["consumer:default-chat-assistant"]}
+            ]
         },
     }
     await broken.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="mended", context=mended))

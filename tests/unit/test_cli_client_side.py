@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from breadcrumbs.cli.attach import shown_address
 from breadcrumbs.cli.client import Api
 from breadcrumbs.cli.crumbs import difference, filters, new_breadcrumb, read_context, read_since, read_ttl
 from breadcrumbs.cli.output import CommandError, UsageError, one_line, visible
-from breadcrumbs.cli.tail import Message, parse_sse
 
 # post
 
@@ -107,35 +105,6 @@ def test_since_takes_a_time_in_any_zone() -> None:
 def test_since_says_what_it_takes() -> None:
     with pytest.raises(UsageError, match="how long ago"):
         read_since("a while")
-
-
-STREAM = (
-    b"retry: 2000\n: connected\n\n"
-    b'id: A1\ndata: {"n": 1}\n\n'
-    b'event: ping\ndata: {"type": "ping"}\n\n'
-    b'id: A2\r\ndata: {"text": "two\xe2\x80\xa8lines\xc2\x85 in one"}\r\n\r\n'
-    b"data: first\ndata: second\n\n"
-    b"event: gap\ndata: x\n\n"
-    b"data: cut off"
-)
-MESSAGES = [
-    Message("message", '{"n": 1}', "A1"),
-    Message("ping", '{"type": "ping"}', "A1"),
-    Message("message", '{"text": "two\u2028lines\x85 in one"}', "A2"),
-    Message("message", "first\nsecond", "A2"),
-    Message("gap", "x", "A2"),
-]
-
-
-@given(st.lists(st.integers(0, len(STREAM)), max_size=20))
-def test_a_stream_reads_the_same_however_it_is_cut_into_pieces(cuts: list[int]) -> None:
-    edges = [0, *sorted(cuts), len(STREAM)]
-    pieces = [STREAM[start:end] for start, end in pairwise(edges)]
-    assert list(parse_sse(pieces)) == MESSAGES
-
-
-def test_an_id_without_data_is_where_to_go_on_from() -> None:
-    assert list(parse_sse([b"id: A0\n\n"])) == [Message("message", "", "A0")]
 
 
 # history

@@ -15,7 +15,7 @@ COMMANDS = [
     command.name or command.callback.__name__
     for command in app.registered_commands
     if command.callback is not None
-]
+] + [str(group.name) for group in app.registered_groups]
 PROMISED = {
     "up", "serve", "post", "get", "list", "tail", "history", "delete", "token", "export", "import", "doctor",
     "version",

@@ -1,0 +1,24 @@
+"""Whatever is sent to explain and preview: no 5xx, and every answer as the OpenAPI document says."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from breadcrumbs.context_builder.http import OPERATIONS
+from breadcrumbs.runtime.http.openapi import build_document
+
+api = schemathesis.openapi.from_dict(build_document(OPERATIONS, version="0", development_mode=True))
+
+EXAMPLES = 50 if os.environ.get("CI") == "true" else 12
+
+
+@api.parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], served: str) -> None:
+    """What the document allows may be refused all the same: that a config triggers itself is beyond JSON Schema."""
+    case.call_and_validate(base_url=served, excluded_checks=[positive_data_acceptance])
