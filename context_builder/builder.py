@@ -49,6 +49,7 @@ class ContextBuilder:
         self._book = book
         self._inherited = inherited
         self._hints = SchemaHints(store)
+        token_counter()  # now, not while the first message waits
 
     async def wants(self, event: Event) -> bool:
         if event.schema_name == CONFIG_SCHEMA:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from functools import cache, lru_cache
 from typing import Protocol
+
+import structlog
+
+_log = structlog.get_logger("breadcrumbs.context_builder")
 
 _REMEMBERED_LENGTH = 2_000
 """The messages of a session are counted again with every turn; only long ones are not worth the memory."""
@@ -107,8 +112,10 @@ class Counted:
     def __init__(self) -> None:
         import bpe_openai
 
-        # Not `encode`: that refuses text which looks like a control token of the model.
-        self._encode = bpe_openai.get_encoding("o200k_base").encode_ordinary
+        with warnings.catch_warnings():  # of its own doing, while it reads the vocabulary
+            warnings.simplefilter("ignore", DeprecationWarning)
+            # Not `encode`: that refuses text which looks like a control token of the model.
+            self._encode = bpe_openai.get_encoding("o200k_base").encode_ordinary
 
     def count(self, text: str) -> int:
         return len(self._encode(text))
@@ -128,8 +135,11 @@ class Remembering:
 
 @cache
 def token_counter() -> TokenCounter:
-    """The best one there is."""
+    """The best one there is. Reading the vocabulary takes a third of a second, once."""
     try:
         return Remembering(Counted())
     except ImportError:
-        return Remembering(Estimate())
+        pass
+    except Exception as error:  # an extra that does not work must not stop every turn
+        _log.warning("the tokenizer does not work, tokens are estimated", error=repr(error))
+    return Remembering(Estimate())

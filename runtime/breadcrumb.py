@@ -148,10 +148,15 @@ def complaints_of(error: ValidationError) -> list[Complaint]:
 
 def session_of(tags: Sequence[str]) -> str | None:
     """The session that tags name; two different ones are a conflict."""
-    sessions = {tag[len(SESSION) :] for tag in tags if tag.startswith(SESSION)}
-    if len(sessions) > 1:
-        raise SessionConflict("a breadcrumb belongs to at most one session: send one session: tag", where="tags")
-    return next(iter(sessions), None)
+    session = None
+    for tag in tags:
+        if tag.startswith(SESSION):
+            if session is not None and tag != session:
+                raise SessionConflict(
+                    "a breadcrumb belongs to at most one session: send one session: tag", where="tags"
+                )
+            session = tag
+    return None if session is None else session[len(SESSION) :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,9 +160,19 @@ def _spawn(
             pass_fds=pass_fds,
             start_new_session=True,
             umask=0o077,
+            env=_environment(),
         )
     finally:
         os.close(log)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with a malloc that suits the server.
+
+    The wheel's server uses the system's. glibc keeps seven freed blocks of a size at hand; a pipeline of writes
+    frees hundreds. With more of them a create costs the server a third less (Linux only; others ignore it).
+    """
+    return {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=1000", **os.environ}
 
 
 def end_process(process: subprocess.Popen[bytes], limit: float = STOP_LIMIT) -> None:

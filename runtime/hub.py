@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -52,7 +52,7 @@ class Filter(Protocol):
 class Subscription:
     """One client's queue of rendered events."""
 
-    __slots__ = ("_dropped", "_floor", "_frames", "_ready", "_waiting_bytes", "filter", "overflowed")
+    __slots__ = ("_dropped", "_floor", "_frames", "_ready", "_waiting_bytes", "filter", "on_drop", "overflowed")
 
     def __init__(self, filter: Filter) -> None:
         self.filter = filter
@@ -61,35 +61,45 @@ class Subscription:
         self._frames: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._ready = asyncio.Event()
-        self._dropped = asyncio.Event()
+        self._dropped = False
+        self.on_drop: Callable[[], None] | None = None
         self._floor: Position | None = None
 
     @property
     def dropped(self) -> bool:
-        return self._dropped.is_set()
+        return self._dropped
 
-    async def until_dropped(self) -> None:
-        await self._dropped.wait()
-
-    async def take(self) -> bytes:
-        """Everything that is waiting, in one piece; waits for the first."""
-        await self._ready.wait()
+    async def take(self, patience: float) -> bytes:
+        """Everything that is waiting, in one piece; nothing when none came in `patience` seconds."""
+        if not self._ready.is_set():
+            # A timer of our own: a cancel scope around each wait is half the cost of an event to a client.
+            timer = asyncio.get_running_loop().call_later(patience, self._ready.set)
+            try:
+                await self._ready.wait()
+            finally:
+                timer.cancel()
         self._ready.clear()
         frames = b"".join(self._frames)
         self._frames.clear()
         self._waiting_bytes = 0
         return frames
 
+    def give_up(self) -> None:
+        """Its client does not read."""
+        self.overflowed = True
+        self.drop()
+
     def drop(self) -> None:
         """End it: the hub closes, or its client does not keep up."""
         self._frames.clear()
-        self._dropped.set()
+        self._dropped = True
         self._ready.set()
+        if self.on_drop is not None:
+            self.on_drop()
 
     def offer(self, frame: bytes) -> bool:
         if self._waiting_bytes + len(frame) > MOST_WAITING_BYTES:
-            self.overflowed = True
-            self.drop()
+            self.give_up()
             return False
         self._frames.append(frame)
         self._waiting_bytes += len(frame)
@@ -305,8 +315,16 @@ class Rendering:
     rcrt_events: bool
     _bare: bytes | None = None
     _full: bytes | None = None
+    _frames: dict[tuple[str, bool], bytes] = field(default_factory=dict)
 
     def frame(self, id: str, *, with_context: bool) -> bytes:
+        """The same bytes for the same id: thousands of queues hold one copy."""
+        frame = self._frames.get((id, with_context))
+        if frame is None:
+            frame = self._frames[id, with_context] = self._render(id, with_context=with_context)
+        return frame
+
+    def _render(self, id: str, *, with_context: bool) -> bytes:
         if with_context:
             data = self._full = self._full or orjson.dumps(self.payload(with_context=True))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import lru_cache
 from hashlib import blake2b
 from uuid import UUID
 
@@ -31,6 +32,7 @@ def home_lane(id: UUID, lanes: int) -> int:
     return (id.int >> 64 & 0xFFF) % lanes
 
 
+@lru_cache(16_384)
 def lane_for(owner: UUID, kind: str, name: str, lanes: int) -> int:
     """The lane of everything that belongs together: a session's breadcrumbs, or one idempotency key.
 

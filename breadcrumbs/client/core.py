@@ -220,9 +220,12 @@ def filter_params(
     any_tags: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
     """The filters that lists and streams share. As JSON, tags mean themselves whatever they look like."""
+    every, some = _listed(tags), _listed(any_tags)
+    for text in (session or "", schema_name or "", *every, *some):
+        text.encode()  # half a character is no text: said here, before it is met deep down on the way
     found = [
         (name, orjson.dumps(given).decode())
-        for name, given in (("all_tags", _listed(tags)), ("any_tags", _listed(any_tags)))
+        for name, given in (("all_tags", every), ("any_tags", some))
         if given
     ]
     if session is not None:

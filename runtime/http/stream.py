@@ -7,6 +7,7 @@ the connection is cut, so that it can come back with `Last-Event-ID` and take wh
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -72,10 +73,13 @@ class StreamFilter:
         self._any_of = any_of
 
     def wants(self, event: Event) -> bool:
+        if not self._principal.may_see_tags(event.tags, event.private_to):
+            return False
+        if not self._selectors and not self._any_of:
+            return True
         session = event.session_id
         return (
-            self._principal.may_see_tags(event.tags, event.private_to)
-            and all(s.matches_meta(event.schema_name, event.tags, session) for s in self._selectors)
+            all(s.matches_meta(event.schema_name, event.tags, session) for s in self._selectors)
             and (
                 not self._any_of
                 or any(s.matches_meta(event.schema_name, event.tags, session) for s in self._any_of)
@@ -120,7 +124,7 @@ class EventStream:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_until_disconnected, receive, tasks.cancel_scope.cancel)
-                tasks.start_soon(_until_dropped, subscription, tasks.cancel_scope.cancel)
+                subscription.on_drop = tasks.cancel_scope.cancel
                 await self._stream(subscription, position, send)
                 tasks.cancel_scope.cancel()
         finally:
@@ -128,25 +132,25 @@ class EventStream:
         await _finish(scope, send, subscription)
 
     async def _stream(self, subscription: Subscription, position: Position | None, send: Send) -> None:
-        await _write(send, b"retry: 2000\n: connected\n\n")
+        await _write(subscription, send, b"retry: 2000\n: connected\n\n")
         if position is None:
             # An id at once: a client that is cut off before its first event can come back to here.
-            await _write(send, b"id: %s\n\n" % encode_position(await self._hub.subscribe(subscription)).encode())
+            here = encode_position(await self._hub.subscribe(subscription))
+            await _write(subscription, send, b"id: %s\n\n" % here.encode())
         else:
             if any(gone > seen for gone, seen in zip(await self._hub.log.beginning(), position, strict=True)):
                 await _write(
+                    subscription,
                     send,
                     b'event: gap\ndata: {"type":"gap","detail":"events between your Last-Event-ID and now are '
                     b'no longer kept: list what you need again"}\n\n',
                 )
             async for frame in self._hub.catch_up(subscription, position):
-                await _write(send, frame)
+                await _write(subscription, send, frame)
         while not subscription.dropped:
-            frames = b""
-            with anyio.move_on_after(self._ping):
-                frames = await subscription.take()
+            frames = await subscription.take(self._ping)
             if not subscription.dropped:
-                await _write(send, frames or _ping())
+                await _write(subscription, send, frames or _ping())
 
     async def _filter(self, principal: Principal, query: QueryParams) -> StreamFilter:
         if unknown := set(query) - KNOWN_PARAMETERS:
@@ -185,20 +189,18 @@ class EventStream:
         return decode_position(text, self._store.lanes) if text else None
 
 
-async def _write(send: Send, body: bytes) -> None:
+async def _write(subscription: Subscription, send: Send, body: bytes) -> None:
     """A write that hangs is a client that does not read."""
-    with anyio.fail_after(_WRITE_TIMEOUT):
+    timer = asyncio.get_running_loop().call_later(_WRITE_TIMEOUT, subscription.give_up)
+    try:
         await send({"type": "http.response.body", "body": body, "more_body": True})
+    finally:
+        timer.cancel()
 
 
 async def _until_disconnected(receive: Receive, cancel: Callable[[], None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    cancel()
-
-
-async def _until_dropped(subscription: Subscription, cancel: Callable[[], None]) -> None:
-    await subscription.until_dropped()
     cancel()
 
 

@@ -186,6 +186,13 @@ def test_what_cannot_be_json_is_refused_before_it_is_sent() -> None:
         Played(core().post("half a character: \ud800", "s"), [])
 
 
+@pytest.mark.parametrize("filters", [{"session": "\ud800"}, {"tags": ["\ud800"]}, {"schema_name": "\ud800"}])
+def test_half_a_character_is_no_filter(filters: dict[str, Any]) -> None:
+    for operation in (core().pages(**filters), turns.events(core(), filters)):  # type: ignore[arg-type]
+        with pytest.raises(UnicodeError):
+            next(operation)
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8081", "ftp://x", "", "http://"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not an address"):

@@ -12,9 +12,17 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
+from breadcrumbs.context_builder import builder
+from breadcrumbs.context_builder.tokens import Estimate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.store import Store
 from tests.support.servers import free_port
+
+
+@pytest.fixture(autouse=True)
+def estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same numbers whether a tokenizer is installed or not."""
+    monkeypatch.setattr(builder, "token_counter", Estimate)
 
 
 @pytest.fixture

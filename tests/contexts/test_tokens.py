@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,13 @@ def test_where_a_tokenizer_is_installed_it_counts(monkeypatch: pytest.MonkeyPatc
     assert counter.method == "o200k"
     assert counter.count("four") == counter.count("four") == 1004
     assert counter.count("x" * 5000) == 6000
+
+
+def test_a_tokenizer_that_does_not_work_is_replaced_by_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bpe_openai", ModuleType("bpe_openai"))  # nothing in it
+    with structlog.testing.capture_logs() as logs:
+        assert token_counter().method == "estimate"
+    assert "estimated" in logs[0]["event"]
 
 
 def test_the_tokenizer_counts_what_the_table_says() -> None:

@@ -59,7 +59,7 @@ async def _say(store: Store, session: str) -> UUID:
 
 async def _until(found: Any, *, count: int = 1) -> list[Any]:
     with anyio.fail_after(15):
-        while len(items := await found()) < count:
+        while len(items := await found()) < count:  # noqa: ASYNC110 - it is the store that is waited for
             await anyio.sleep(0.02)
     return list(items)
 
