@@ -1,4 +1,4 @@
-"""The client for async code, on asyncio or trio. `sync.py` says what each call does; here they are awaited."""
+"""The client for async code. `sync.py` says what each call does; here they are awaited."""
 
 from __future__ import annotations
 

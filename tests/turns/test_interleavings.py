@@ -55,7 +55,6 @@ SCHEDULES = int(os.environ["N"]) if "N" in os.environ else 10_000 if os.environ.
 PER_EXAMPLE = 10
 """Schedules that run side by side, each in a store of its own: that keeps the server busy."""
 
-LANES = 2
 PEOPLE = [(ALICE, "1"), (ALICE, "1"), (BOB, "1"), (ALICE, "2")]
 """Two tenants use the same name for their session."""
 
@@ -102,8 +101,8 @@ class Machine:
     numbers: Iterator[int] = field(default_factory=count)
     configs: tuple[tuple[ContextConfig, ...], ...] = ()
 
-    def world(self, *, two_agents: bool) -> World:
-        keys = Keys(f"w{next(self.numbers)}", LANES)
+    def world(self, *, two_agents: bool, lanes: int) -> World:
+        keys = Keys(f"w{next(self.numbers)}", lanes)
         store = Store(SteppedConnection(self.connection), keys, secret=b"not used" * 4)
         world = World(store, {owner: Chat(store, owner) for owner in (ALICE, BOB)})
         # Both answer the same context: what one has answered must not be answered again for the other's sake.
@@ -130,9 +129,9 @@ class Machine:
 
 async def play(machine: Machine, schedule: bytes) -> World:
     """Do what the schedule says, then let everybody finish."""
-    world = machine.world(two_agents=schedule[0] % 2 == 1)
+    world = machine.world(two_agents=bool(schedule[0] & 1), lanes=2 if schedule[0] & 2 else 1)
     for worker in world.crew.workers:
-        await worker.take_free_lanes(LANES // 2 if schedule[0] & 2 else LANES)
+        await worker.take_free_lanes(1)
     for byte in schedule[1:]:
         await happen(machine, world, byte & 15, byte >> 4)
     await world.crew.finish()
@@ -148,7 +147,7 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
             await world.say(*PEOPLE[which % len(PEOPLE)])
         case 3 | 4 | 5 | 6:
             worker = workers[which % len(workers)]
-            await worker.take_free_lanes(LANES)
+            await worker.take_free_lanes(world.store.lanes)
             await worker.read()
             if worker.ready:
                 await worker.begin(which // len(workers) % len(worker.ready)).settle()
@@ -167,7 +166,7 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
             await frozen.lose_leases()
             for other in workers:
                 if other is not frozen and other.handler.kind == frozen.handler.kind:
-                    await other.take_free_lanes(LANES)
+                    await other.take_free_lanes(world.store.lanes)
         case 15 if which % 2:
             worker = workers[which // 2 % len(workers)]
             worker.give_back(which)
@@ -237,7 +236,7 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
         async def connect() -> Machine:
-            machine = Machine(StandaloneConnection(parse_address(server.url), lanes=LANES))
+            machine = Machine(StandaloneConnection(parse_address(server.url), lanes=2))
             machine.configs = tuple((ContextConfig.model_validate(edit),) for edit in edits)
             return machine
 
