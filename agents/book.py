@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import AgentFunction
-from breadcrumbs.runtime.breadcrumb import complaints_of
+from breadcrumbs.runtime.access import USER
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, complaints_of
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
@@ -44,6 +45,7 @@ class AgentBook:
         self._breadcrumbs = breadcrumbs
         self._everybodys = {agent.definition.agent_id: agent for agent in agents}
         self._owners: dict[UUID, tuple[float, dict[str, Agent]]] = {}
+        self._complained: set[tuple[UUID, int]] = set()
 
     async def agents(self, owner: UUID) -> list[Agent]:
         """Everybody's agents, and the owner's own on top: the same agent_id replaces."""
@@ -67,17 +69,27 @@ class AgentBook:
         page = await self._store.list(owner, Query(schema_name="agent.def.v1", sort="created_at", limit=1000))
         found: dict[str, Agent] = {}
         for crumb in page.items:
-            try:
-                definition = AgentDefinition.model_validate(definition_fields(crumb.context))
-            except ValidationError as error:
-                _log.warning(
-                    "an agent.def.v1 breadcrumb is not usable",
-                    breadcrumb=str(crumb.id),
-                    problem="; ".join(f"{c.where}: {c.message}" for c in complaints_of(error)),
-                )
-                continue
-            found[definition.agent_id] = Agent(definition)
+            definition, problem = definition_in(crumb)
+            if definition is not None:
+                found[definition.agent_id] = Agent(definition)
+            elif (crumb.id, crumb.version) not in self._complained:
+                self._complained.add((crumb.id, crumb.version))
+                _log.warning("an agent definition is not usable", breadcrumb=str(crumb.id), problem=problem)
         return found
+
+
+def definition_in(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
+    """The definition in an `agent.def.v1` breadcrumb, or why it cannot be used."""
+    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
+    # not answer in other sessions, nor read them.
+    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
+        return None, "an agent is there for all sessions and users: post it without session: and user: tags"
+    if crumb.visibility == "private" or crumb.sensitivity == "secret":
+        return None, "an agent that is private or secret is there for nobody"
+    try:
+        return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
+    except ValidationError as error:
+        return None, "; ".join(f"{c.where}: {c.message}" for c in complaints_of(error))
 
 
 def definitions_from(folder: Path | None) -> list[Agent]:

@@ -20,7 +20,7 @@ from uuid import UUID
 import anyio
 import pytest
 import uvloop
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from breadcrumbs.agents.models.base import ModelRequest
@@ -51,8 +51,9 @@ from tests.support.turns import (
 )
 from tests.turns.stepping import Crew, SteppedConnection, SteppedWorker
 
-SCHEDULES = int(os.environ["N"]) if "N" in os.environ else 10_000 if os.environ.get("CI") == "true" else 1_000
-PER_EXAMPLE = 10
+SCHEDULES = 10_000 if os.environ.get("CI") == "true" else 1_000
+PARTS = 10
+PER_EXAMPLE = 20
 """Schedules that run side by side, each in a store of its own: that keeps the server busy."""
 
 PEOPLE = [(ALICE, "1"), (ALICE, "1"), (BOB, "1"), (ALICE, "2")]
@@ -214,8 +215,9 @@ def server() -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def at_once(delay: float) -> None:
         await asyncio.sleep(0)
@@ -255,16 +257,17 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
                 machine.numbers = count()
                 await machine.connection.call(0, b"FLUSHALL")
 
+        @seed(part)  # the same schedules each time: a failure that cannot be repeated helps nobody
         @settings(
-            max_examples=SCHEDULES // PER_EXAMPLE,
+            max_examples=SCHEDULES // PARTS // PER_EXAMPLE,
             deadline=None,
-            phases=[Phase.explicit, Phase.generate, Phase.shrink],
+            phases=[Phase.generate, Phase.shrink],
             database=None,
             suppress_health_check=list(HealthCheck),
         )
         @given(
             st.lists(
-                st.binary(min_size=12, max_size=40), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE, unique=True
+                st.binary(min_size=8, max_size=24), min_size=PER_EXAMPLE, max_size=PER_EXAMPLE, unique=True
             )
         )
         def schedules(drawn: list[bytes]) -> None:
@@ -273,4 +276,4 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
         schedules()
         runner.run(machine.connection.close())
     print(f"\n{played} interleavings")
-    assert played >= SCHEDULES
+    assert played >= SCHEDULES // PARTS
