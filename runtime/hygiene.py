@@ -1,7 +1,7 @@
 """Housekeeping: expired breadcrumbs leave every index, old events leave the streams.
 
 Any number of processes may run it at once; each removal is one script that checks again. Events are
-trimmed only below what every consumer group has acknowledged, whatever the window says.
+trimmed only below what every kind of worker is done with, whatever the window says.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Hygiene:
             try:
                 while removed := await self._store.purge_expired(lane):
                     purged += removed
-                trimmed += await self._trim(lane)
+                trimmed += await self._trim(lane, await self._waiting_kinds())
             except StoreError as error:
                 errors += 1
                 _log.warning("hygiene failed in a lane", lane=lane, error=str(error))
@@ -77,12 +77,13 @@ class Hygiene:
             stats["last_updated"] = clock.to_text(int(stored["at"]))
         return stats
 
-    async def _trim(self, lane: int) -> int:
-        """Drop events that are older than the window and that nobody waits for."""
+    async def _trim(self, lane: int, kinds: list[str]) -> int:
+        """Drop events that are older than the window and that no worker waits for."""
         call, keys = self._store.connection.call, self._store.keys
-        below = self._store.now() - self._window
-        for group in await self._groups(lane):
-            below = min(below, group)
+        done = await self._store.connection.call_all(
+            [(lane, (b"GET", keys.low(lane, kind))) for kind in kinds]
+        )
+        below = min([self._store.now() - self._window, *(int(low or 0) + 1 for low in done)])
         last = await call(lane, b"XREVRANGE", keys.events(lane), b"(%d-0" % below, b"-", b"COUNT", 1)
         if not last:
             return 0
@@ -90,18 +91,19 @@ class Hygiene:
         await call(lane, b"SET", keys.trimmed(lane), last[0][0].partition(b"-")[0])
         return int(await call(lane, b"XTRIM", keys.events(lane), b"MINID", b"%d-0" % below))
 
-    async def _groups(self, lane: int) -> list[int]:
-        """For each consumer group, the first event that it may still need."""
-        call, stream = self._store.connection.call, self._store.keys.events(lane)
-        if not await call(lane, b"EXISTS", stream):
-            return []
-        needed = []
-        for flat in await call(lane, b"XINFO", b"GROUPS", stream):
-            group = dict(zip(flat[::2], flat[1::2], strict=True))
-            _, lowest, _, _ = await call(lane, b"XPENDING", stream, group[b"name"])
-            first = lowest if lowest is not None else group[b"last-delivered-id"]
-            needed.append(int(first.partition(b"-")[0]) + (lowest is None))
-        return needed
+    async def _waiting_kinds(self) -> list[str]:
+        """The kinds of workers that events are kept for, however long it takes.
+
+        A guest (an agent of somebody's own: its kind has a slash) counts only while it lives. Otherwise a
+        script that was run once would keep every event for ever.
+        """
+        call, keys = self._store.connection.call, self._store.keys
+        waiting = []
+        for name in sorted(await call(0, b"SMEMBERS", keys.worker_kinds())):
+            kind = name.decode()
+            if "/" not in kind or await call(0, b"ZCOUNT", keys.workers(kind), self._store.now(), b"+inf"):
+                waiting.append(kind)
+        return waiting
 
     async def _count(self, report: HygieneReport) -> None:
         key = self._store.keys.hygiene()

@@ -130,7 +130,8 @@ class Selector(BaseModel):
     @property
     def is_empty(self) -> bool:
         """Whether there is no condition at all."""
-        return all(value is None for _, value in self)
+        # A kind of selector may have fields of its own; these are the conditions.
+        return all(getattr(self, name) is None for name in Selector.model_fields)
 
     @property
     def needs_context(self) -> bool:

@@ -242,7 +242,7 @@ def _announce(settings: Settings, listener: socket.socket, embedded: EmbeddedSer
     out = console()
     crumb = command()
     at = "" if url == "http://127.0.0.1:8081" else f" --url {url}"
-    message = '{"schema_name": "user.message.v1", "tags": ["session:demo"], "context": {"message": "Hello"}}'
+    message = '{"schema_name": "user.message.v1", "tags": ["user:message", "session:demo"], "context": {"message": "Hello"}}'
     curl = f"curl {url}/breadcrumbs -H 'content-type: application/json' -d {shlex.quote(message)}"
     out.print(f"\n[bold green]Breadcrumbs {__version__} is ready[/]\n")
     out.print(f"  listens on  [bold]{url}[/]   (docs: {url}/docs)")
@@ -256,6 +256,6 @@ def _announce(settings: Settings, listener: socket.socket, embedded: EmbeddedSer
         out.print(f"  mode        keys: {len(settings.api_keys)} API key(s), sent as X-API-Key")
         curl = curl.replace(" -H ", ' -H "x-api-key: $CRUMB_API_KEY" -H ', 1)
     out.print("\nTry next, in another terminal:\n")
-    for line in (f"{crumb} tail{at}", f'{crumb} post "Hello" --session demo{at}', curl):
+    for line in (f"{crumb} chat{at}", f"{crumb} tail{at}", curl):
         out.print(f"  {line}", markup=False, style="cyan")
     out.print("\nCtrl-C stops it; the data stays.\n")

@@ -613,25 +613,43 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="one of the commands is curl, and there is no curl")
-def test_what_the_readme_suggests_to_try_works(base_url: str) -> None:
-    (commands,) = (code for info, code in fences("README.md") if info == "sh" and "./crumb post" in code)
-    commands = commands.replace("http://127.0.0.1:8081", base_url).replace("./crumb", shlex.quote(str(CRUMB)))
-    ended = subprocess.run(
-        ["sh", "-ec", commands],
+def test_two_sessions_stay_apart_when_the_readme_is_followed(base_url: str) -> None:
+    (commands,) = (code for info, code in fences("README.md") if info == "sh" and "./crumb chat" in code)
+    chats = [shlex.split(line.replace("./crumb", str(CRUMB))) for line in commands.splitlines()]
+    for command, text in zip(chats, ("Hello, I am Ann", "Hello, I am Bob"), strict=True):
+        assert "Hello" in _said(command, text, base_url)
+    for command, mine, others in zip(chats, ("Ann", "Bob"), ("Bob", "Ann"), strict=True):
+        answer = _said(command, "What did I say?", base_url)
+        assert mine in answer
+        assert others not in answer
+
+
+def _said(command: list[str], text: str, base_url: str) -> str:
+    return subprocess.run(
+        command,
+        input=text,
         env={**os.environ, "CRUMB_URL": base_url},
         capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the commands are curl's, and there is no curl")
+def test_what_the_readme_suggests_for_clients_works(base_url: str) -> None:
+    (commands,) = (code for info, code in fences("README.md") if info == "sh" and "curl" in code)
+    post, _, read_answers = commands.replace("http://127.0.0.1:8081", base_url).rpartition("curl")
+    posted = json.loads(_shell(post))
+    deadline = time.monotonic() + 20
     answers: list[Any] = []
-    rest = ended.stdout.strip()
-    while rest:  # one document after the other, some without a line break between them
-        answer, end = json.JSONDecoder().raw_decode(rest)
-        answers.append(answer)
-        rest = rest[end:].lstrip()
-    assert [answer["session_id"] for answer in answers[:3]] == ["demo", "other", "demo"]
-    assert all("session:demo" in item["tags"] for item in answers[3])
-    posted = [item["id"] for item in answers[3] if item["schema_name"] == "user.message.v1"]
-    assert posted == [answers[2]["id"], answers[0]["id"]]
+    while not any(answer["context"]["trigger_id"] == posted["id"] for answer in answers):
+        assert time.monotonic() < deadline, "no answer"
+        answers = json.loads(_shell("curl" + read_answers))
+    assert all("session:one" in answer["tags"] for answer in answers)
+
+
+def _shell(command: str) -> str:
+    return subprocess.run(
+        ["sh", "-ec", command], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
 
 
 def test_the_documented_routes_are_the_routes_of_the_server(base_url: str) -> None:

@@ -1,0 +1,86 @@
+"""Housekeeping: what it removes, and what it must not."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import anyio
+import pytest
+
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.events import EventLog
+from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.leasing import Leases
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Store
+
+OWNER = UUID(int=1)
+
+
+@pytest.fixture
+async def store(embedded_server: Any) -> AsyncIterator[Store]:
+    store = await Store.open(embedded_server.url, lanes=1, namespace=secrets.token_hex(6))
+    yield store
+    await store.close()
+
+
+async def _post(store: Store, count: int) -> None:
+    for _ in range(count):
+        await store.create(OWNER, BreadcrumbCreate(title="x"))
+
+
+async def _sweep(store: Store) -> int:
+    await anyio.sleep(0.02)
+    return (await Hygiene(store, Settings(event_window="0.01s")).run_once()).trimmed
+
+
+async def _events(store: Store) -> int:
+    return int(await store.connection.call(0, b"XLEN", store.keys.events(0)))
+
+
+async def test_events_older_than_the_window_go_and_readers_can_tell(store: Store) -> None:
+    await _post(store, 3)
+    last = (await EventLog(store).end())[0]
+    assert await _sweep(store) == 3
+    assert await _events(store) == 0
+    assert await EventLog(store).beginning() == [last]
+
+
+async def test_events_that_a_kind_of_worker_has_not_done_stay_whatever_the_window_says(store: Store) -> None:
+    leases = Leases(store, "contexts", "me", seconds=5)
+    await leases.register()
+    await _post(store, 5)
+    assert await _sweep(store) == 0
+    entries = await store.connection.call(0, b"XRANGE", store.keys.events(0), b"-", b"+")
+    third = int(entries[2][0].partition(b"-")[0])
+    lease = await leases.take(0)
+    assert lease is not None
+    await leases.acknowledge(lease, None, third)
+    assert await _sweep(store) == 3
+    assert await _events(store) == 2
+
+
+async def test_a_guest_keeps_events_only_while_it_lives(store: Store) -> None:
+    guest = Leases(store, "agents/mine", "me", seconds=5)
+    await guest.register()
+    await store.connection.call(
+        0, b"ZADD", store.keys.workers("agents/mine"), store.now() + 60_000_000, "me"
+    )
+    await _post(store, 2)
+    assert await _sweep(store) == 0
+    await guest.sign_off()
+    assert await _sweep(store) == 2
+
+
+async def test_expired_breadcrumbs_are_purged_and_counted(store: Store) -> None:
+    new = BreadcrumbCreate.parse({"title": "short", "ttl_config": {"duration": 0.01}})
+    written = await store.create(OWNER, new)
+    await anyio.sleep(0.05)
+    hygiene = Hygiene(store, Settings())
+    assert (await hygiene.run_once()).purged == 1
+    stats = await hygiene.stats()
+    assert (stats["runs_completed"], stats["total_breadcrumbs_purged"]) == (1, 1)
+    assert await store.connection.call(0, b"EXISTS", store.keys.body(0, OWNER, written.id.bytes)) == 0
