@@ -242,7 +242,10 @@ def _announce(settings: Settings, listener: socket.socket, embedded: EmbeddedSer
     out = console()
     crumb = command()
     at = "" if url == "http://127.0.0.1:8081" else f" --url {url}"
-    message = '{"schema_name": "user.message.v1", "tags": ["user:message", "session:demo"], "context": {"message": "Hello"}}'
+    message = (
+        '{"schema_name": "user.message.v1", "tags": ["user:message", "session:demo"], '
+        '"context": {"message": "Hello"}}'
+    )
     curl = f"curl {url}/breadcrumbs -H 'content-type: application/json' -d {shlex.quote(message)}"
     out.print(f"\n[bold green]Breadcrumbs {__version__} is ready[/]\n")
     out.print(f"  listens on  [bold]{url}[/]   (docs: {url}/docs)")
