@@ -169,7 +169,11 @@ class AgentRunner:
 
     async def _left_alone(self, event: Event, agents: list[Agent]) -> set[str]:
         """Agents that wait for contexts which no config makes, where somebody has just said something."""
-        if self._consumers is None or event.schema_name != MESSAGE or event.operation not in ("created", "retried"):
+        if (
+            self._consumers is None
+            or event.schema_name != MESSAGE
+            or event.operation not in ("created", "retried")
+        ):
             return set()
         waiting_for = {
             consumer: agent.definition.agent_id for agent in agents for consumer in agent.definition.consumers

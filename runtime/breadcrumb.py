@@ -83,7 +83,9 @@ class BreadcrumbCreate(BaseModel):
     title: Title = Field("", examples=["Hello"])
     description: Annotated[str, Field(max_length=10_000)] | None = None
     semantic_version: Annotated[str, Field(max_length=100), AfterValidator(check_name)] | None = None
-    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] = Field([], examples=[["user:message", "session:abc"]])
+    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] = Field(
+        [], examples=[["user:message", "session:abc"]]
+    )
     context: dict[str, Any] = Field({}, examples=[{"message": "Hello!", "session_id": "abc"}])
     visibility: Annotated[Visibility, BeforeValidator(_lower)] | None = None
     sensitivity: Annotated[Sensitivity, BeforeValidator(_lower)] | None = None
@@ -205,7 +207,9 @@ def content_of(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Content
     return Content(new.schema_name or "", session, tuple(tags), json, expiry)
 
 
-def _under_session_rule(tags: list[str], context: dict[str, Any]) -> tuple[list[str], dict[str, Any], str | None]:
+def _under_session_rule(
+    tags: list[str], context: dict[str, Any]
+) -> tuple[list[str], dict[str, Any], str | None]:
     tagged = session_of(tags)
     stated = context.get("session_id")
     if stated is not None:

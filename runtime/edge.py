@@ -45,9 +45,7 @@ def depth(document: Any) -> int:
             break
         deepest += 1
         level = [
-            child
-            for value in containers
-            for child in (value.values() if isinstance(value, dict) else value)
+            child for value in containers for child in (value.values() if isinstance(value, dict) else value)
         ]
     return deepest
 

@@ -52,7 +52,16 @@ class Filter(Protocol):
 class Subscription:
     """One client's queue of rendered events."""
 
-    __slots__ = ("_dropped", "_floor", "_frames", "_ready", "_waiting_bytes", "filter", "on_drop", "overflowed")
+    __slots__ = (
+        "_dropped",
+        "_floor",
+        "_frames",
+        "_ready",
+        "_waiting_bytes",
+        "filter",
+        "on_drop",
+        "overflowed",
+    )
 
     def __init__(self, filter: Filter) -> None:
         self.filter = filter

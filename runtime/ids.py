@@ -53,9 +53,7 @@ def parse_id(text: str, *, what: str = "id") -> UUID:
         parsed = None
     # UUID() also takes braces, urn: prefixes and missing dashes: one thing should have one spelling.
     if parsed is None or str(parsed) != text.lower():
-        raise InvalidInput(
-            f"{what} must be a UUID such as 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b", where=what
-        )
+        raise InvalidInput(f"{what} must be a UUID such as 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b", where=what)
     return parsed
 
 

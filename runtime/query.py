@@ -84,7 +84,9 @@ class Query:
         if not 1 <= self.limit <= MAX_LIMIT:
             raise InvalidInput(f"limit must be from 1 to {MAX_LIMIT}", where="limit")
         if not 0 <= self.offset <= MAX_OFFSET:
-            raise InvalidInput(f"offset must be from 0 to {MAX_OFFSET}: use cursor beyond that", where="offset")
+            raise InvalidInput(
+                f"offset must be from 0 to {MAX_OFFSET}: use cursor beyond that", where="offset"
+            )
         if self.cursor is not None and self.offset:
             raise InvalidInput("cursor and offset exclude each other", where="cursor")
 

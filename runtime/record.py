@@ -19,7 +19,11 @@ _NOBODY = bytes(16)
 
 def rest(content: Content, created_by: UUID | None, updated_by: UUID | None) -> bytes:
     """The body without its header, which the script writes."""
-    return (created_by.bytes if created_by else _NOBODY) + (updated_by.bytes if updated_by else _NOBODY) + content.json
+    return (
+        (created_by.bytes if created_by else _NOBODY)
+        + (updated_by.bytes if updated_by else _NOBODY)
+        + content.json
+    )
 
 
 def whole(crumb: Breadcrumb) -> bytes:

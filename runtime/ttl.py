@@ -61,7 +61,9 @@ _ISO = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\
 def _iso_seconds(text: str) -> float:
     match = _ISO.fullmatch(text)
     if match is None:
-        raise ValueError("an ISO 8601 duration looks like P7D or PT1H30M (years and months have no fixed length)")
+        raise ValueError(
+            "an ISO 8601 duration looks like P7D or PT1H30M (years and months have no fixed length)"
+        )
     weights = (604800, 86400, 3600, 60, 1)
     return sum(float(part) * weight for part, weight in zip(match.groups(), weights, strict=True) if part)
 
@@ -110,7 +112,9 @@ def plan(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | Non
     """Turn what a client wrote into what the store enforces, or say what is missing."""
     config = config or TtlConfig()
     lifetime = config.lifetime
-    kind = ttl_type or ("datetime" if ttl else "duration" if lifetime else "usage" if config.max_reads else "never")
+    kind = ttl_type or (
+        "datetime" if ttl else "duration" if lifetime else "usage" if config.max_reads else "never"
+    )
     at = clock.from_datetime(ttl) if ttl else 0
     after = int(lifetime.total_seconds() * 1_000_000) if lifetime else 0
     if at > clock.LATEST:

@@ -389,9 +389,7 @@ class Worker:
         if lane is None or lane.closing or event.at <= lane.position:
             return
         done = (
-            event.at in lane.done
-            or INTERNAL in event.tags
-            or event.only_for not in (None, self.handler.kind)
+            event.at in lane.done or INTERNAL in event.tags or event.only_for not in (None, self.handler.kind)
         )
         wanted = not done and await self._wants(event)
         if lane.closing:

@@ -78,12 +78,9 @@ class StreamFilter:
         if not self._selectors and not self._any_of:
             return True
         session = event.session_id
-        return (
-            all(s.matches_meta(event.schema_name, event.tags, session) for s in self._selectors)
-            and (
-                not self._any_of
-                or any(s.matches_meta(event.schema_name, event.tags, session) for s in self._any_of)
-            )
+        return all(s.matches_meta(event.schema_name, event.tags, session) for s in self._selectors) and (
+            not self._any_of
+            or any(s.matches_meta(event.schema_name, event.tags, session) for s in self._any_of)
         )
 
     def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:

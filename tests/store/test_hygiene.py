@@ -66,9 +66,7 @@ async def test_events_that_a_kind_of_worker_has_not_done_stay_whatever_the_windo
 async def test_a_guest_keeps_events_only_while_it_lives(store: Store) -> None:
     guest = Leases(store, "agents/mine", "me", seconds=5)
     await guest.register()
-    await store.connection.call(
-        0, b"ZADD", store.keys.workers("agents/mine"), store.now() + 60_000_000, "me"
-    )
+    await store.connection.call(0, b"ZADD", store.keys.workers("agents/mine"), store.now() + 60_000_000, "me")
     await _post(store, 2)
     assert await _sweep(store) == 0
     await guest.sign_off()
