@@ -19,6 +19,7 @@ _GROUPS: Final = {
     "Events": "What happens, as it happens.",
     "Contexts": "What a model gets to see of a session, and why.",
     "Selectors": "Which breadcrumbs an agent wants to hear about, saved by name.",
+    "Dead letters": "What workers have given up on.",
     "Agents": "Who writes and reads.",
     "Tenants": "Who owns everything else.",
     "Access": "Tokens.",

@@ -615,7 +615,7 @@ def _is_ready(url: str) -> bool:
 
 def test_two_sessions_stay_apart_when_the_readme_is_followed(base_url: str) -> None:
     (commands,) = (code for info, code in fences("README.md") if info == "sh" and "./crumb chat" in code)
-    chats = [shlex.split(line.replace("./crumb", str(CRUMB))) for line in commands.splitlines()]
+    chats = [shlex.split(line.replace("./crumb", shlex.quote(str(CRUMB)))) for line in commands.splitlines()]
     for command, text in zip(chats, ("Hello, I am Ann", "Hello, I am Bob"), strict=True):
         assert "Hello" in _said(command, text, base_url)
     for command, mine, others in zip(chats, ("Ann", "Bob"), ("Bob", "Ann"), strict=True):

@@ -173,6 +173,9 @@ async def test_nulls_in_a_token_request_count_as_left_out(site: Site) -> None:
 # With API keys
 
 PROTECTED = [
+    ("GET", "/dlq"),
+    ("POST", f"/dlq/{DEVELOPER}/retry"),
+    ("DELETE", f"/dlq/{DEVELOPER}"),
     ("POST", "/breadcrumbs"),
     ("GET", "/breadcrumbs"),
     ("GET", f"/breadcrumbs/{DEVELOPER}"),

@@ -24,6 +24,7 @@ OWNER = UUID(int=1)
 async def store(embedded_server: Any) -> AsyncIterator[Store]:
     store = await Store.open(embedded_server.url, lanes=1, namespace=secrets.token_hex(6))
     yield store
+    await store.connection.call(0, b"FLUSHALL")  # others look at every key of this server
     await store.close()
 
 

@@ -142,7 +142,7 @@ async def _lanes_are_taken(store: Store) -> None:
     with anyio.fail_after(30):
         for kind in ("agents", "contexts"):
             for lane in range(store.lanes):
-                while not await store.connection.call(lane, b"EXISTS", store.keys.lease(lane, kind)):
+                while not await store.connection.call(lane, b"EXISTS", store.keys.lease(lane, kind)):  # noqa: ASYNC110
                     await anyio.sleep(0.05)
 
 
