@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import platform
 import signal
 import socket
@@ -431,9 +432,9 @@ def test_a_taken_port_is_named_as_the_reason(tmp_path: Path) -> None:
 
 def fake_server(path: Path, reply: str) -> Path:
     """A binary that listens on --unixsocket and gives one reply for a second, then PONG."""
-    path.write_text(
+    script = path.with_suffix(".py")
+    script.write_text(
         textwrap.dedent(f"""\
-            #!{sys.executable}
             import socket, sys, time
             begun = time.monotonic()
             server = socket.socket(socket.AF_UNIX)
@@ -446,6 +447,8 @@ def fake_server(path: Path, reply: str) -> Path:
                 connection.close()
         """)
     )
+    # Not by a first line that names Python: its path may hold a space.
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
     path.chmod(0o755)
     return path
 
