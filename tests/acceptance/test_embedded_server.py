@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 import platform
+import shlex
 import signal
 import socket
 import stat
