@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -446,3 +447,49 @@ async def test_a_stream_survives_the_death_of_the_server_behind_it(tmp_path: Pat
             await asyncio.to_thread(server.start)
             after = await site.post("s", title="after")
             assert (await stream.next(within=10))["breadcrumb_id"] == after
+
+
+@pytest.mark.parametrize("chance", range(8))
+async def test_whatever_two_tenants_do_in_two_sessions_no_stream_shows_what_is_not_its_own(
+    guarded: Live, chance: int
+) -> None:
+    dice = random.Random(chance)
+    tenants = {KEY: OWNER, OTHER_KEY: OTHER}
+    tokens = {
+        (key, session): await _token(guarded, key, **({"session_id": session} if session else {}))
+        for key in tenants
+        for session in (None, "one", "two")
+    }
+    async with AsyncExitStack() as stack:
+        streams = {
+            who: await stack.enter_async_context(guarded.stream(token=token)) for who, token in tokens.items()
+        }
+        written: dict[UUID, list[tuple[UUID, str]]] = {owner: [] for owner in tenants.values()}
+        for _ in range(50):
+            owner, session = dice.choice(list(tenants.values())), dice.choice(["one", "two"])
+            what = dice.choice(["create", "create", "update", "delete"])
+            if what == "create" or not written[owner]:
+                mark = f"{owner}/{session}"
+                id = await guarded.post(session, owner=owner, title=mark, context={"mark": mark})
+                written[owner].append((UUID(id), session))
+            elif what == "update":
+                id_, session = dice.choice(written[owner])
+                change = BreadcrumbUpdate(title=f"{owner}/{session}", tags=["touched"])
+                await guarded.store.update(owner, id_, change)
+            else:
+                id_, _ = written[owner].pop(dice.randrange(len(written[owner])))
+                await guarded.store.delete(owner, id_)
+        for owner in tenants.values():
+            for session in ("one", "two"):
+                await guarded.post(session, owner=owner, title="end")
+        for (key, only), stream in streams.items():
+            ends = 0
+            while ends < (1 if only else 2):
+                event = await stream.next()
+                ends += event.get("title") == "end"
+                assert event["owner_id"] == str(tenants[key])
+                assert only is None or event["session_id"] == only
+                assert f"session:{event['session_id']}" in event["tags"]
+                if "mark" in event.get("context", {}):
+                    assert event["context"]["mark"] == f"{tenants[key]}/{event['session_id']}"
+            await stream.nothing_for(0.05)

@@ -132,7 +132,7 @@ class Machine:
 
 async def play(machine: Machine, schedule: bytes) -> World:
     """Do what the schedule says, then let everybody finish."""
-    world = machine.world(two_agents=schedule[0] % 4 == 1, lanes=2 if schedule[0] & 2 else 1)
+    world = machine.world(two_agents=schedule[0] % 3 == 1, lanes=2 if schedule[0] & 2 else 1)
     for worker in world.crew.workers:
         await worker.take_free_lanes(1)
     for byte in schedule[1:]:
@@ -148,6 +148,11 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
     match kind:
         case 0 | 1 | 2:
             await world.say(*PEOPLE[which % len(PEOPLE)])
+            if kind:  # and it gets its context at once, if somebody is there to make it
+                for builder in workers[::2]:
+                    await builder.read()
+                    while builder.ready:
+                        await builder.begin(0).finish()
         case 3 | 4 | 5 | 6:
             worker = workers[which % len(workers)]
             await worker.take_free_lanes(world.store.lanes)
