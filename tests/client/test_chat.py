@@ -254,19 +254,6 @@ def test_the_arrow_brings_the_last_line_back(up: CrumbUp, name: str) -> None:
     assert said == ["say: again"] * 2
 
 
-def test_what_others_said_meanwhile_is_shown_with_the_next_turn(
-    up: CrumbUp, client: Client, name: str
-) -> None:
-    with Person(up, "--session", name) as person:
-        person.at_prompt(name)
-        person.says("say: mine", name)
-        client.session(name).say("say: from elsewhere")
-        shown = person.says("say: mine again", name)
-        assert "somebody: say: from elsewhere" in shown
-        assert "default-chat-assistant: from elsewhere" in shown
-        assert shown.index("from elsewhere") < shown.rindex("mine again")
-
-
 def test_an_error_of_an_agent_is_shown_in_words_and_the_chat_goes_on(
     up: CrumbUp, client: Client, name: str
 ) -> None:
