@@ -1,0 +1,632 @@
+"""Leases, lanes and what is done in them: the parts of a worker one by one, on a real server."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.errors import StoreError, StoreUnavailable
+from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.failures import leave_error
+from breadcrumbs.runtime.ids import derived_id
+from breadcrumbs.runtime.lease import Lease, LeaseLost
+from breadcrumbs.runtime.leasing import Leases
+from breadcrumbs.runtime.store import Fence, Store
+from breadcrumbs.runtime.worker import Turn, TurnFailed, Worker
+from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
+from tests.turns.stepping import SteppedConnection, SteppedWorker
+
+DONE = "done.v1"
+
+
+class Recorder:
+    """A handler that notes what it does: for each message a `done.v1` with an id derived from it."""
+
+    kind = "recorders"
+
+    def __init__(self, store: Store, during: Callable[[Turn, str], Awaitable[None]] | None = None) -> None:
+        self.store = store
+        self.begun: list[str] = []
+        self._during = during
+
+    async def wants(self, event: Event) -> bool:
+        return event.schema_name == MESSAGE
+
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
+        pass
+
+    async def handle(self, turn: Turn) -> None:
+        message = await self.store.get_version(turn.event.owner_id, turn.event.id, turn.event.version)
+        text = message.context["message"]
+        self.begun.append(text)
+        if self._during is not None:
+            await self._during(turn, text)
+        new = BreadcrumbCreate.parse(
+            {
+                "schema_name": DONE,
+                "title": "",
+                "tags": [f"session:{message.session_id}"],
+                "context": {"text": text},
+            }
+        )
+        id = derived_id(turn.event.lane, "done", str(message.id))
+        with anyio.CancelScope(shield=True):
+            written = await self.store.create(
+                message.owner_id, new, id=id, fence=turn.fence(acknowledge=True)
+            )
+            if written.found:
+                await turn.acknowledge()
+
+    async def give_up(self, turn: Turn, error: Exception) -> None:
+        await leave_error(
+            self.store, turn, error, creator="recorder", origin=turn.event.id, inherited=("session",)
+        )
+
+
+async def done(chat: Chat, session: str) -> list[str]:
+    return [crumb.context["text"] for crumb in await chat.all(session, DONE)]
+
+
+async def all_done(chat: Chat, session: str, count: int) -> bool:
+    return len(await done(chat, session)) >= count
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[anyio.abc.TaskGroup]:
+    """Run workers until the end of the block; they are drained then, unless they were stopped before."""
+    problem = None
+    async with anyio.create_task_group() as tasks:
+        for worker in workers:
+            tasks.start_soon(worker.run)
+        try:
+            yield tasks
+        except Exception as error:
+            problem = error
+        for worker in workers:
+            worker.stop()
+    if problem is not None:
+        raise problem
+
+
+async def taken(worker: Worker, count: int) -> bool:
+    return len(worker.lanes) == count
+
+
+# Leases
+
+
+async def lease_of(leases: Leases, lane: int = 0) -> Lease:
+    lease = await leases.take(lane)
+    assert lease is not None
+    return lease
+
+
+async def test_a_lane_has_one_holder_and_its_fence_only_grows(store: Store) -> None:
+    ann, ben = (Leases(store, "kind", name, seconds=30) for name in ("ann", "ben"))
+    first = await lease_of(ann)
+    assert await ben.take(0) is None and await ann.take(0) is None
+    assert await ann.keep(first)
+    assert await ben.take(1) is not None  # another lane
+    assert await Leases(store, "other kind", "ben", seconds=30).take(0) is not None
+    await ann.acknowledge(first, None, 0, release=True)
+    second = await lease_of(ben)
+    numbers = [int(lease.value.split()[0]) for lease in (first, second)]
+    assert numbers[1] > numbers[0]
+    assert not await ann.keep(first) and await ben.keep(second)
+
+
+async def test_a_lease_ends_by_itself_and_cannot_be_kept_any_more(store: Store) -> None:
+    ann, ben = (Leases(store, "kind", name, seconds=0.2) for name in ("ann", "ben"))
+    first = await lease_of(ann)
+    await anyio.sleep(0.25)
+    assert not await ann.keep(first)
+    assert int((await lease_of(ben)).value.split()[0]) == 2
+
+
+async def test_a_lost_lease_refuses_commits_and_acknowledgements_and_changes_nothing(store: Store) -> None:
+    ann, ben = (Leases(store, "kind", name, seconds=30) for name in ("ann", "ben"))
+    id = derived_id(0, "something")
+    old = await lease_of(ann)
+    await store.connection.call(0, b"DEL", store.keys.lease(0, "kind"))
+    new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
+    for holder in (None, await lease_of(ben)):  # whether or not somebody else has it by now
+        with pytest.raises(LeaseLost):
+            await store.create(ALICE, new, id=id, fence=Fence(old, 5, 5, b"{}"))
+        with pytest.raises(LeaseLost):
+            await ann.acknowledge(old, 5, 5, dead_letter=b"{}", release=True)
+        assert holder is None or await ben.keep(holder)
+    progress = await ben.progress(0)
+    assert progress.low == 0 and not progress.done
+    assert await Chat(store).dead_letters("kind") == []
+    assert not await store.connection.call(0, b"EXISTS", store.keys.body(0, ALICE, id.bytes))
+
+
+async def test_a_commit_writes_acknowledges_and_buries_in_one_go(store: Store) -> None:
+    leases = Leases(store, "kind", "ann", seconds=30)
+    lease = await lease_of(leases)
+    await leases.count_attempt(0, 7)
+    new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
+    id = derived_id(0, "x")
+    written = await store.create(ALICE, new, id=id, fence=Fence(lease, 7, 3, b'{"why": "because"}'))
+    progress = await leases.progress(0)
+    assert not written.found and progress.low == 3 and progress.done == {7} and not progress.begun
+    assert await Chat(store).dead_letters("kind") == [{"why": "because"}]
+    # What is there already is not written again, and acknowledges nothing: it may be somebody else's.
+    again = await store.create(ALICE, new, id=id, fence=Fence(lease, 9, 9))
+    assert again.found and (await leases.progress(0)).done == {7}
+
+
+async def test_a_low_water_mark_never_falls(store: Store) -> None:
+    """Marks are worked out before they are sent; the older one may arrive last."""
+    leases = Leases(store, "kind", "ann", seconds=30)
+    lease = await lease_of(leases)
+    new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
+    await store.create(ALICE, new, id=derived_id(0, "late"), fence=Fence(lease, 20, 20))
+    await store.create(ALICE, new, id=derived_id(0, "early"), fence=Fence(lease, 8, 5))
+    await leases.acknowledge(lease, 9, 6)
+    progress = await leases.progress(0)
+    assert progress.low == 20 and not progress.done
+
+
+async def test_who_lives_is_told_by_the_servers_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [Leases(store, "kind", name, seconds=0.3) for name in ("c", "a", "b")]
+    for worker in workers:
+        assert worker.worker in await worker.living(beat=True)
+    monkeypatch.setattr(store, "_clock_offset", 10**12)  # this process lives in another century
+    assert await workers[0].living(beat=True) == ["a", "b", "c"]
+    await workers[1].sign_off()
+    assert await workers[0].living(beat=False) == ["b", "c"]
+    await anyio.sleep(0.35)
+    assert await workers[0].living(beat=False) == []
+
+
+# Lanes
+
+
+async def test_three_workers_share_sixteen_lanes_evenly_and_one_who_joins_gets_its_share(
+    embedded_server: EmbeddedServer,
+) -> None:
+    async with opened(embedded_server.url, lanes=16) as store:
+        chat = Chat(store)
+        recorders = [Recorder(store) for _ in range(4)]
+        workers = [Worker(store, recorder, lease_seconds=1.5) for recorder in recorders]
+
+        async def spread(count: int) -> bool:
+            sizes = sorted(len(worker.lanes) for worker in workers[:count])
+            return sum(sizes) == 16 and sizes[-1] - sizes[0] <= 1
+
+        async def talk() -> None:
+            for number in range(40):
+                for session in range(10):
+                    await chat.say(f"s{session}", f"{session}/{number}")
+                await anyio.sleep(0.05)
+
+        async with running(*workers[:3]) as tasks:
+            took = await eventually(lambda: spread(3), "the lanes are not spread evenly")
+            assert sorted(len(worker.lanes) for worker in workers[:3]) == [5, 5, 6]
+            tasks.start_soon(talk)
+            await anyio.sleep(0.5)
+            tasks.start_soon(workers[3].run)
+            joined = await eventually(lambda: spread(4), "who joined did not get its share")
+            assert sorted(len(worker.lanes) for worker in workers) == [4, 4, 4, 4]
+            workers[0].stop()  # and one leaves
+            await eventually(lambda: taken(workers[0], 0), "who left has kept lanes")
+            for session in range(10):
+                await eventually(lambda s=session: all_done(chat, f"s{s}", 40), "not all was done")  # type: ignore[misc]
+                assert await done(chat, f"s{session}") == [f"{session}/{number}" for number in range(40)]
+            for worker in workers:
+                worker.stop()
+        begun = Counter(text for recorder in recorders for text in recorder.begun)
+        assert set(begun.values()) == {1}, "something was begun twice, though nobody has died"
+        print(f"\nlanes were even after {took:.2f} s, again after {joined:.2f} s")
+
+
+async def test_the_lanes_of_a_worker_that_died_are_taken_over_within_its_lease_and_a_second(
+    embedded_server: EmbeddedServer,
+) -> None:
+    """The survivor has its full share already, and must first learn that it is alone."""
+    lease = 2.0
+    async with opened(embedded_server.url, lanes=4) as store:
+        chat = Chat(store)
+        fallen, heir = (Worker(store, Recorder(store), lease_seconds=lease) for _ in range(2))
+        async with running(heir):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(fallen.run)
+                await eventually(lambda: taken(fallen, 2), "not shared")
+                await eventually(lambda: taken(heir, 2), "not shared")
+                tasks.cancel_scope.cancel()
+            began = time.monotonic()
+            messages = [await chat.say(f"s{number}", "hello") for number in range(12)]
+            for message in messages:
+                await eventually(lambda m=message: all_done(chat, m.session_id or "", 1), "not taken over")  # type: ignore[misc]
+            took = time.monotonic() - began
+        print(f"\ntaken over after {took:.2f} s with leases of {lease} s")
+        assert took <= lease + 1.0
+
+
+async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_next(
+    embedded_server: EmbeddedServer,
+) -> None:
+    async with opened(embedded_server.url, lanes=1) as store:
+        chat = Chat(store)
+
+        async def hang(turn: Turn, text: str) -> None:
+            if text == "slow":
+                await anyio.sleep(60)
+
+        first, second = Recorder(store, hang), Recorder(store)
+        dying = Worker(store, first, lease_seconds=0.5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dying.run)
+            slow = await chat.say("a", "slow")
+            for number in range(3):
+                await chat.say("b", f"quick {number}")
+            await eventually(lambda: all_done(chat, "b", 3), "the quick ones did not finish")
+            leases = Leases(store, Recorder.kind, "looking", seconds=1)
+            progress = await leases.progress(0)
+            assert progress.low < slow.created and len(progress.done) == 3
+            tasks.cancel_scope.cancel()
+        async with running(Worker(store, second, lease_seconds=0.5)):
+            await eventually(lambda: all_done(chat, "a", 1), "nobody took over")
+        assert second.begun == ["slow"]
+        progress = await leases.progress(0)
+        assert progress.low > slow.created and not progress.done and not progress.begun
+
+
+async def test_a_lane_that_is_given_back_forgets_nothing_that_waits_in_it(
+    embedded_server: EmbeddedServer,
+) -> None:
+    """What waits lies between two that run. When these are done, the mark must not have passed it."""
+    async with opened(embedded_server.url, lanes=1) as store:
+        store.connection = SteppedConnection(store.connection)
+        chat = Chat(store)
+        recorder = Recorder(store)
+        leaving = SteppedWorker(store, recorder, "leaving")
+        await leaving.take_free_lanes(1)
+        await chat.say("a", "a1")
+        await chat.say("a", "a2")
+        await chat.say("b", "b1")
+        await leaving.read()
+        at_work = [leaving.begin(0), leaving.begin(0)]
+        for actor in at_work:
+            await actor.settle()
+        leaving.give_back(0)
+        for actor in (*at_work, leaving.actors[-1]):
+            await actor.finish()
+        assert leaving.lanes == [] and sorted(recorder.begun) == ["a1", "b1"]
+        next_one = SteppedWorker(store, recorder, "next")
+        await next_one.take_free_lanes(1)
+        await next_one.read()
+        while next_one.ready:
+            await next_one.begin(0).finish()
+        assert recorder.begun == ["a1", "b1", "a2"]
+        assert await done(chat, "a") == ["a1", "a2"] and await done(chat, "b") == ["b1"]
+
+
+async def test_a_slow_turn_holds_up_a_lane_that_is_given_back_for_a_lease_and_no_longer(
+    embedded_server: EmbeddedServer,
+) -> None:
+    release = anyio.Event()
+
+    async def hang(turn: Turn, text: str) -> None:
+        if text == "slow":
+            await release.wait()
+
+    async with opened(embedded_server.url, lanes=2) as store:
+        chat = Chat(store)
+        recorders = [Recorder(store, hang), Recorder(store, hang)]
+        first, second = (Worker(store, recorder, lease_seconds=0.6) for recorder in recorders)
+        async with running(first) as tasks:
+            await eventually(lambda: taken(first, 2), "no lanes")
+            slow = [await chat.say(f"slow {number}", "slow") for number in range(6)]  # in both lanes
+            await eventually(lambda: begun(recorders[0], 6), "not begun")
+            tasks.start_soon(second.run)
+            await eventually(lambda: taken(second, 1), "the lane was not given back", limit=5)
+            await eventually(lambda: begun(recorders[1], 1), "what was handed over was not begun again")
+            release.set()
+            for message in slow:
+                await eventually(lambda m=message: all_done(chat, m.session_id or "", 1), "lost")  # type: ignore[misc]
+            second.stop()
+        for message in slow:
+            assert await done(chat, message.session_id or "") == ["slow"]
+            assert await chat.errors(message.session_id) == []
+
+
+async def begun(recorder: Recorder, count: int) -> bool:
+    return len(recorder.begun) >= count
+
+
+async def test_sessions_of_two_tenants_with_the_same_name_are_two_sessions(
+    embedded_server: EmbeddedServer,
+) -> None:
+    stuck = anyio.Event()
+
+    async def hang(turn: Turn, text: str) -> None:
+        if text == "hers":
+            await stuck.wait()
+
+    async with opened(embedded_server.url, lanes=1) as store:
+        alice, bob = Chat(store, ALICE), Chat(store, BOB)
+        async with running(Worker(store, Recorder(store, hang), lease_seconds=2)):
+            await alice.say("1", "hers")
+            await bob.say("1", "his")
+            await eventually(lambda: all_done(bob, "1", 1), "his waited for hers")
+            assert await done(alice, "1") == []
+            stuck.set()
+            await eventually(lambda: all_done(alice, "1", 1), "hers was lost")
+
+
+# Failures
+
+
+class Death(BaseException):
+    """Ends a worker on the spot, as a segmentation fault would."""
+
+
+class Mortal(SteppedConnection):
+    """The dead ask for nothing more, whatever their last tasks would still like to do."""
+
+    dead = False
+
+    async def _ask(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        if self.dead:
+            await anyio.sleep_forever()
+        return await send()
+
+
+async def test_an_event_that_kills_its_worker_is_given_up_and_takes_no_neighbour_along(
+    embedded_server: EmbeddedServer,
+) -> None:
+    healed = anyio.Event()
+
+    async def die(turn: Turn, text: str) -> None:
+        if text != "poison":
+            await healed.wait()
+            return
+        await anyio.sleep(0.05)  # the neighbours are at work by now
+        mortal.dead = True
+        raise Death
+
+    async with opened(embedded_server.url, lanes=1) as store:
+        chat = Chat(store)
+        poison = await chat.say("bad", "poison")
+        for number in range(5):
+            await chat.say(f"good {number}", "fine")
+        deaths = 0
+
+        async def given_up() -> bool:
+            return bool(await chat.errors("bad"))
+
+        async def neighbours_done() -> bool:
+            return all([await done(chat, f"good {number}") for number in range(5)])
+
+        while not await given_up():
+            assert deaths < 12, "it is never given up"
+            mortal = Mortal(store.connection)
+            theirs = Store(mortal, store.keys, secret=store.secret)
+            worker = Worker(theirs, Recorder(theirs, die), lease_seconds=0.3, attempts=3)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(worker.run)
+                    await eventually(given_up, "it neither dies nor gives up")
+                    healed.set()
+                    await eventually(neighbours_done, "a neighbour is lost")
+                    tasks.cancel_scope.cancel()
+            except BaseExceptionGroup as group:
+                assert group.subgroup(Death)
+                deaths += 1
+        assert deaths == 3
+        (error,) = await chat.errors("bad")
+        assert error.context["error"] == "given up after 3 attempts that did not come to an end"
+        (letter,) = await chat.dead_letters(Recorder.kind)
+        assert letter["breadcrumb_id"] == str(poison.id) and letter["session_id"] == "bad"
+        assert [await chat.errors(f"good {number}") for number in range(5)] == [[]] * 5
+
+
+async def test_error_dead_letter_and_acknowledgement_are_one_write(embedded_server: EmbeddedServer) -> None:
+    """Killed after it, all three are there; killed before it, none, and the turn is run again."""
+
+    async def fail(turn: Turn, text: str) -> None:
+        raise TurnFailed("no")
+
+    async with opened(embedded_server.url, lanes=1) as store:
+        store.connection = SteppedConnection(store.connection)
+        chat = Chat(store)
+        await chat.say("s", "hello")
+        for after_sending in (False, True):
+            recorder = Recorder(store, fail)
+            worker = SteppedWorker(store, recorder, f"worker {after_sending}")
+            await worker.take_free_lanes(1)
+            await worker.read()
+            actor = worker.begin(0)
+            await actor.settle()
+            while not recorder.begun:
+                await actor.step()
+            await worker.crash(after_sending=after_sending)  # with the error on its lips
+            assert len(await chat.errors("s")) == len(await chat.dead_letters(Recorder.kind)) == after_sending
+        third = SteppedWorker(store, Recorder(store, fail), "third")
+        await third.take_free_lanes(1)
+        await third.read()
+        assert third.ready == []
+
+
+async def test_a_handler_that_cannot_even_say_that_it_failed_leaves_a_dead_letter(store: Store) -> None:
+    class Speechless(Recorder):
+        async def handle(self, turn: Turn) -> None:
+            raise TurnFailed("no")
+
+        async def give_up(self, turn: Turn, error: Exception) -> None:
+            raise RuntimeError("words fail me")
+
+    chat = Chat(store)
+    async with running(Worker(store, Speechless(store), lease_seconds=2)):
+        await chat.say("s", "hello")
+
+        async def buried() -> bool:
+            return bool(await chat.dead_letters(Recorder.kind))
+
+        await eventually(buried, "no dead letter")
+    (letter,) = await chat.dead_letters(Recorder.kind)
+    assert letter["error"] == "no" and letter["attempts"] == 1
+
+
+async def test_an_error_of_the_server_that_is_no_outage_is_not_waited_for_for_ever(store: Store) -> None:
+    async def wrong(turn: Turn, text: str) -> None:
+        raise StoreError("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+    chat = Chat(store)
+    worker = Worker(store, Recorder(store, wrong), lease_seconds=2, attempts=3, backoff=lambda attempt: 0.01)
+    async with running(worker):
+        error = await chat.error_about(await chat.say("s", "hello"))
+        assert "WRONGTYPE" in error.context["error"] and error.context["attempts"] == 3
+
+
+async def test_a_worker_goes_on_when_it_cannot_tell_whether_it_wants_an_event(store: Store) -> None:
+    class Confused(Recorder):
+        async def wants(self, event: Event) -> bool:
+            if "confusing:yes" in event.tags:
+                raise RuntimeError("what is this?")
+            return await super().wants(event)
+
+    chat = Chat(store)
+    async with running(Worker(store, Confused(store), lease_seconds=2)):
+        await chat.say("s", "odd", tags=["confusing:yes"])
+        await chat.say("s", "plain")
+        await eventually(lambda: all_done(chat, "s", 2), "it has stopped")
+    assert await done(chat, "s") == ["odd", "plain"]
+
+
+async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that vanishes says nothing, not even that the link is broken."""
+
+    class Silent:
+        async def call(self, command: Any) -> Any:
+            await anyio.sleep_forever()
+
+        async def close(self) -> None:
+            pass
+
+    blocking = store.connection.blocking
+    opened_links = 0
+
+    async def first_one_is_silent(lane: int) -> Any:
+        nonlocal opened_links
+        opened_links += 1
+        return Silent() if opened_links == 1 else await blocking(lane)
+
+    monkeypatch.setattr(store.connection, "blocking", first_one_is_silent)
+    monkeypatch.setattr("breadcrumbs.runtime.worker._SILENCE_SECONDS", 0.3)
+    chat = Chat(store)
+    async with running(Worker(store, Recorder(store), lease_seconds=2)):
+        await chat.say("s", "hello")
+        await eventually(lambda: all_done(chat, "s", 1), "it waits for ever")
+    assert opened_links == 2
+
+
+async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_worker(
+    embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(embedded_server.url, lanes=4) as store:
+        chat = Chat(store)
+        worker = Worker(store, Recorder(store), lease_seconds=0.5)
+        async with running(worker):
+            await eventually(lambda: taken(worker, 4), "no lanes")
+            acknowledge = worker.leases.acknowledge
+
+            async def away(*args: Any, **options: Any) -> None:
+                raise StoreUnavailable("away")
+
+            monkeypatch.setattr(worker.leases, "acknowledge", away)
+            other = Leases(store, Recorder.kind, "another", seconds=0.8)
+            await other.living(beat=True)  # somebody joins, and half of the lanes have to go
+            await eventually(lambda: taken(worker, 2), "it did not give lanes back")
+            monkeypatch.setattr(worker.leases, "acknowledge", acknowledge)
+            await eventually(lambda: taken(worker, 4), "it did not take them again")
+            await chat.say("s", "hello")
+            await eventually(lambda: all_done(chat, "s", 1), "it does not work any more")
+
+
+# Draining
+
+
+async def test_P23_a_worker_that_is_asked_to_stop_finishes_what_runs_and_hands_over_what_waits(
+    embedded_server: EmbeddedServer,
+) -> None:
+    go_on = anyio.Event()
+
+    async def wait(turn: Turn, text: str) -> None:
+        if text == "first":
+            await go_on.wait()
+
+    async with opened(embedded_server.url, lanes=1) as store:
+        chat = Chat(store)
+        stopping, following = Recorder(store, wait), Recorder(store)
+        worker = Worker(store, stopping, lease_seconds=5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            await chat.say("s", "first")
+            await chat.say("s", "second")
+            await eventually(lambda: begun(stopping, 1), "not begun")
+            worker.stop()
+            await anyio.sleep(0.2)
+            await chat.say("s", "third")  # nothing is taken on any more
+            go_on.set()
+            began = time.monotonic()
+        assert time.monotonic() - began < 1.0
+        assert await done(chat, "s") == ["first"] and worker.lanes == []
+        assert await Leases(store, Recorder.kind, "x", seconds=1).free_lanes() == [0]
+        async with running(Worker(store, following, lease_seconds=5)):
+            await eventually(lambda: all_done(chat, "s", 3), "what waited was lost")
+        assert following.begun == ["second", "third"]
+        assert await done(chat, "s") == ["first", "second", "third"]
+
+
+async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_another(
+    embedded_server: EmbeddedServer,
+) -> None:
+    async def hang(turn: Turn, text: str) -> None:
+        await anyio.sleep(60)
+
+    async with opened(embedded_server.url, lanes=1) as store:
+        chat = Chat(store)
+        slow = Recorder(store, hang)
+        worker = Worker(store, slow, lease_seconds=0.5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            await chat.say("s", "hello")
+            await eventually(lambda: begun(slow, 1), "not begun")
+            worker.stop()
+            began = time.monotonic()
+        assert 0.4 < time.monotonic() - began < 2.0
+        async with running(Worker(store, Recorder(store), lease_seconds=0.5)):
+            took = await eventually(lambda: all_done(chat, "s", 1), "it was lost")
+        assert took < 1.0  # its lane was given back, nobody had to wait for a lease
+        assert await chat.errors("s") == [] and await chat.all("s", ERROR) == []
+
+
+async def test_a_worker_whose_store_is_gone_stops_all_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(store, Recorder(store), lease_seconds=0.5)
+
+    async def gone(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("gone")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await eventually(lambda: taken(worker, store.lanes), "no lanes")
+        with monkeypatch.context() as patch:
+            for name in ("acknowledge", "keep", "sign_off", "living"):
+                patch.setattr(worker.leases, name, gone)
+            worker.stop()
+            await eventually(lambda: taken(worker, 0), "it does not stop", limit=5)
