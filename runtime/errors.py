@@ -8,6 +8,7 @@ BreadcrumbsError
 ├── Forbidden                a good token that does not allow this
 ├── NotFound                 no such thing, or not yours: the two look the same on purpose
 ├── AlreadyExists            the id is taken
+├── SessionGone              the session is being deleted, or was since the turn began that writes into it
 ├── VersionMismatch          somebody else wrote first; carries the version the store has
 ├── IdempotencyMismatch      the key was used for another body
 ├── StoreError               the server behind the store cannot do it now
@@ -65,6 +66,10 @@ class NotFound(BreadcrumbsError):
 
 class AlreadyExists(BreadcrumbsError):
     """A breadcrumb with this id is there already."""
+
+
+class SessionGone(BreadcrumbsError):
+    """The session is being deleted, or was deleted after the event that this write is an answer to."""
 
 
 class VersionMismatch(BreadcrumbsError):

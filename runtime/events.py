@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.connection import BlockingLink
     from breadcrumbs.runtime.store import Store
 
-Operation = Literal["created", "updated", "deleted", "retried"]
-"""`retried` is no write: a worker is asked to handle an older event once more. Streams do not show it."""
+Operation = Literal["created", "updated", "deleted", "retried", "session_deleted"]
+"""`retried` is no write: a worker is asked to handle an older event once more. Streams do not show it.
+`session_deleted` speaks of no breadcrumb: its tag says which session is going."""
 
 Position: TypeAlias = list[int]
 
@@ -31,6 +32,7 @@ _OPERATIONS: dict[int, Operation] = {
     ord("u"): "updated",
     ord("d"): "deleted",
     ord("r"): "retried",
+    ord("s"): "session_deleted",
 }
 _TIME_BYTES = 7
 

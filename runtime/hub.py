@@ -158,13 +158,14 @@ class EventHub:
     async def catch_up(self, subscription: Subscription, position: Position) -> AsyncIterator[bytes]:
         """Give what happened since a position, then join; nothing is left out in between."""
         position = list(position)
-        await self._start_reading()
         while not self._closed:
+            # Each time round: meanwhile the last client may have left, and reading ended with it.
+            await self._start_reading()
             until = list(self._position)
             async for frame in self._replay(subscription.filter, position, until):
                 yield frame
             # No await between this look and joining: what comes after it goes into the queue.
-            if all(seen >= now for seen, now in zip(position, self._position, strict=True)):
+            if self._readers and all(seen >= now for seen, now in zip(position, self._position, strict=True)):
                 subscription._floor = None if position == self._position else position
                 break
         self._join(subscription)
@@ -247,7 +248,7 @@ class EventHub:
         while missing := [
             number
             for number, event in enumerate(events)
-            if number not in loaded and event.operation != "deleted" and self._wanted(event)
+            if number not in loaded and has_body(event) and self._wanted(event)
         ]:
             # A client may join while bodies are loaded, and want what nobody wanted before.
             bodies = await load_versions(self.store, [events[number] for number in missing])
@@ -296,16 +297,14 @@ class EventHub:
                 for event in events
                 if event.owner_id == filter.owner_id and event.operation != "retried" and filter.wants(event)
             ]
-            bodies = await load_versions(
-                self.store, [event for event in mine if event.operation != "deleted"]
-            )
+            bodies = await load_versions(self.store, [event for event in mine if has_body(event)])
             crumbs = iter(bodies)
             wanted = {(event.lane, event.at) for event in mine}
             for event in events:
                 position[event.lane] = event.at
                 if (event.lane, event.at) not in wanted:
                     continue
-                crumb = None if event.operation == "deleted" else next(crumbs)
+                crumb = next(crumbs) if has_body(event) else None
                 if filter.accepts(event, crumb):
                     shown = crumb is not None and filter.shows_context(crumb)
                     yield Rendering(event, crumb, self._rcrt_events).frame(
@@ -342,6 +341,14 @@ class Rendering:
 
     def payload(self, *, with_context: bool) -> dict[str, object]:
         event, crumb = self.event, self.crumb
+        if event.operation == "session_deleted":
+            return {
+                "type": "session.deleted",
+                "session_id": event.session_id,
+                "owner_id": str(event.owner_id),
+                "tags": event.tags,
+                "updated_at": clock.to_text(event.at),
+            }
         # RCRT's clients wait for "breadcrumb.updated" also where something is new; `operation` says which.
         kind = "updated" if self.rcrt_events and event.operation == "created" else event.operation
         payload: dict[str, object] = {
@@ -362,6 +369,10 @@ class Rendering:
             if with_context:
                 payload["context"] = crumb.context
         return payload
+
+
+def has_body(event: Event) -> bool:
+    return event.operation not in ("deleted", "session_deleted")
 
 
 async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | None]:

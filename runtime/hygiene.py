@@ -15,6 +15,7 @@ import structlog
 
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 
@@ -34,6 +35,7 @@ class Hygiene:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
+        self._sessions = Sessions(store)
         self._window = int(settings.event_window.total_seconds() * 1_000_000)
         self._interval = settings.hygiene_interval.total_seconds()
 
@@ -51,6 +53,7 @@ class Hygiene:
             try:
                 while removed := await self._store.purge_expired(lane):
                     purged += removed
+                purged += await self._sessions.finish_deletions(lane)
                 trimmed += await self._trim(lane, await self._waiting_kinds())
             except StoreError as error:
                 errors += 1

@@ -17,6 +17,12 @@ Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at i
     u <owner>                                 updated at least once; score = updated_at. Never-updated ones
                                               are where their created_at is, so they need no entry here
     d <owner>                        set      the schema names that `s` has for this owner in this lane
+Per session
+    n <owner> <session>              hash     version, created, size (its breadcrumbs); closing: it is being deleted;
+                                              gone: when one of this name was deleted last (expires by itself)
+    z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed
+    N <owner>                        zset     the sessions of an owner in this lane; score = last activity
+    Z                                set      sessions that are being deleted: owner + session
 Per lane, the rest
     e                                stream   events; the id is `<microseconds>-0`, the same clock as the scores
     m                                string   events up to this time may have been trimmed away
@@ -103,6 +109,18 @@ class Keys:
 
     def schemas(self, lane: int, owner: UUID) -> bytes:
         return b"%sd%s" % (self._prefixes[lane], owner.bytes)
+
+    def session(self, lane: int, owner: UUID, session: str) -> bytes:
+        return b"%sn%s%s" % (self._prefixes[lane], owner.bytes, session.encode())
+
+    def state(self, lane: int, owner: UUID, session: str) -> bytes:
+        return b"%sz%s%s" % (self._prefixes[lane], owner.bytes, session.encode())
+
+    def sessions(self, lane: int, owner: UUID) -> bytes:
+        return b"%sN%s" % (self._prefixes[lane], owner.bytes)
+
+    def closing(self, lane: int) -> bytes:
+        return self._prefixes[lane] + b"Z"
 
     def events(self, lane: int) -> bytes:
         return self._prefixes[lane] + b"e"

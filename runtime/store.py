@@ -42,6 +42,7 @@ from breadcrumbs.runtime.errors import (
     IdempotencyMismatch,
     InvalidInput,
     NotFound,
+    SessionGone,
     StartupError,
     StoreError,
     StoreFull,
@@ -61,6 +62,7 @@ from breadcrumbs.runtime.query import (
     open_cursor,
     sign_cursor,
 )
+from breadcrumbs.runtime.session_state import state_changes
 
 DEFAULT_LANES = 16
 FORMAT = "1"
@@ -85,6 +87,8 @@ class Written:
     """True: nothing was written, this is the first result of the same idempotency key."""
     found: bool = False
     """True: nothing was written, the id was there already; perhaps from a first try whose answer was lost."""
+    session_version: int | None = None
+    """The version that this gave to its session; unknown where nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ class Fence:
     """Every event up to here is done."""
     dead_letter: bytes = b""
     """What the event becomes where the turn failed (JSON)."""
+    since: int | None = None
+    """The time of the event that led to this: a session that was deleted after it takes nothing."""
 
 
 class Store:
@@ -195,12 +201,15 @@ class Store:
         idempotency_key: str | None = None,
         id: UUID | None = None,
         fence: Fence | None = None,
+        counts: bool = True,
+        session_version: int | None = None,
     ) -> Written:
         """Write a new breadcrumb.
 
         The same `idempotency_key` (per owner and session) and the same content give the first result
         again; other content is an `IdempotencyMismatch`. An `id` (see `derived_id`) that is there already
-        is the same: what it names was written before.
+        is the same: what it names was written before. `counts`: the session's version goes up and it was
+        active just now. `session_version`: the version that the session must have; 0: it must not exist.
         """
         content = content_of(new, default_ttl=self._default_ttl(new.schema_name))
         if idempotency_key is not None:
@@ -215,7 +224,11 @@ class Store:
         if idempotency_key is not None:
             digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
             idempotency = keys.idempotency(lane, owner, content.session_id or "", idempotency_key)
-        expiry = content.expiry
+        expiry, session = content.expiry, content.session_id
+        state: list[bytes | str | int] = []
+        if session is not None:
+            for name, value in state_changes(content.schema_name, new.context).items():
+                state += [name, value]
         reply = await self._safely(
             lambda: self._run(
                 lane,
@@ -228,6 +241,7 @@ class Store:
                     keys.expiries(lane),
                     keys.schemas(lane, owner),
                     idempotency,
+                    *self._session_keys(lane, owner, session, body),
                     *self._indexes(
                         lane, owner, content.schema_name, content.session_id, content.indexed_tags
                     ),
@@ -243,10 +257,18 @@ class Store:
                     record.event_note(content.schema_name, content.tags, _private_to(new.visibility, by)),
                     digest,
                     self._idempotency_seconds,
+                    session or "",
+                    int(counts and session is not None),
+                    "" if session_version is None or session is None else session_version,
+                    "" if fence is None or fence.since is None else fence.since,
+                    *state,
                 ],
             )
         )
         match int(reply[0]):
+            case 0:
+                version = int(reply[4]) if session is not None else None
+                return Written(id, 1, int(reply[2]), int(reply[3]), session_version=version)
             case 1:
                 first = UUID(bytes=reply[4])
                 # Our own id: a first try of this very call, whose answer was lost on the way.
@@ -255,9 +277,15 @@ class Store:
                 raise IdempotencyMismatch(
                     "this Idempotency-Key was used before with another body: use a new key for a new breadcrumb"
                 )
+            case 5:
+                raise SessionGone(
+                    f"session {session!r} is being deleted: nothing more can be written into it"
+                )
+            case 6:
+                raise VersionMismatch(int(reply[1]), session_version or 0)
             case _:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
-                return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=int(reply[0]) == 3)
+                return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)
 
     async def put(
         self,
@@ -276,7 +304,7 @@ class Store:
         content = content_of(new)
         for _ in range(200):
             if after is None:
-                written = await self.create(owner, new, id=id, fence=fence)
+                written = await self.create(owner, new, id=id, fence=fence, counts=False)
                 if not written.found:
                     return self._as_written(owner, written, content)
             else:
@@ -434,6 +462,7 @@ class Store:
         new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
         leave = [key for key in old if key not in new]
         join = [key for key in new if key not in old]
+        session = content.session_id
         reply: list[Any] = await self._run(
             lane,
             (_UPDATE, _COMMIT_UPDATE),
@@ -458,8 +487,13 @@ class Store:
                 base.schema_name or "",
                 content.schema_name,
                 older,
+                session or "",
+                int(not older and session is not None),
+                "" if fence is None or fence.since is None else fence.since,
             ],
         )
+        if int(reply[0]) == 5:
+            raise SessionGone(f"session {session!r} is being deleted: nothing more can be written into it")
         return reply
 
     async def delete(
@@ -508,6 +542,8 @@ class Store:
                 ),
                 base.schema_name or "",
                 int(only_expired),
+                int(not only_expired),
+                base.session_id or "",
             ],
         )
         return reply
@@ -524,6 +560,11 @@ class Store:
         older: list[bytes | str | int] = []
         for version in history:
             older += [version.version, record.whole(version)]
+        # State is what the first version said: later ones are corrections of a text.
+        first = min(history, key=lambda version: version.version, default=crumb)
+        state = {}
+        if crumb.session_id is not None and first.version == 1:
+            state = state_changes(first.schema_name or "", first.context)
         reply = await self.connection.run(
             lane,
             _IMPORT,
@@ -543,11 +584,16 @@ class Store:
                 record.event_note(
                     crumb.schema_name or "", crumb.tags, _private_to(crumb.visibility, crumb.created_by)
                 ),
+                crumb.session_id or "",
+                len(state),
+                *(part for change in state.items() for part in change),
                 *older,
             ],
         )
         if int(reply[0]) == 3:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
+        if int(reply[0]) == 5:
+            raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it afterwards")
 
     # Reading
 
@@ -708,7 +754,7 @@ class Store:
                     union += [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
             choices.append(union)
         if not choices:
-            schemas = await self._schemas(owner, list(lanes))
+            schemas = await self.schemas(owner, list(lanes))
             choices.append(
                 [
                     Index(lane, keys.by_schema(lane, owner, schema))
@@ -730,21 +776,22 @@ class Store:
         lane = lane_for(owner, "session", session, self.lanes)
         if schema is not None:
             return [Index(lane, self.keys.by_session(lane, owner, session, schema))]
-        names = (await self._schemas(owner, [lane]))[lane]
+        names = (await self.schemas(owner, [lane]))[lane]
         return [Index(lane, self.keys.by_session(lane, owner, session, name)) for name in names]
 
     async def _sessionless_indexes(self, owner: UUID, schema: str | None) -> List[Index]:
         lanes = list(range(self.lanes))
         if schema is not None:
             return [Index(lane, self.keys.by_session(lane, owner, "", schema)) for lane in lanes]
-        schemas = await self._schemas(owner, lanes)
+        schemas = await self.schemas(owner, lanes)
         return [
             Index(lane, self.keys.by_session(lane, owner, "", name))
             for lane in lanes
             for name in schemas[lane]
         ]
 
-    async def _schemas(self, owner: UUID, lanes: List[int]) -> dict[int, List[str]]:
+    async def schemas(self, owner: UUID, lanes: List[int]) -> dict[int, List[str]]:
+        """The schema names that an owner has breadcrumbs of, by lane."""
         replies = await self.connection.call_all(
             [(lane, (b"SMEMBERS", self.keys.schemas(lane, owner))) for lane in lanes]
         )
@@ -888,6 +935,17 @@ class Store:
             keys.schemas(lane, owner),
             keys.history(lane, owner, id),
             keys.updated(lane, owner),
+            *self._session_keys(lane, owner, crumb.session_id, keys.body(lane, owner, id)),
+        ]
+
+    def _session_keys(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> List[bytes]:
+        if session is None:
+            return [instead] * 3
+        keys = self.keys
+        return [
+            keys.session(lane, owner, session),
+            keys.sessions(lane, owner),
+            keys.state(lane, owner, session),
         ]
 
     def _indexes(

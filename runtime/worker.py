@@ -26,7 +26,13 @@ import structlog
 
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.errors import BreadcrumbsError, StoreError, StoreFull, StoreUnavailable
+from breadcrumbs.runtime.errors import (
+    BreadcrumbsError,
+    SessionGone,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from breadcrumbs.runtime.events import Event, EventLog
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
@@ -98,6 +104,8 @@ class Turn:
     lane: _Lane
     cancelled: str | None = None
     """Why it was asked to stop."""
+    session_gone: bool = False
+    """Its session was deleted: there is nobody left to tell anything."""
     dead_letter: bytes = b""
     """What the acknowledgement puts aside, where the turn failed for good."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -106,8 +114,8 @@ class Turn:
         """What a commit must carry: the lease, and with the last commit of a turn the acknowledgement."""
         if acknowledge:
             low = self.lane.low_without(self.event.at)
-            return Fence(self.lane.lease, self.event.at, low, self.dead_letter)
-        return Fence(self.lane.lease)
+            return Fence(self.lane.lease, self.event.at, low, self.dead_letter, since=self.event.at)
+        return Fence(self.lane.lease, since=self.event.at)
 
     async def acknowledge(self) -> None:
         """Finish without a result."""
@@ -391,7 +399,7 @@ class Worker:
         done = (
             event.at in lane.done or INTERNAL in event.tags or event.only_for not in (None, self.handler.kind)
         )
-        wanted = not done and await self._wants(event)
+        wanted = not done and event.operation != "session_deleted" and await self._wants(event)
         if lane.closing:
             return
         # From here on without a pause: the low-water mark must never pass an event that is not noted yet.
@@ -399,6 +407,9 @@ class Worker:
         if done:
             return
         session = session_key(event)
+        if event.operation == "session_deleted":
+            self._drop(lane, session)
+            return
         waiting = lane.sessions.get(session)
         self.handler.arrived(event, lane.running.get(session), waiting or ())
         if not wanted:
@@ -409,6 +420,17 @@ class Worker:
             self._start(self._work, lane, session)
         else:
             waiting.append(event)
+
+    def _drop(self, lane: _Lane, session: SessionKey) -> None:
+        """A session was deleted: what waits in it is forgotten, and what runs stops and writes nothing."""
+        waiting = lane.sessions.get(session, ())
+        for event in waiting:
+            lane.unfinished.pop(event.at, None)
+        if waiting:
+            lane.sessions[session].clear()
+        if (turn := lane.running.get(session)) is not None:
+            turn.session_gone = True
+            turn.scope.cancel()
 
     async def _wants(self, event: Event) -> bool:
         try:
@@ -461,19 +483,24 @@ class Worker:
                 raise TurnFailed(f"given up after {attempt - 1} attempts that did not come to an end")
             with turn.scope:
                 await self.handler.handle(turn)
-            if turn.scope.cancelled_caught:
+            if turn.scope.cancelled_caught and not turn.session_gone:
                 if turn.cancelled is None:
                     return None  # the lane is lost or handed over: it is somebody else's now
                 raise TurnCancelled(turn.cancelled)
         except LeaseLost:
             self._lose(lane)
             return None
+        except SessionGone:
+            pass  # over, and nobody is left to hear of it; the low-water mark passes over it
         except AWAY as error:
             # Not the event's fault: wait for the server, however long it takes.
             _log.warning("turn waits for the store", kind=self.handler.kind, error=str(error))
             await anyio.sleep(0.2 + random.random() * 0.2)  # noqa: S311 - spreads load, protects nothing
             return None if lane.closing else attempt
         except Exception as error:
+            if turn.session_gone:
+                lane.unfinished.pop(turn.event.at, None)
+                return None
             if turn.cancelled is None and is_worth_another_try(error) and attempt < self._attempts:
                 _log.info(
                     "turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error)
@@ -481,6 +508,9 @@ class Worker:
                 turn.scope = anyio.CancelScope()
                 with turn.scope:
                     await anyio.sleep(self._backoff(attempt))
+                if turn.session_gone:
+                    lane.unfinished.pop(turn.event.at, None)
+                    return None
                 if turn.cancelled is None:
                     return None if turn.scope.cancelled_caught else attempt + 1
             if not await self._bury(turn, TurnCancelled(turn.cancelled) if turn.cancelled else error):
@@ -512,6 +542,8 @@ class Worker:
                     await self.handler.give_up(turn, error)
                 except (LeaseLost, *AWAY):
                     raise
+                except SessionGone:
+                    turn.dead_letter = b""
                 except Exception as problem:  # the dead letter is there all the same
                     _log.error("no error could be left in the session", problem=repr(problem))
                 await turn.acknowledge()

@@ -20,6 +20,7 @@ from breadcrumbs.runtime.errors import (
     InvalidInput,
     NotFound,
     SessionConflict,
+    SessionGone,
     StoreError,
     StoreFull,
     Unauthenticated,
@@ -73,6 +74,10 @@ METHOD_NOT_ALLOWED = ProblemType(
 ALREADY_EXISTS = ProblemType(
     "already-exists", 409, "The id is taken", "Something with this id is there already."
 )
+SESSION_GONE = ProblemType(
+    "session-gone", 409, "The session is being deleted",
+    "Nothing more can be written into it. Once it is gone (GET /sessions/{id} says 404), its name can be used again.",
+)  # fmt: skip
 VERSION_MISMATCH = ProblemType(
     "version-mismatch", 412, "Somebody else wrote first",
     "The version in If-Match is not the newest. `current_version` and the ETag say which one is: read it, "
@@ -130,6 +135,7 @@ PROBLEM_TYPES: Final = (
     NOT_FOUND,
     METHOD_NOT_ALLOWED,
     ALREADY_EXISTS,
+    SESSION_GONE,
     VERSION_MISMATCH,
     TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
@@ -195,6 +201,8 @@ def problem_for(error: Exception) -> Reply:
             return problem(NOT_FOUND, str(error))
         case AlreadyExists():
             return problem(ALREADY_EXISTS, str(error))
+        case SessionGone():
+            return problem(SESSION_GONE, str(error))
         case VersionMismatch():
             return problem(
                 VERSION_MISMATCH,

@@ -4,7 +4,8 @@ Write a new breadcrumb: body, every index, its expiry and its event, or nothing.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas
       6 idempotency key (any key of the lane where ARGV 9 is '')
-      7… indexes
+      7 session   8 sessions   9 state (any keys of the lane where ARGV 11 is '')
+      10… indexes
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = at no fixed time
@@ -14,14 +15,24 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       8 event: what follows owner, id and version
       9 idempotency: '' or the digest of the content (16 bytes)
       10 idempotency: for how many seconds the key is kept
-Reply {0, version, created_at, updated_at}          written
+      11 session, '' = none            12 '1' = counts as a change of the session
+      13 the version that the session must have, '' = any, 0 = it must not exist yet
+      14 the time of the event that this is an answer to, '' = none
+      15… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
+Reply {0, version, created_at, updated_at, session's version}   written
       {1, version, created_at, updated_at, id}      the key was used for this content: the first result
       {2}                                           the key was used for other content
       {3, version, created_at, updated_at}          the id is taken
+      {5}                                           the session is being deleted, or was after that event
+      {6, version}                                  the session has another version
 ]]
 local digest = ARGV[9]
 if digest ~= '' then
   local used = redis.call('GET', KEYS[6])
+  -- What a key created in a session that was deleted since is no answer to whoever uses the name again.
+  if used and ARGV[11] ~= '' and tonumber(string.sub(used, 33)) <= tonumber(redis.call('HGET', KEYS[7], 'gone') or 0) then
+    used = false
+  end
   if used then
     if string.sub(used, 1, 16) ~= digest then return {2} end
     return {1, '1', string.sub(used, 33), string.sub(used, 33), string.sub(used, 17, 32)}
@@ -31,6 +42,12 @@ local taken = redis.call('GET', KEYS[1])
 if taken then
   local version, created, updated = string.match(taken, '^(%d+) (%d+) (%d+)')
   return {3, version, created, updated}
+end
+local known = {false, false, false}
+if ARGV[11] ~= '' then
+  known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing')
+  if known[3] or (ARGV[14] ~= '' and known[2] and tonumber(ARGV[14]) <= tonumber(known[2])) then return {5} end
+  if ARGV[13] ~= '' and (known[1] or '0') ~= ARGV[13] then return {6, known[1] or '0'} end
 end
 
 local time = redis.call('TIME')
@@ -44,9 +61,18 @@ if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) 
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. ARGV[2] .. ARGV[1] .. '1 ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], '1 ' .. stamp .. ' ' .. stamp .. ' ' .. expires .. ' ' .. ARGV[6] .. '\n' .. ARGV[3])
-for place = 7, #KEYS do redis.call('ZADD', KEYS[place], stamp, ARGV[1]) end
+for place = 10, #KEYS do redis.call('ZADD', KEYS[place], stamp, ARGV[1]) end
 redis.call('SADD', KEYS[5], ARGV[7])
 -- What waits for its last read ('all') joins the queue with that read: see read.lua.
 if expires ~= '0' and tonumber(ARGV[6]) >= 0 then redis.call('ZADD', KEYS[4], expires, ARGV[2] .. ARGV[1]) end
 if digest ~= '' then redis.call('SET', KEYS[6], digest .. ARGV[1] .. stamp, 'EX', ARGV[10]) end
-return {0, '1', stamp, stamp}
+local session_version = known[1] or '0'
+if ARGV[11] ~= '' then redis.call('HINCRBY', KEYS[7], 'size', 1) end
+if ARGV[12] == '1' then
+  session_version = redis.call('HINCRBY', KEYS[7], 'version', 1)
+  if not known[1] then redis.call('HSET', KEYS[7], 'created', stamp) end
+  if known[2] then redis.call('PERSIST', KEYS[7]) end
+  redis.call('ZADD', KEYS[8], stamp, ARGV[11])
+end
+for place = 15, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[place], stamp .. ' ' .. ARGV[place + 1]) end
+return {0, '1', stamp, stamp, session_version}

@@ -3,12 +3,14 @@
 Remove a breadcrumb from everywhere: body, history, every index, its expiry. Its event stays.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
-      8 the schema's index   9… the other indexes
+      8 session   9 sessions   10 state (any keys of the lane where ARGV 8 is '')
+      11 the schema's index   12… the other indexes
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the version whose indexes these are
       4 event: what follows owner, id and version
       5 schema name
       6 '1' = only if it has expired
+      7 '1' = counts as a change of the session        8 session, '' = none
 Reply {0, version, deleted_at}   removed
       {1, version}               it has another version now
       {2}                        not there
@@ -33,12 +35,24 @@ if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
 -- Asked before anything is written: in a slot that is being moved to another node, a key that was emptied
 -- counts as gone ahead, and a look at it would end the script halfway.
-local last_of_schema = redis.call('ZCARD', KEYS[8]) == 1
+local last_of_schema = redis.call('ZCARD', KEYS[11]) == 1
+local known = ARGV[8] ~= '' and redis.call('HMGET', KEYS[8], 'gone', 'closing')
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'd' .. member .. version .. ' ' .. ARGV[4])
 redis.call('SET', KEYS[3], stamp)
 redis.call('DEL', KEYS[1], KEYS[6])
 redis.call('ZREM', KEYS[7], ARGV[1])
-for place = 8, #KEYS do redis.call('ZREM', KEYS[place], ARGV[1]) end
+for place = 11, #KEYS do redis.call('ZREM', KEYS[place], ARGV[1]) end
 if last_of_schema then redis.call('SREM', KEYS[5], ARGV[5]) end
 redis.call('ZREM', KEYS[4], member)
+if ARGV[8] ~= '' then
+  local left = redis.call('HINCRBY', KEYS[8], 'size', -1)
+  if left > 0 then
+    if ARGV[7] == '1' then redis.call('HINCRBY', KEYS[8], 'version', 1) end
+  elseif known[2] == false then
+    -- With the last breadcrumb the session ends; only that one of its name was deleted is remembered.
+    if known[1] then redis.call('HDEL', KEYS[8], 'version', 'created', 'size') else redis.call('DEL', KEYS[8]) end
+    redis.call('ZREM', KEYS[9], ARGV[8])
+    redis.call('DEL', KEYS[10])
+  end
+end
 return {0, version, stamp}

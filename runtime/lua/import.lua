@@ -2,21 +2,26 @@
 --[[
 Write a breadcrumb that existed before, with its own id, version, times and history.
 
-KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated   8… indexes
+KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
+      8 session   9 sessions   10 state (any keys of the lane where ARGV 10 is '')
+      11… indexes
 ARGV  1 id (16 bytes)    2 owner (16 bytes)
       3 the whole body, header included
       4 version    5 created_at    6 updated_at    8 schema name
       7 when it expires by time alone, 0 = never, or not before its last read
       9 event: what follows owner, id and version
-      10… older versions: version, body, version, body …
+      10 session, '' = none            11 how many changes of the session's state follow
+      12… name, JSON, name, JSON …, then older versions: version, body, version, body …
 Reply {0, version, created_at, updated_at}   written
       {3, version, created_at, updated_at}   the id is taken; nothing was changed
+      {5}                                    the session is being deleted
 ]]
 local taken = redis.call('GET', KEYS[1])
 if taken then
   local version, created, updated = string.match(taken, '^(%d+) (%d+) (%d+)')
   return {3, version, created, updated}
 end
+if ARGV[10] ~= '' and redis.call('HEXISTS', KEYS[8], 'closing') == 1 then return {5} end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
@@ -26,9 +31,25 @@ local member = ARGV[2] .. ARGV[1]
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. member .. ARGV[4] .. ' ' .. ARGV[9])
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], ARGV[3])
-for place = 10, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[place], ARGV[place + 1]) end
+local changes = 2 * tonumber(ARGV[11])
+for place = 12 + changes, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[place], ARGV[place + 1]) end
 if ARGV[4] ~= '1' or ARGV[5] ~= ARGV[6] then redis.call('ZADD', KEYS[7], ARGV[6], ARGV[1]) end
-for place = 8, #KEYS do redis.call('ZADD', KEYS[place], ARGV[5], ARGV[1]) end
+for place = 11, #KEYS do redis.call('ZADD', KEYS[place], ARGV[5], ARGV[1]) end
 redis.call('SADD', KEYS[5], ARGV[8])
 if ARGV[7] ~= '0' then redis.call('ZADD', KEYS[4], ARGV[7], member) end
+if ARGV[10] ~= '' then
+  redis.call('HINCRBY', KEYS[8], 'size', 1)
+  redis.call('HINCRBY', KEYS[8], 'version', ARGV[4])
+  local began = redis.call('HGET', KEYS[8], 'created')
+  if not began or tonumber(ARGV[5]) < tonumber(began) then redis.call('HSET', KEYS[8], 'created', ARGV[5]) end
+  redis.call('PERSIST', KEYS[8])
+  redis.call('ZADD', KEYS[9], 'GT', ARGV[6], ARGV[10])
+end
+-- Lines of an export come in any order: of two changes of one name the later one holds.
+for place = 12, 11 + changes, 2 do
+  local held = redis.call('HGET', KEYS[10], ARGV[place])
+  if not held or tonumber(string.match(held, '^%d+')) <= tonumber(ARGV[5]) then
+    redis.call('HSET', KEYS[10], ARGV[place], ARGV[5] .. ' ' .. ARGV[place + 1])
+  end
+end
 return {0, ARGV[4], ARGV[5], ARGV[6]}

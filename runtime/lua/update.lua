@@ -4,7 +4,8 @@ Write the next version of a breadcrumb: the old one into its history, the new bo
 change, the event. The new content was made from version ARGV 7 and is refused if that is not the newest.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
-      8… indexes to leave (ARGV 9 of them), then indexes to join
+      8 session   9 sessions   10 state (any keys of the lane where ARGV 13 is '')
+      11… indexes to leave (ARGV 9 of them), then indexes to join
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = at no fixed time, 'keep' = expiry and reads stay as they are
@@ -15,9 +16,12 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       9 how many indexes to leave; the first of them is the schema's where the schema changes
       10 the schema left, or ''       11 the schema joined, or ''
       12 what to keep of the old version in the history, '' = all of it
+      13 session, '' = none            14 '1' = counts as a change of the session
+      15 the time of the event that this is an answer to, '' = none
 Reply {0, version, created_at, updated_at}   written
       {1, version}                           somebody else wrote first
       {2}                                    not there, or expired
+      {5}                                    the session is being deleted, or was after that event
 ]]
 local old = redis.call('GET', KEYS[1])
 if not old then return {2} end
@@ -26,6 +30,10 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if expires ~= '0' and tonumber(reads) >= 0 and tonumber(expires) <= now then return {2} end
 if version ~= ARGV[7] then return {1, version} end
+if ARGV[13] ~= '' then
+  local known = redis.call('HMGET', KEYS[8], 'gone', 'closing')
+  if known[2] or (ARGV[15] ~= '' and known[1] and tonumber(ARGV[15]) <= tonumber(known[1])) then return {5} end
+end
 
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
 if now <= last then now = last + 1 end
@@ -37,7 +45,7 @@ if ARGV[4] ~= 'keep' then
   if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
 end
 -- Before anything is written, as in delete.lua.
-local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[8]) == 1
+local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[11]) == 1
 
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'u' .. member .. following .. ' ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
@@ -46,12 +54,16 @@ redis.call('SET', KEYS[1],
   following .. ' ' .. created .. ' ' .. stamp .. ' ' .. expires .. ' ' .. reads .. '\n' .. ARGV[3])
 redis.call('ZADD', KEYS[7], stamp, ARGV[1])
 local leave = tonumber(ARGV[9])
-for place = 8, 7 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
-for place = 8 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
+for place = 11, 10 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
+for place = 11 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
 if ARGV[10] ~= ARGV[11] then
   redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
   if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end
 end
 if expires == '0' or tonumber(reads) < 0 then redis.call('ZREM', KEYS[4], member)
 else redis.call('ZADD', KEYS[4], expires, member) end
+if ARGV[14] == '1' then
+  redis.call('HINCRBY', KEYS[8], 'version', 1)
+  redis.call('ZADD', KEYS[9], stamp, ARGV[13])
+end
 return {0, following, created, stamp}

@@ -38,7 +38,7 @@ class Isolation(Contract):
 
         await live(ALICE)
         alices = of_owners(await keyspace(crowded))
-        assert {kind_of(key) for key in alices} == set("bhxstudi")
+        assert {kind_of(key) for key in alices} == set("bhxstudinN")
         id = await live(BOB)
         both = of_owners(await keyspace(crowded))
         assert {key: both[key] for key in alices} == alices

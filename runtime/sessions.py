@@ -1,0 +1,265 @@
+"""Sessions: views of their breadcrumbs. One exists as soon as something is written into it.
+
+What is kept of a session besides its breadcrumbs (its version, when it began, when it was last active, its
+state) is written by the same scripts that write the breadcrumbs, so it is never behind them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import anyio
+import structlog
+
+from breadcrumbs.runtime import record
+from breadcrumbs.runtime.breadcrumb import SESSION, check_session_id
+from breadcrumbs.runtime.connection import Script
+from breadcrumbs.runtime.dead_letters import DeadLetters
+from breadcrumbs.runtime.errors import InvalidCursor, NotFound, VersionMismatch
+from breadcrumbs.runtime.ids import lane_for
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.session_state import decode_state
+from breadcrumbs.runtime.store import Store
+
+_log = structlog.get_logger("breadcrumbs.sessions")
+
+_CLOSE, _BURY = Script("close"), Script("bury")
+
+STATE_HOLDER: Final = "state/"
+"""What begins like this holds state that several sessions share: no conversation, and in no list."""
+
+_REMEMBERED_SECONDS: Final = 7 * 86_400
+"""For how long a turn that began before a deletion could still try to write. Nobody thinks that long."""
+
+_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """What the store knows of a session."""
+
+    id: str
+    version: int
+    created: int
+    active: int
+    counts: dict[str, int] = field(default_factory=dict)
+    """Schema name -> how many breadcrumbs of it are there."""
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    items: list[SessionFacts]
+    next_cursor: str | None
+
+
+class Sessions:
+    """The sessions of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def lane(self, owner: UUID, session: str) -> int:
+        return lane_for(owner, "session", session, self._store.lanes)
+
+    async def get(self, owner: UUID, session: str) -> SessionFacts:
+        check_session_id(session)
+        (facts,) = await self._facts(owner, [session])
+        if facts is None:
+            raise NotFound(f"there is no session {session!r}")
+        return facts
+
+    async def state(self, owner: UUID, session: str) -> dict[str, Any]:
+        """The state alone; empty where there is none."""
+        lane = self.lane(owner, session)
+        return decode_state(
+            await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session))
+        )
+
+    async def page(
+        self,
+        owner: UUID,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        keep: Callable[[SessionFacts], Awaitable[bool]] | None = None,
+    ) -> SessionPage:
+        """The sessions, the last active one first. `next_cursor` is there exactly as long as there is more."""
+        place = None if cursor is None else _open_cursor(cursor)
+        found: list[SessionFacts] = []
+        while True:
+            names, more = await self._names(owner, place, limit + 1 - len(found))
+            for (score, name), facts in zip(
+                names, await self._facts(owner, [name.decode() for _, name in names]), strict=True
+            ):
+                if facts is not None and (keep is None or await keep(facts)):
+                    if len(found) == limit:
+                        return SessionPage(found, _spell_cursor(place))
+                    found.append(facts)
+                place = (score, name)
+            if not more:
+                return SessionPage(found, None)
+
+    async def delete(self, owner: UUID, session: str, *, expected_version: int | None = None) -> int:
+        """Remove a session with everything in it. Nothing can be written into it from the first moment on.
+
+        Returns how many breadcrumbs went. Killed halfway, it is finished by the housekeeping, or by asking again.
+        """
+        check_session_id(session)
+        store, keys = self._store, self._store.keys
+        lane = self.lane(owner, session)
+        reply = await store.connection.run(
+            lane,
+            _CLOSE,
+            [
+                keys.session(lane, owner, session),
+                keys.sessions(lane, owner),
+                keys.closing(lane),
+                keys.events(lane),
+                keys.clock(lane),
+            ],
+            [
+                owner.bytes,
+                session,
+                record.event_note("", [SESSION + session], None),
+                "" if expected_version is None else expected_version,
+            ],
+        )
+        match int(reply[0]):
+            case 1:
+                raise VersionMismatch(int(reply[1]), expected_version or 0)
+            case 2:
+                raise NotFound(f"there is no session {session!r}")
+        return await self._clear(lane, owner, session)
+
+    async def finish_deletions(self, lane: int) -> int:
+        """Go on with deletions whose process died. Safe to run in several processes at once."""
+        members = await self._store.connection.call(lane, b"SMEMBERS", self._store.keys.closing(lane))
+        for member in members:
+            await self._clear(lane, UUID(bytes=member[:16]), member[16:].decode())
+        return len(members)
+
+    async def _clear(self, lane: int, owner: UUID, session: str) -> int:
+        store, keys = self._store, self._store.keys
+        gone = 0
+        # Again until nothing is left: what was on its way while the session closed has landed meanwhile.
+        while page := (await store.list(owner, Query(session_id=session, limit=_AT_ONCE))).items:
+            async with anyio.create_task_group() as tasks:
+                for crumb in page:
+                    tasks.start_soon(self._delete_one, owner, crumb.id)
+            gone += len(page)
+        letters = DeadLetters(store)
+        for letter in await letters.all(owner):
+            if letter.session_id == session:
+                try:
+                    await letters.discard(letter)
+                except NotFound:
+                    pass  # somebody else deletes the same session
+        await store.connection.run(
+            lane,
+            _BURY,
+            [keys.session(lane, owner, session), keys.closing(lane), keys.state(lane, owner, session)],
+            [owner.bytes, session, _REMEMBERED_SECONDS],
+        )
+        return gone
+
+    async def _delete_one(self, owner: UUID, id: UUID) -> None:
+        try:
+            await self._store.delete(owner, id)
+        except NotFound:
+            pass  # expired, or deleted by whoever deletes the same session
+
+    async def _names(
+        self, owner: UUID, after: tuple[int, bytes] | None, count: int
+    ) -> tuple[list[tuple[int, bytes]], bool]:
+        """Some sessions after a place, the last active first, and whether there are more behind them."""
+        store = self._store
+        highest = b"+inf" if after is None else after[0]
+        replies = await store.connection.call_all(
+            [
+                (
+                    lane,
+                    (
+                        b"ZREVRANGEBYSCORE",
+                        store.keys.sessions(lane, owner),
+                        highest,
+                        b"-inf",
+                        b"WITHSCORES",
+                        b"LIMIT",
+                        0,
+                        count + 1,
+                    ),
+                )
+                for lane in range(store.lanes)
+            ]
+        )
+        found = [
+            (int(float(score)), name)
+            for flat in replies
+            for name, score in zip(flat[::2], flat[1::2], strict=True)
+        ]
+        behind = sorted((place for place in found if after is None or place < after), reverse=True)
+        return behind[:count], len(behind) > count
+
+    async def _facts(self, owner: UUID, sessions: list[str]) -> list[SessionFacts | None]:
+        """What is known of some sessions, in two round trips; None: there is no such session."""
+        store, keys = self._store, self._store.keys
+        lanes = [self.lane(owner, session) for session in sessions]
+        commands: list[Any] = []
+        for lane, session in zip(lanes, sessions, strict=True):
+            commands += [
+                (lane, (b"HMGET", keys.session(lane, owner, session), b"version", b"created", b"closing")),
+                (lane, (b"ZSCORE", keys.sessions(lane, owner), session)),
+                (lane, (b"HGETALL", keys.state(lane, owner, session))),
+            ]
+        replies = iter(await store.connection.call_all(commands))
+        schemas = await store.schemas(owner, sorted(set(lanes)))
+        sizes = iter(
+            await store.connection.call_all(
+                [
+                    (lane, (b"ZCARD", keys.by_session(lane, owner, session, schema)))
+                    for lane, session in zip(lanes, sessions, strict=True)
+                    for schema in schemas[lane]
+                ]
+            )
+        )
+        facts: list[SessionFacts | None] = []
+        for lane, session in zip(lanes, sessions, strict=True):
+            (version, created, closing), active, state = next(replies), next(replies), next(replies)
+            counts = {schema: int(next(sizes)) for schema in schemas[lane]}
+            if version is None or closing is not None:
+                facts.append(None)
+                continue
+            facts.append(
+                SessionFacts(
+                    session,
+                    int(version),
+                    int(created),
+                    int(float(active or created)),
+                    {schema: number for schema, number in counts.items() if number},
+                    decode_state(state),
+                )
+            )
+        return facts
+
+
+def _spell_cursor(place: tuple[int, bytes] | None) -> str:
+    assert place is not None  # noqa: S101 - a full page has a last item
+    return base64.urlsafe_b64encode(place[0].to_bytes(8) + place[1]).decode().rstrip("=")
+
+
+def _open_cursor(text: str) -> tuple[int, bytes]:
+    # Not signed: it says where to go on in the caller's own list, and every place is a good one.
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raw = b""
+    if len(raw) < 9:
+        raise InvalidCursor(
+            "this cursor was not given out here: take it unchanged from the last answer", where="cursor"
+        )
+    return int.from_bytes(raw[:8]), raw[8:]
