@@ -7,6 +7,7 @@ made before instead of making it twice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,9 +34,9 @@ from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
-from breadcrumbs.runtime.lookup import look
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import plain_text, writable
 from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed
@@ -46,6 +47,7 @@ CANCEL = "agent.cancel.v1"
 _log = structlog.get_logger("breadcrumbs.agents")
 
 _MOST_INPUT = 100_000
+_LAST_ANSWERS = 5
 
 Refresh = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
 """Makes a context again, for the same message, with what was said meanwhile."""
@@ -71,6 +73,14 @@ class Origin:
         return cls(str(trigger.id), trigger.created, hops)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was said last in a session, the newest first."""
+
+    answers: list[Breadcrumb]
+    cancels: list[Breadcrumb]
+
+
 class Executor:
     """Runs turns."""
 
@@ -93,23 +103,39 @@ class Executor:
         self._inherited = inherited
         self._max_answer_bytes = max_answer_bytes
 
-    async def answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, *, last: bool) -> None:
+    async def look(self, event: Event) -> Seen:
+        """What was said last in the session of an event. Of one round trip with the trigger, if asked for beside it."""
+        owner, session = event.owner_id, event.session_id
+        if session is None:
+            return Seen([], [])
+        answers, cancels = await asyncio.gather(
+            self._store.recent(owner, session, RESPONSE, _LAST_ANSWERS),
+            self._store.recent(owner, session, CANCEL, 1),
+        )
+        return Seen(answers, cancels)
+
+    async def _is_answered(
+        self, turn: Turn, answer_id: UUID, origin: Origin, answers: list[Breadcrumb]
+    ) -> bool:
+        if any(answer.id == answer_id for answer in answers):
+            return True
+        # An answer is younger than its message: where the last answers reach back to before it, or are all
+        # there are, this one would be among them.
+        session = turn.event.session_id is not None
+        if session and (len(answers) < _LAST_ANSWERS or answers[-1].created < origin.created):
+            return False
+        key = self._store.keys.body(turn.event.lane, turn.event.owner_id, answer_id.bytes)
+        return bool(await self._store.connection.call(turn.event.lane, b"EXISTS", key))
+
+    async def answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, seen: Seen, *, last: bool) -> None:
         """Answer a trigger, or find that it is answered, cancelled or out of date."""
         definition, origin = agent.definition, Origin.of(trigger)
-        lane, owner = turn.event.lane, trigger.owner_id
-        answer_id = derived_id(lane, "answer", definition.agent_id, origin.id)
-        seen = await look(
-            self._store,
-            owner,
-            lane,
-            trigger.session_id,
-            ids=(answer_id,),
-            schemas={RESPONSE: 5, CANCEL: 1},
-        )
-        if answer_id in seen.existing:
+        owner = trigger.owner_id
+        answer_id = derived_id(turn.event.lane, "answer", definition.agent_id, origin.id)
+        if await self._is_answered(turn, answer_id, origin, seen.answers):
             await _finish(turn, last)
             return
-        if any(cancel.created > origin.created for cancel in seen.recent[CANCEL]):
+        if any(cancel.created > origin.created for cancel in seen.cancels):
             raise TurnCancelled("cancelled")
         if origin.hops > definition.hop_limit:
             # It was said when the limit was reached. Who reacts to errors would hear of it for ever.
@@ -122,11 +148,11 @@ class Executor:
                 f"{definition.agent_id}"
             )
         try:
-            trigger = await self._up_to_date(turn, definition, trigger, seen.recent[RESPONSE])
+            trigger = await self._up_to_date(turn, definition, trigger, seen.answers)
         except NotFound:
             await _finish(turn, last)  # deleted or expired meanwhile: there is nothing to answer
             return
-        mine = [crumb for crumb in seen.recent[RESPONSE] if creator_of(crumb) == definition.agent_id]
+        mine = [crumb for crumb in seen.answers if creator_of(crumb) == definition.agent_id]
         new = await self._make(turn, agent, trigger, origin, answer_id, mine)
         await self._commit(turn, owner, answer_id, new, acknowledge=last)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 import anyio
 
 from breadcrumbs.agents.book import Agent, AgentBook
-from breadcrumbs.agents.executor import CANCEL, Executor, Origin
+from breadcrumbs.agents.executor import CANCEL, Executor, Origin, Seen
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events import Event
@@ -97,7 +98,9 @@ class AgentRunner:
                 "consumer_id to the context builder's config"
             )
         try:
-            trigger = await self._store.get_version(event.owner_id, event.id, event.version)
+            trigger, seen = await asyncio.gather(
+                self._store.get_version(event.owner_id, event.id, event.version), self._executor.look(event)
+            )
         except NotFound:
             return  # deleted or expired meanwhile: there is nothing to answer
         if not is_news(event, trigger):
@@ -106,7 +109,7 @@ class AgentRunner:
         failures: list[Exception] = []
         for agent in wanted:
             try:
-                await self._answer(turn, agent, trigger, last=agent is wanted[-1] and not failures)
+                await self._answer(turn, agent, trigger, seen, last=agent is wanted[-1] and not failures)
             except (LeaseLost, *AWAY):
                 raise
             except Exception as error:  # the other agents answer all the same
@@ -115,14 +118,14 @@ class AgentRunner:
             raise next((error for error in failures if is_worth_another_try(error)), failures[0])
         self._refused.pop(_place(event), None)
 
-    async def _answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, *, last: bool) -> None:
+    async def _answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, seen: Seen, *, last: bool) -> None:
         place, name = _place(turn.event), agent.definition.agent_id
         if reason := self._refused.get(place, {}).get(name):
             raise TurnCancelled(reason)
         with anyio.CancelScope() as scope:
             self._answering[place] = (name, scope)
             try:
-                await self._executor.answer(turn, agent, trigger, last=last)
+                await self._executor.answer(turn, agent, trigger, seen, last=last)
             finally:
                 del self._answering[place]
         if scope.cancelled_caught:

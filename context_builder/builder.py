@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -25,12 +26,22 @@ from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.lease import LeaseLost
 from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.sources import Keep, Source, fetch
+from breadcrumbs.runtime.sources import Fetched, Keep, Source, fetch
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_news, is_worth_another_try
 
 MOST_HOPS = 16
 """How often contexts may lead to contexts of other consumers in a row; agents have limits of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """What a context is made of."""
+
+    as_of: int
+    newest: Breadcrumb | None
+    """The context that is there already."""
+    fetched: Fetched
 
 
 class ContextBuilder:
@@ -101,21 +112,28 @@ class ContextBuilder:
 
     async def _build_all(self, turn: Turn, configs: list[ContextConfig]) -> None:
         event = turn.event
+        # All that the contexts are made of is asked for together with the trigger: its event says enough.
+        loading = [asyncio.ensure_future(self._load(config, event, event.lane)) for config in configs]
         try:
             trigger = await self._store.get_version(event.owner_id, event.id, event.version)
         except NotFound:
             return  # deleted or expired meanwhile: nothing to react to
+        finally:
+            loaded = await asyncio.gather(*loading, return_exceptions=True)
         if not is_news(event, trigger):
             return
-        configs = [
-            config
-            for config in configs
+        chosen = [
+            (config, material)
+            for config, material in zip(configs, loaded, strict=True)
             if any(selector.matches(trigger) for selector in config.update_triggers)
         ]
         failures: list[Exception] = []
-        for config in configs:
+        for config, material in chosen:
             try:
-                await self._build(turn, config, trigger, last=config is configs[-1] and not failures)
+                if isinstance(material, BaseException):
+                    raise material
+                last = config is chosen[-1][0] and not failures
+                await self._build(turn, config, trigger, material, last=last)
             except (LeaseLost, *AWAY):
                 raise
             except Exception as error:  # the other consumers get their contexts all the same
@@ -135,25 +153,39 @@ class ContextBuilder:
             raise TurnFailed("this context names a message of another session")
         for config in await self._book.configs(context.owner_id):
             if config.consumer_id == consumer:
-                return await self._build(turn, config, trigger, last=False, again=True)
+                material = await self._load(config, trigger, turn.event.lane)
+                return await self._build(turn, config, trigger, material, last=False, again=True)
         raise TurnFailed(f"there is no context config for {consumer!r} any more")
 
+    async def _load(self, config: ContextConfig, asker: Event | Breadcrumb, lane: int) -> _Material:
+        """Everything for a context, in one round trip per lane."""
+        known = {source.schema_name for source in config.sources} | {asker.schema_name}
+        # Side by side, and the lane's time first: what is written after it may be missing below.
+        as_of, newest, _, fetched = await asyncio.gather(
+            self._lane_time(lane),
+            self._newest(asker.owner_id, context_id(lane, config, asker)),
+            self._hints.definitions(asker.owner_id, {name for name in known if name is not None}),
+            fetch(self._store, config.sources, asker),
+        )
+        return _Material(as_of, newest, fetched)
+
     async def _build(
-        self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, *, last: bool, again: bool = False
+        self,
+        turn: Turn,
+        config: ContextConfig,
+        trigger: Breadcrumb,
+        material: _Material,
+        *,
+        last: bool,
+        again: bool = False,
     ) -> Breadcrumb:
         owner, id = trigger.owner_id, context_id(turn.event.lane, config, trigger)
-        known = {source.schema_name for source in config.sources} | {trigger.schema_name}
-        # Side by side, and the lane's time first: what is written after it may be missing below.
-        as_of, newest, _, made = await asyncio.gather(
-            self._lane_time(turn.event.lane),
-            self._newest(owner, id),
-            self._hints.definitions(owner, {name for name in known if name is not None}),
-            build_context(self._store, config, trigger, hints=self._hints),
-        )
+        as_of, newest = material.as_of, material.newest
         if newest is not None and not again and _is_about(newest, trigger):
             if last:
                 await turn.acknowledge()
             return newest  # made by a first try, whose answer was lost on the way
+        made = await assembled(config, trigger, material.fetched, hints=self._hints)
         try:
             new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
         except InvalidInput as error:
@@ -187,11 +219,19 @@ async def build_context(
     keep: Keep | None = None,
 ) -> Assembled:
     """Everything for one context: fetched once, chosen, counted. What `keep` refuses is not there."""
-    found, notes = await fetch(store, config.sources, trigger, keep=keep)
+    fetched = await fetch(store, config.sources, trigger, keep=keep)
+    return await assembled(config, trigger, fetched, hints=hints)
+
+
+async def assembled(
+    config: ContextConfig, trigger: Breadcrumb, fetched: Fetched, *, hints: SchemaHints
+) -> Assembled:
+    """A context from what its sources found."""
+    found = fetched.found(trigger)
     schemas = {entry.crumb.schema_name for entry in found} | {trigger.schema_name}
     definitions = await hints.definitions(trigger.owner_id, {name for name in schemas if name is not None})
     made = assemble(config, trigger, found, counter=token_counter(), definitions=definitions)
-    made.notes.extend(notes)
+    made.notes.extend(fetched.notes)
     return made
 
 
@@ -210,7 +250,7 @@ async def gather_parts(
     return (await build_context(store, config, trigger, hints=hints)).parts()
 
 
-def context_id(lane: int, config: ContextConfig, trigger: Breadcrumb) -> UUID:
+def context_id(lane: int, config: ContextConfig, trigger: Breadcrumb | Event) -> UUID:
     """One context per consumer and session; a trigger without a session has one of its own."""
     place = (
         ("session", trigger.session_id) if trigger.session_id is not None else ("trigger", str(trigger.id))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -86,50 +86,86 @@ class Found:
     """Which of the sources it was: several may share a key. None: no source, it is the trigger."""
 
 
+class Asker(Protocol):
+    """Who asks: a trigger, or the event that speaks of it and is known before it is loaded."""
+
+    @property
+    def owner_id(self) -> UUID: ...
+
+    @property
+    def session_id(self) -> str | None: ...
+
+    @property
+    def tags(self) -> list[str]: ...
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What each of some sources found."""
+
+    sources: Sequence[Source]
+    answers: list[list[Breadcrumb] | None]
+    """None: what the source stands for is the trigger itself."""
+    notes: list[str]
+    """On those that could not look."""
+
+    def found(self, trigger: Breadcrumb) -> list[Found]:
+        return [
+            Found(source.key, rank, crumb, number)
+            for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
+            for rank, crumb in enumerate([trigger] if crumbs is None else crumbs)
+        ]
+
+
 async def fetch(
-    store: Store, sources: Sequence[Source], trigger: Breadcrumb, *, keep: Keep | None = None
-) -> tuple[list[Found], list[str]]:
-    """What the sources find for a trigger, all side by side, and notes on those that could not look.
+    store: Store, sources: Sequence[Source], asker: Asker, *, keep: Keep | None = None
+) -> Fetched:
+    """What the sources find, all side by side.
 
     `keep` has the last word on each breadcrumb: what it refuses is as if it were not there.
     """
     notes: list[str] = []
-    answers = await asyncio.gather(*(_fetch_one(store, source, trigger, notes, keep) for source in sources))
-    found = [
-        Found(source.key, rank, crumb, number)
-        for number, (source, crumbs) in enumerate(zip(sources, answers, strict=True))
-        for rank, crumb in enumerate(crumbs)
-    ]
-    return found, notes
+    answers = await asyncio.gather(*(_fetch_one(store, source, asker, notes, keep) for source in sources))
+    return Fetched(sources, answers, notes)
 
 
 async def _fetch_one(
-    store: Store, source: Source, trigger: Breadcrumb, notes: list[str], keep: Keep | None
-) -> list[Breadcrumb]:
-    owner, session = trigger.owner_id, trigger.session_id
+    store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None
+) -> list[Breadcrumb] | None:
+    owner, session = asker.owner_id, asker.session_id
     limit = 1 if source.fetch.method == "latest" else source.fetch.limit
     if source.fetch.method == "event_data":
-        return [trigger]
+        return None
     match source.fetch.scope:
         case "current":
-            mine: list[Breadcrumb] = []
-            if session is not None:
-                mine = await _of_session(store, owner, session, source, limit, keep)
-            elif not source.fetch.includes_shared:
-                notes.append(
-                    f"{source.key}: the trigger has no session, so there is no conversation to look at"
+            if source.fetch.includes_shared:
+                if session is None:
+                    return await _shared(store, owner, source, limit, keep)
+                mine, shared = await asyncio.gather(
+                    _of_session(store, owner, session, source, limit, keep),
+                    _shared(store, owner, source, limit, keep),
                 )
-            if not mine and source.fetch.includes_shared:
-                return await _listed(store, owner, source, limit, keep, sessionless=True)
-            return mine
+                return mine or shared
+            if session is not None:
+                return await _of_session(store, owner, session, source, limit, keep)
+            notes.append(f"{source.key}: the trigger has no session, so there is no conversation to look at")
+            return []
         case "user":
-            users = [tag for tag in trigger.tags if tag.startswith(USER) and tag != "user:message"]
+            users = [tag for tag in asker.tags if tag.startswith(USER) and tag != "user:message"]
             if not users:
                 notes.append(f"{source.key}: the trigger has no user: tag, so there is no user to look for")
                 return []
             return await _listed(store, owner, source, limit, keep, extra=(users[0],))
         case "all":
             return await _listed(store, owner, source, limit, keep)
+
+
+async def _shared(
+    store: Store, owner: UUID, source: Source, limit: int, keep: Keep | None
+) -> list[Breadcrumb]:
+    if source.schema_name is not None and not source.any_tags and not source.all_tags and keep is None:
+        return await store.recent_shared(owner, source.schema_name, limit)
+    return await _listed(store, owner, source, limit, keep, sessionless=True)
 
 
 async def _of_session(

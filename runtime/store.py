@@ -6,14 +6,15 @@ part of every key: what belongs to another tenant is not filtered out, it is som
 
 from __future__ import annotations
 
+import asyncio
 import random
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import anyio
@@ -202,14 +203,15 @@ class Store:
         id: UUID | None = None,
         fence: Fence | None = None,
         counts: bool = True,
-        session_version: int | None = None,
+        session_version: int | Literal["*"] | None = None,
     ) -> Written:
         """Write a new breadcrumb.
 
         The same `idempotency_key` (per owner and session) and the same content give the first result
         again; other content is an `IdempotencyMismatch`. An `id` (see `derived_id`) that is there already
         is the same: what it names was written before. `counts`: the session's version goes up and it was
-        active just now. `session_version`: the version that the session must have; 0: it must not exist.
+        active just now. `session_version`: the version that the session must have; 0: it must not exist, `*`:
+        it must exist.
         """
         content = content_of(new, default_ttl=self._default_ttl(new.schema_name))
         if idempotency_key is not None:
@@ -282,6 +284,8 @@ class Store:
                     f"session {session!r} is being deleted: nothing more can be written into it"
                 )
             case 6:
+                if session_version == "*":
+                    raise NotFound(f"there is no session {session!r}")
                 raise VersionMismatch(int(reply[1]), session_version or 0)
             case _:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
@@ -685,22 +689,43 @@ class Store:
         query = Query(session_id=session_id, schema_name=schema_name, limit=limit)
         query.check()
         lane = lane_for(owner, "session", session_id, self.lanes)
+        found = await self._newest(lane, owner, session_id, schema_name, limit)
+        return (await self.list(owner, query)).items if found is None else found
+
+    async def recent_shared(self, owner: UUID, schema_name: str, limit: int = 1) -> List[Breadcrumb]:
+        """The last breadcrumbs of a schema that belong to no session, the newest first, in one round trip."""
+        query = Query(sessionless=True, schema_name=schema_name, limit=limit)
+        query.check()
+        by_lane = await asyncio.gather(
+            *(self._newest(lane, owner, "", schema_name, limit) for lane in range(self.lanes))
+        )
+        if any(found is None for found in by_lane):
+            return (await self.list(owner, query)).items
+        newest = [crumb for found in by_lane for crumb in found or ()]
+        newest.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
+        return newest[:limit]
+
+    async def _newest(
+        self, lane: int, owner: UUID, session: str, schema_name: str, limit: int
+    ) -> List[Breadcrumb] | None:
+        """The end of one index with its bodies. None: that does not tell, `list` has to look.
+
+        Some have expired and are not swept yet, so that it has to look further back. Or the index is on its way
+        to another node of a cluster, and some bodies are not there with it: `list` asks where each of them is.
+        """
         now = self.now()
         flat = await self.connection.run(
             lane,
             _RECENT,
-            [self.keys.by_session(lane, owner, session_id, schema_name)],
+            [self.keys.by_session(lane, owner, session, schema_name)],
             [self.keys.body(lane, owner, b""), limit],
         )
         bodies = dict(zip(flat[::2], flat[1::2], strict=True))
-        if None not in bodies.values():
-            crumbs = (record.decode(owner, UUID(bytes=id), body) for id, body in bodies.items())
-            alive = [crumb for crumb in crumbs if not record.is_gone(crumb, now)]
-            if len(alive) == len(bodies) or len(bodies) < limit:
-                return alive
-        # Some have expired and are not swept yet: look further back. Or the index is on its way to another node
-        # of a cluster, and some bodies are not there with it: `list` asks where each of them is.
-        return (await self.list(owner, query)).items
+        if None in bodies.values():
+            return None
+        crumbs = (record.decode(owner, UUID(bytes=id), body) for id, body in bodies.items())
+        alive = [crumb for crumb in crumbs if not record.is_gone(crumb, now)]
+        return alive if len(alive) == len(bodies) or len(bodies) < limit else None
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
         """Everything a query finds, page by page."""
@@ -728,7 +753,9 @@ class Store:
             base = [] if sessions else await self._sessionless_indexes(owner, query.schema_name)
             lanes = list(range(self.lanes))
         elif sessions:
-            base = await self._session_indexes(owner, next(iter(sessions)), query.schema_name)
+            base = await self._session_indexes(
+                owner, next(iter(sessions)), query.schema_name, query.schema_names
+            )
             lanes = [lane_for(owner, "session", next(iter(sessions)), self.lanes)]
         else:
             base = await self._smallest(await self._alternatives(owner, query))
@@ -772,11 +799,13 @@ class Store:
         totals = [sum(next(sizes) for _ in choice) for choice in choices]
         return choices[totals.index(min(totals))]
 
-    async def _session_indexes(self, owner: UUID, session: str, schema: str | None) -> List[Index]:
+    async def _session_indexes(
+        self, owner: UUID, session: str, schema: str | None, schemas: Sequence[str] = ()
+    ) -> List[Index]:
         lane = lane_for(owner, "session", session, self.lanes)
         if schema is not None:
             return [Index(lane, self.keys.by_session(lane, owner, session, schema))]
-        names = (await self.schemas(owner, [lane]))[lane]
+        names = schemas or (await self.schemas(owner, [lane]))[lane]
         return [Index(lane, self.keys.by_session(lane, owner, session, name)) for name in names]
 
     async def _sessionless_indexes(self, owner: UUID, schema: str | None) -> List[Index]:
