@@ -23,7 +23,9 @@ _FENCED = re.compile(r"^\s*```(?:json)?\s*\n(.*?)\n\s*```\s*$", re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 
 # Keys of the runtime; a model that returns them does not get to decide them.
-_RESERVED = ("session_id", "trigger_id", "creator", "context_id", "context_version", "hops", "answers")
+_RESERVED = (
+    "session_id", "trigger_id", "creator", "context_id", "context_version", "hops", "answers", "adk", "state_delta"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Answer:
     title: str | None = None
     tags: list[str] = field(default_factory=list)
     context: dict[str, Any] = field(default_factory=dict)
+    glue: dict[str, Any] = field(default_factory=dict)
+    """What the runtime itself has to say about how it was made."""
 
 
 def parse_answer(text: str) -> Answer:

@@ -15,6 +15,9 @@ from breadcrumbs.runtime.selectors import Selector
 from breadcrumbs.runtime.sources import Fetch, Source
 
 WhenBusy = Literal["queue", "interrupt", "reject", "merge"]
+AppName = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
+
+_OF_A_MODEL = ("system_prompt", "model", "temperature", "max_tokens", "tools")
 
 CONTEXT = "agent.context.v1"
 CONSUMER = "consumer:"
@@ -51,6 +54,17 @@ class Emits(BaseModel):
     tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = ("agent:response", "chat:output")
 
 
+class AdkPlace(BaseModel):
+    """Where an agent of the kind `adk` lives. What is not said is in the settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    server: Annotated[str, Field(min_length=1, max_length=300)] | None = Field(
+        None, description="A server of the settings by its name; none: the only one"
+    )
+    app: AppName | None = Field(None, description="An app of that server; none: the one of the settings")
+
+
 class AgentDefinition(BaseModel):
     """Who answers, to what, with which model and which tools."""
 
@@ -58,6 +72,10 @@ class AgentDefinition(BaseModel):
 
     agent_id: Annotated[Tag, Field(max_length=200)]
     description: str | None = None
+    kind: Literal["model", "adk"] = Field(
+        "model", description="Who thinks: a model that is called from here, or an app on an ADK server"
+    )
+    adk: AdkPlace | None = None
     system_prompt: Annotated[str, Field(max_length=200_000)] = ""
     model: Annotated[str, Field(max_length=300)] | None = Field(
         None, description="offline, openai:…, openrouter:…, ollama:…; none: the one of the settings"
@@ -83,6 +101,16 @@ class AgentDefinition(BaseModel):
         for trigger in self.triggers:
             if trigger.is_empty:
                 raise ValueError("a trigger that matches everything would answer its own answers: narrow it")
+        return self
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> AgentDefinition:
+        if self.kind == "adk":
+            there = [name for name in _OF_A_MODEL if getattr(self, name) not in (None, "", ())]
+            if there:
+                raise ValueError(f"an ADK app has its own {', '.join(there)}: leave them out")
+        elif self.adk is not None:
+            raise ValueError('adk is for agents with "kind": "adk"')
         return self
 
     @property

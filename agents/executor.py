@@ -8,8 +8,8 @@ made before instead of making it twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -81,6 +81,10 @@ class Seen:
     cancels: list[Breadcrumb]
 
 
+Remote = Callable[[Turn, Agent, Breadcrumb, Origin, Sequence[dict[str, Any]], OnDelta], Awaitable[Answer]]
+"""Lets an agent answer that lives on a server of its own."""
+
+
 class Executor:
     """Runs turns."""
 
@@ -93,6 +97,7 @@ class Executor:
         gather: Gather,
         refresh: Refresh,
         inherited: tuple[str, ...],
+        remote: Remote | None = None,
         max_answer_bytes: int = 1 << 20,
     ) -> None:
         self._store = store
@@ -101,6 +106,7 @@ class Executor:
         self._gather = gather
         self._refresh = refresh
         self._inherited = inherited
+        self._remote = remote
         self._max_answer_bytes = max_answer_bytes
 
     async def look(self, event: Event) -> Seen:
@@ -135,7 +141,8 @@ class Executor:
         if await self._is_answered(turn, answer_id, origin, seen.answers):
             await _finish(turn, last)
             return
-        if any(cancel.created > origin.created for cancel in seen.cancels):
+        asked = max(origin.created, _asked_again(turn, trigger))
+        if any(cancel.created > asked for cancel in seen.cancels):
             raise TurnCancelled("cancelled")
         if origin.hops > definition.hop_limit:
             # It was said when the limit was reached. Who reacts to errors would hear of it for ever.
@@ -216,6 +223,7 @@ class Executor:
             glue |= {"context_id": str(trigger.id), "context_version": trigger.version}
         if definition.when_busy == "merge" and trigger.schema_name == CONTEXT:
             glue["answers"] = _unanswered(trigger.context.get("parts", []), answers)
+        glue |= answer.glue
         problem: InvalidInput | None = None
         # What a model adds to its words may be what cannot be stored: then the words alone.
         for said in (answer, Answer(answer.text)):
@@ -248,6 +256,13 @@ class Executor:
                     say=deltas.write,
                 )
                 return _function_answer(await agent.function(call))
+            if definition.kind == "adk":
+                if self._remote is None:
+                    raise TurnFailed(
+                        f"{definition.agent_id} lives on an ADK server: nobody here talks to these"
+                    )
+                said = await self._remote(turn, agent, trigger, origin, parts, deltas.write)
+                return replace(parse_answer(self._checked(said.text)), glue=said.glue)
             text = await self._converse(turn, agent, trigger, origin, messages, deltas.write)
         return parse_answer(self._checked(text))
 
@@ -398,6 +413,13 @@ def _unanswered(parts: list[dict[str, Any]], answers: list[Breadcrumb]) -> list[
     ]
     last = max((place for place, id in enumerate(messages) if id in answered), default=-1)
     return messages[last + 1 :]
+
+
+def _asked_again(turn: Turn, trigger: Breadcrumb) -> int:
+    """When somebody wanted this turn to be run once more: what was cancelled before that is not cancelled now."""
+    return max(
+        turn.event.at if turn.event.operation == "retried" else 0, _whole(trigger.context.get("retried_at"))
+    )
 
 
 async def _finish(turn: Turn, last: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import UUID
 
 import anyio
@@ -53,6 +53,8 @@ class AgentRunner:
         """Which agent is at work on an event just now."""
         self._refused: dict[tuple[int, int], dict[str, str]] = {}
         """Which agents shall not answer an event, and why."""
+        self._failed: dict[tuple[int, int], set[str]] = {}
+        """Which agents have tried to answer an event, and failed."""
 
     async def wants(self, event: Event) -> bool:
         if event.operation == "deleted":
@@ -90,8 +92,10 @@ class AgentRunner:
 
     async def handle(self, turn: Turn) -> None:
         event = turn.event
+        self._failed.pop(_place(event), None)
         agents = await self._book.agents(event.owner_id)
         if alone := await self._left_alone(event, agents):
+            self._note_failures(event, alone)
             names = ", ".join(sorted(alone))
             raise TurnFailed(
                 f"no context config makes contexts for {names}, so nobody can answer: add one with this "
@@ -106,17 +110,24 @@ class AgentRunner:
         if not is_news(event, trigger):
             return
         wanted = [agent for agent in agents if await self._wanted_by(agent, turn, trigger)]
-        failures: list[Exception] = []
+        failures: dict[str, Exception] = {}
         for agent in wanted:
             try:
                 await self._answer(turn, agent, trigger, seen, last=agent is wanted[-1] and not failures)
             except (LeaseLost, *AWAY):
                 raise
             except Exception as error:  # the other agents answer all the same
-                failures.append(error)
+                failures[agent.definition.agent_id] = error
         if failures:
-            raise next((error for error in failures if is_worth_another_try(error)), failures[0])
+            self._note_failures(event, failures)
+            errors = list(failures.values())
+            raise next((error for error in errors if is_worth_another_try(error)), errors[0])
         self._refused.pop(_place(event), None)
+
+    def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
+        if len(self._failed) > 10_000:  # of lanes that were lost
+            self._failed.clear()
+        self._failed[_place(event)] = set(agents)
 
     async def _answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, seen: Seen, *, last: bool) -> None:
         place, name = _place(turn.event), agent.definition.agent_id
@@ -133,6 +144,7 @@ class AgentRunner:
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
         self._refused.pop(_place(turn.event), None)
+        agent_id = self._whose(turn.event)
         origin, hops = turn.event.id, 0
         try:
             trigger = await self._store.get_version(turn.event.owner_id, turn.event.id, turn.event.version)
@@ -150,7 +162,16 @@ class AgentRunner:
             origin=origin,
             inherited=self._inherited,
             hops=hops + 1,
+            agent_id=agent_id,
         )
+        self._failed.pop(_place(turn.event), None)
+
+    def _whose(self, event: Event) -> str | None:
+        """The agent whose failure this is; None where several failed, or where it was not found out."""
+        agents = self._failed.get(_place(event)) or {
+            agent.definition.agent_id for agent in self._book.known(event.owner_id) if _triggers(agent, event)
+        }
+        return next(iter(agents)) if len(agents) == 1 else None
 
     async def _wanted_by(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
         if not any(selector.matches(trigger) for selector in agent.definition.triggers):

@@ -34,6 +34,7 @@ MOST_LEFT_OUT: Final = 100
 # The system talking to itself: never shown to a model.
 INTERNAL_SCHEMAS = frozenset(
     (
+        "adk.session.v1",
         "agent.context.v1",
         "agent.def.v1",
         "agent.cancel.v1",
@@ -45,7 +46,7 @@ INTERNAL_SCHEMAS = frozenset(
 INFRASTRUCTURE = frozenset(
     (
         "session_id", "trigger_id", "creator", "conversation_id", "hops", "context_id", "context_version",
-        "llm_hints",
+        "llm_hints", "adk", "state_delta",
     )
 )  # fmt: skip
 

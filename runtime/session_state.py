@@ -2,11 +2,14 @@
 
 The state is a view. A breadcrumb with one of these schemas changes it by its `context.state_delta` when it is
 created, in the same write; an import builds the state again from the same breadcrumbs, whatever their order.
+What is known about the session itself (its title, its user, whether it is paused) is kept in the same way, under
+names that no state can have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -16,11 +19,34 @@ from breadcrumbs.runtime.errors import InvalidInput
 SESSION_RECORD: Final = "session.v1"
 STATE_CHANGE: Final = "session.state.v1"
 ADK_EVENT: Final = "adk.event.v1"
+ANSWER: Final = "agent.response.v1"
 
 REMOVED: Final = b""
 
-_NULL_REMOVES: Final = {SESSION_RECORD: True, STATE_CHANGE: True, ADK_EVENT: False}
+_NULL_REMOVES: Final = {SESSION_RECORD: True, STATE_CHANGE: True, ADK_EVENT: False, ANSWER: False}
 """ADK keeps a None as a value; elsewhere null takes a name away, as in a merge patch."""
+
+_OWN: Final = "\0"
+"""Before the names of what is known about the session itself."""
+_ABOUT: Final[dict[str, dict[str, type]]] = {
+    SESSION_RECORD: {"title": str, "user_id": str},
+    STATE_CHANGE: {"title": str, "active": bool},
+}
+ACTIVE: Final = _OWN + "active"
+
+PAUSED: Final = "session-paused"
+RESUMED: Final = "session-resumed"
+"""Tags of the changes that pause a session and let it go on: workers need not load others."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What breadcrumbs say about the session that they are in."""
+
+    title: str | None = None
+    user_id: str | None = None
+    paused_at: int | None = None
+    """Since when nobody shall answer here; None: it is active."""
 
 
 def state_changes(schema_name: str, context: Mapping[str, Any]) -> dict[str, bytes]:
@@ -32,11 +58,23 @@ def state_changes(schema_name: str, context: Mapping[str, Any]) -> dict[str, byt
         raise InvalidInput(
             "state_delta must be an object: names and their new values", where="context.state_delta"
         )
-    null_removes = _NULL_REMOVES[schema_name]
-    return {
+    if any(name.startswith(_OWN) for name in delta):
+        raise InvalidInput("a name in state_delta begins with no null character", where="context.state_delta")
+    # The record of an ADK session says so, because ADK keeps a None.
+    null_removes = _NULL_REMOVES[schema_name] and context.get("null_is_a_value") is not True
+    changes = {
         name: REMOVED if value is None and null_removes else orjson.dumps(value)
         for name, value in delta.items()
     }
+    for name, type in _ABOUT.get(schema_name, {}).items():
+        if name in context and isinstance(context[name], type | None):
+            changes[_OWN + name] = REMOVED if context[name] is None else orjson.dumps(context[name])
+    return changes
+
+
+def is_about_session(name: str) -> bool:
+    """Whether this is no state, but known about the session itself."""
+    return name.startswith(_OWN)
 
 
 def decode_state(flat: list[bytes]) -> dict[str, Any]:
@@ -44,6 +82,26 @@ def decode_state(flat: list[bytes]) -> dict[str, Any]:
     state = {}
     for name, held in zip(flat[::2], flat[1::2], strict=True):
         value = held.partition(b" ")[2]
-        if value != REMOVED:
+        if value != REMOVED and not name.startswith(_OWN.encode()):
             state[name.decode()] = orjson.loads(value)
     return state
+
+
+def decode_about(flat: list[bytes]) -> About:
+    """What is known about the session, from the same reply."""
+    held = {
+        name[len(_OWN) :].decode(): value
+        for name, value in zip(flat[::2], flat[1::2], strict=True)
+        if name.startswith(_OWN.encode())
+    }
+    words = {name: held.get(name, b"").partition(b" ")[2] for name in ("title", "user_id")}
+    return About(
+        **{name: orjson.loads(word) for name, word in words.items() if word != REMOVED},
+        paused_at=paused_at(held.get("active")),
+    )
+
+
+def paused_at(held: bytes | None) -> int | None:
+    """Since when a session is paused, from what is kept under `ACTIVE`."""
+    when, _, value = (held or b"").partition(b" ")
+    return int(when) if value == b"false" else None

@@ -406,7 +406,7 @@ class _Call:
             return _FieldRefused()
         parsed = parse(bytes(body))
         said = parsed.get("error") or parsed if isinstance(parsed, dict) else None
-        retry_after = _retry_after(response.headers)
+        retry_after = pause_asked_for(response.headers)
         if said:
             return error_from(said, status=status, retry_after=retry_after)
         if body.lstrip()[:1] == b"<":
@@ -466,7 +466,7 @@ def _on_loopback(url: str) -> bool:
         return host == "localhost"
 
 
-def _retry_after(headers: httpx.Headers) -> float | None:
+def pause_asked_for(headers: httpx.Headers) -> float | None:
     """In seconds. Either a number, or a date; OpenAI has milliseconds too."""
     seconds: float | None = None
     try:

@@ -113,6 +113,7 @@ EXCERPT: Final = 300
 # The system talking to itself, and the record of this very search.
 _INTERNAL: Final = frozenset(
     (
+        "adk.session.v1",
         "agent.context.v1",
         "agent.def.v1",
         "agent.cancel.v1",
@@ -122,7 +123,9 @@ _INTERNAL: Final = frozenset(
         "tool.request.v1",
     )
 )
-_INFRASTRUCTURE: Final = ("session_id", "trigger_id", "creator", "conversation_id", "request_id")
+_INFRASTRUCTURE: Final = (
+    "session_id", "trigger_id", "creator", "conversation_id", "request_id", "adk", "state_delta"
+)  # fmt: skip
 
 
 @tool(timeout=10.0)

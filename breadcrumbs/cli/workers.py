@@ -14,6 +14,8 @@ from uuid import UUID
 import anyio
 import uvloop
 
+from breadcrumbs.agents.adk.servers import AdkServers
+from breadcrumbs.agents.adk.turn import AdkTurns
 from breadcrumbs.agents.book import Agent, AgentBook, definitions_from
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.executor import Executor
@@ -26,6 +28,7 @@ from breadcrumbs.cli.attach import data_directory, open_store, running_server
 from breadcrumbs.cli.logs import configure_logs
 from breadcrumbs.context_builder.book import ConfigBook, ConfigError
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
+from breadcrumbs.context_builder.config_file import ConfigFile
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.schema_hints import SchemaHints
@@ -40,6 +43,15 @@ def config_path(settings: Settings) -> Path:
         return settings.context_config
     with as_file(files("breadcrumbs.config").joinpath("context-builder-config.json")) as path:
         return path
+
+
+def config_file(settings: Settings, *, builds: bool) -> ConfigFile | None:
+    """The same file for those who edit it over HTTP; None: a process that builds no contexts knows of none."""
+    if settings.context_config is None:
+        return ConfigFile(config_path(settings), locked="this is the built-in config") if builds else None
+    owners = {key.owner_id for key in settings.api_keys}
+    shared = "several owners share this server, and the file holds for all of them"
+    return ConfigFile(settings.context_config, locked=shared if len(owners) > 1 else "")
 
 
 def open_book(store: Store, settings: Settings) -> ConfigBook:
@@ -127,11 +139,13 @@ async def agent_worker(
     With a `kind` of its own it runs these agents and no others, beside whoever runs the others.
     """
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
+    adk = AdkServers(settings.adk)
     try:
         toolbox = toolbox_of(settings, tools)
         known = [*(definitions_from(settings.agents) if kind is None else ()), *agents]
         for agent in known:
-            _check(agent, models, toolbox)
+            _check(agent, models, toolbox, adk)
+        await adk.look(known)
         builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
         hints = SchemaHints(store)
 
@@ -154,6 +168,7 @@ async def agent_worker(
             gather=gather,
             refresh=builder.refresh,
             inherited=settings.inherited_tags,
+            remote=AdkTurns(store, adk).answer,
         )
         runner = AgentRunner(
             store,
@@ -166,6 +181,7 @@ async def agent_worker(
         yield Worker(store, runner, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
     finally:
         await models.close()
+        await adk.close()
 
 
 @asynccontextmanager
@@ -193,8 +209,11 @@ async def _begin_now(store: Store, kind: str) -> None:
 
 
 @asynccontextmanager
-async def running_workers(store: Store, settings: Settings) -> AsyncIterator[None]:
-    """A context builder and an agent runner beside whatever else this process does; drained at the end."""
+async def running_workers(store: Store, settings: Settings) -> AsyncIterator[ConfigBook]:
+    """A context builder and an agent runner beside whatever else this process does; drained at the end.
+
+    Gives the configs that they go by.
+    """
     book = open_book(store, settings)
     loaded = load_agents(settings.load)
     async with (
@@ -203,7 +222,7 @@ async def running_workers(store: Store, settings: Settings) -> AsyncIterator[Non
         book.watched(),
         running(context_worker(store, settings, book), runner, *own),
     ):
-        yield
+        yield book
 
 
 @asynccontextmanager
@@ -238,11 +257,13 @@ def toolbox_of(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
         raise StartupError(f"the tools cannot be used together: {error}") from None
 
 
-def _check(agent: Agent, models: ModelPool, toolbox: Toolbox) -> None:
+def _check(agent: Agent, models: ModelPool, toolbox: Toolbox, adk: AdkServers) -> None:
     """What an operator's own definition gets wrong is said at start, not in somebody's session."""
     try:
         toolbox.allowed(agent.definition.tools)
         models.resolve(agent.definition.model, trusted=agent.trusted)
+        if agent.definition.kind == "adk":
+            adk.resolve(agent)
     except InvalidInput as error:
         raise StartupError(f"agent {agent.definition.agent_id!r}: {error}") from None
 

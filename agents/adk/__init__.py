@@ -1,0 +1,1 @@
+"""Agents that live on an ADK server: it answers, the session stays here."""

@@ -1,0 +1,112 @@
+"""What an ADK app says in one run: its events, put together to one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from breadcrumbs.agents.models.base import ModelError
+from breadcrumbs.agents.models.chat_format import shown
+
+TEMPORARY = "temp:"
+"""State of one run, which nobody keeps."""
+
+_BETWEEN = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class AdkReply:
+    """A whole answer."""
+
+    text: str
+    author: str
+    """The agent of the app that had the last word: in the app's own history that is who said it."""
+    state_delta: dict[str, Any] = field(default_factory=dict)
+
+
+class AnswerReader:
+    """Takes the events of a run as they come. `take` gives the text that is new in each.
+
+    An app may speak several times in a run, before and after it uses its tools, or with several agents. All of
+    it is the answer: what was shown is what is stored. Thoughts are not.
+    """
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._said: list[str] = []
+        self._unfinished = ""
+        self._bytes = 0
+        self._author = ""
+        self._state: dict[str, Any] = {}
+        self._problem = ""
+
+    def take(self, event: Any) -> str:
+        if not isinstance(event, dict):
+            raise ModelError(f"this is no event of an ADK server: {shown(str(event))}", retry=False)
+        if isinstance(error := event.get("error"), str):
+            raise ModelError(f"the app failed: {shown(error)}", retry=False)
+        if event.get("author") == "user":
+            return ""
+        text = _words(event)
+        if event.get("partial") is True:
+            return self._go_on(text)
+        self._state |= _state_delta(event)
+        if code := event.get("errorCode"):
+            self._problem = shown(f"{code} {event.get('errorMessage') or ''}")
+        if not text.strip():
+            return ""
+        self._author = str(event.get("author") or "")
+        return self._complete(text)
+
+    def reply(self) -> AdkReply:
+        if self._said:
+            return AdkReply(_BETWEEN.join(self._said), self._author, self._state)
+        if self._problem:
+            raise ModelError(f"the app failed: {self._problem}", retry=False)
+        if self._unfinished:
+            raise ModelError("the answer ended in the middle", retry=True)
+        raise ModelError("the app ran and said nothing", retry=False)
+
+    def _go_on(self, text: str) -> str:
+        new = text if self._unfinished or not self._said or not text else _BETWEEN + text
+        self._unfinished += text
+        return self._counted(new)
+
+    def _complete(self, text: str) -> str:
+        begun, self._unfinished = self._unfinished, ""
+        if not begun:
+            new = _BETWEEN + text if self._said else text
+        else:
+            # Word for word what came in pieces, or the app has changed its mind: then the pieces were for the eye.
+            new = text[len(begun) :] if text.startswith(begun) else ""
+        self._said.append(text)
+        return self._counted(new)
+
+    def _counted(self, new: str) -> str:
+        self._bytes += len(new.encode("utf-8", "replace"))
+        if self._bytes > self._max_bytes:
+            raise ModelError(
+                f"the answer was cut off: it has more than the {self._max_bytes:,} bytes that are allowed",
+                retry=False,
+            )
+        return new
+
+
+def _words(event: dict[str, Any]) -> str:
+    content = event.get("content")
+    parts = content.get("parts") if isinstance(content, dict) else None
+    if not isinstance(parts, list):
+        return ""
+    return "".join(
+        part["text"]
+        for part in parts
+        if isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("thought") is not True
+    )
+
+
+def _state_delta(event: dict[str, Any]) -> dict[str, Any]:
+    actions = event.get("actions")
+    delta = actions.get("stateDelta") if isinstance(actions, dict) else None
+    if not isinstance(delta, dict):
+        return {}
+    return {name: value for name, value in delta.items() if not name.startswith(TEMPORARY)}

@@ -1,0 +1,89 @@
+"""A session of the OpenAI Agents SDK that is kept in Breadcrumbs (`pip install 'breadcrumbs[openai-agents]'`).
+
+    session = BreadcrumbSession("demo")
+    result = await Runner.run(agent, "Hello", session=session)
+
+Each item is an `openai.item.v1` breadcrumb of the session `demo`: `crumb tail` shows them as they come, and the
+context builder can use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from breadcrumbs.client.aio import AsyncClient
+from breadcrumbs.client.effects import Operation
+from breadcrumbs.client.histories import Entry, History
+
+__all__ = ["BreadcrumbSession"]
+
+SCHEMA = "openai.item.v1"
+_MARK = "openai:item"
+_NO_ID = "__fake_id__"
+"""What the SDK writes for models that give no ids."""
+
+T = TypeVar("T")
+
+
+class BreadcrumbSession:
+    """Does what the SDK's `Session` protocol asks for, on a Breadcrumbs server.
+
+    Without a `client` each call makes its own, from `CRUMB_URL` and `CRUMB_TOKEN`; that works from any event loop.
+    One that is given is used for every call, and is yours to close.
+    """
+
+    def __init__(
+        self, session_id: str, *, client: AsyncClient | None = None, session_settings: Any = None
+    ) -> None:
+        self.session_id = session_id
+        self.session_settings = session_settings
+        """The SDK's `SessionSettings`: `limit` is how many items a run gets to see."""
+        self._client = client
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        """The last `limit` items, the oldest first; without a limit, all of them."""
+        wanted = self._settings_limit() if limit is None else limit
+        return await self._do(lambda history: history.read(wanted))
+
+    async def add_items(self, items: list[Any]) -> None:
+        """Add items in their order. One with an id of the model's is kept once, however often it is added."""
+        entries = [Entry(item, _id_of(item), _title_of(item)) for item in items]
+        await self._do(lambda history: history.add(entries))
+
+    async def pop_item(self) -> Any | None:
+        """Take out the newest item. Two calls at once never get the same one."""
+        return await self._do(lambda history: history.pop())
+
+    async def clear_session(self) -> None:
+        """Take out all items. What else is in the session stays."""
+        await self._do(lambda history: history.clear())
+
+    async def _do(self, operation: Callable[[History], Operation[T]]) -> T:
+        if self._client is not None:
+            return await self._run(self._client, operation)
+        async with AsyncClient() as client:
+            return await self._run(client, operation)
+
+    async def _run(self, client: AsyncClient, operation: Callable[[History], Operation[T]]) -> T:
+        return await client._run(operation(History(client._core, self.session_id, SCHEMA, _MARK)))
+
+    def _settings_limit(self) -> int | None:
+        settings = self.session_settings
+        limit = settings.get("limit") if isinstance(settings, dict) else getattr(settings, "limit", None)
+        return limit if isinstance(limit, int) else None
+
+
+def _id_of(item: Any) -> str | None:
+    id = item.get("id") if isinstance(item, dict) else None
+    return id if isinstance(id, str) and id not in ("", _NO_ID) else None
+
+
+def _title_of(item: Any) -> str:
+    if not isinstance(item, dict):
+        return ""
+    who = item.get("role") or item.get("type") or "item"
+    content = item.get("content")
+    if isinstance(content, list):
+        content = " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return f"{who}: {content or item.get('name') or item.get('output') or ''}"

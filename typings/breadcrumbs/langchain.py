@@ -1,0 +1,1 @@
+../../breadcrumbs/langchain.py

@@ -1,0 +1,1 @@
+../../breadcrumbs/openai_agents.py

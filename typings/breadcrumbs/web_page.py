@@ -1,0 +1,1 @@
+../../breadcrumbs/web_page.py
