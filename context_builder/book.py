@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -29,7 +30,16 @@ from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
 
-__all__ = ["CONFIG_SCHEMA", "ConfigBook", "ConfigComplaint", "ConfigError", "config_in", "parse_configs"]
+__all__ = [
+    "CONFIG_SCHEMA",
+    "ConfigBook",
+    "ConfigComplaint",
+    "ConfigError",
+    "OwnConfig",
+    "config_in",
+    "own_configs",
+    "parse_configs",
+]
 
 _log = structlog.get_logger("breadcrumbs.context_builder")
 
@@ -74,6 +84,10 @@ class ConfigBook:
         while True:
             self._look()
             await anyio.sleep(_FRESH_SECONDS)
+
+    def look_now(self) -> None:
+        """The file was just written: let the edit hold at once."""
+        self._look(patiently=False)
 
     async def configs(self, owner: UUID) -> tuple[ContextConfig, ...]:
         """File configs, and the owner's own on top: the same consumer_id replaces."""
@@ -146,18 +160,45 @@ class ConfigBook:
     # Breadcrumbs
 
     async def _from_breadcrumbs(self, owner: UUID) -> tuple[ContextConfig, ...]:
-        page = await self._store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=1000))
-        newest: dict[str, ContextConfig] = {}
-        for crumb in sorted(page.items, key=lambda crumb: crumb.updated):
-            config, problem = config_in(crumb)
-            if config is not None:
-                newest[config.consumer_id] = config
+        holding: list[ContextConfig] = []
+        for own in await own_configs(self._store, owner):
+            crumb = own.crumb
+            if own.config is not None:
+                if own.holds:
+                    holding.append(own.config)
             elif (crumb.id, crumb.version) not in self._complained:
                 if len(self._complained) > _MOST_REMEMBERED:
                     self._complained.clear()
                 self._complained.add((crumb.id, crumb.version))
-                _log.warning("a context config is not usable", breadcrumb=str(crumb.id), problem=problem)
-        return tuple(newest.values())
+                _log.warning("a context config is not usable", breadcrumb=str(crumb.id), problem=own.problem)
+        return tuple(holding)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnConfig:
+    """What a `context.config.v1` breadcrumb comes to."""
+
+    crumb: Breadcrumb
+    config: ContextConfig | None
+    """None: it cannot be used."""
+    problem: str
+    """Why it cannot be used."""
+    holds: bool
+    """It is the one that was written last for its consumer."""
+
+
+async def own_configs(store: Store, owner: UUID) -> list[OwnConfig]:
+    """An owner's configs, the one that was written last first."""
+    page = await store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=1000))
+    found: list[OwnConfig] = []
+    seen: set[str] = set()
+    for crumb in sorted(page.items, key=lambda crumb: crumb.updated, reverse=True):
+        config, problem = config_in(crumb)
+        holds = config is not None and config.consumer_id not in seen
+        if config is not None:
+            seen.add(config.consumer_id)
+        found.append(OwnConfig(crumb, config, problem, holds))
+    return found
 
 
 def config_in(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:

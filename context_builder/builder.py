@@ -7,8 +7,8 @@ what was rendered. Older ones keep references only, from which the same can be r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -18,14 +18,23 @@ from breadcrumbs.context_builder.config import CONSUMER, ContextConfig, Exclude,
 from breadcrumbs.context_builder.references import references_only
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import MAX_TAGS, SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb import (
+    MAX_TAGS,
+    SESSION,
+    Breadcrumb,
+    BreadcrumbCreate,
+    BreadcrumbUpdate,
+)
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.failures import leave_error
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.lease import LeaseLost
+from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.schema_hints import SchemaHints
+from breadcrumbs.runtime.session_state import PAUSED, RESUMED, STATE_CHANGE
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.sources import Fetched, Keep, Source, fetch
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_news, is_worth_another_try
@@ -41,6 +50,8 @@ class _Material:
     as_of: int
     newest: Breadcrumb | None
     """The context that is there already."""
+    paused_at: int | None
+    """Since when nobody shall answer in this session."""
     fetched: Fetched
 
 
@@ -60,6 +71,7 @@ class ContextBuilder:
         self._book = book
         self._inherited = inherited
         self._hints = SchemaHints(store)
+        self._sessions = Sessions(store)
         token_counter()  # now, not while the first message waits
 
     async def wants(self, event: Event) -> bool:
@@ -67,6 +79,8 @@ class ContextBuilder:
             self._book.forget(event.owner_id)
         if event.operation == "deleted":
             return False
+        if _is_pausing(event):
+            return True
         return event.schema_name == CONFIG_SCHEMA or bool(await self._matching(event))
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
@@ -75,6 +89,8 @@ class ContextBuilder:
     async def handle(self, turn: Turn) -> None:
         if turn.event.schema_name == CONFIG_SCHEMA:
             await self._check_config(turn)
+        if _is_pausing(turn.event):
+            await self._pause_or_resume(turn)
         await self._build_all(turn, await self._matching(turn.event))
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
@@ -141,6 +157,59 @@ class ContextBuilder:
         if failures:
             raise next((error for error in failures if is_worth_another_try(error)), failures[0])
 
+    async def _pause_or_resume(self, turn: Turn) -> None:
+        """A session was paused: its contexts lose their consumers. Or it goes on: they come back, with what waited."""
+        event = turn.event
+        try:
+            change = await self._store.get_version(event.owner_id, event.id, event.version)
+        except NotFound:
+            return
+        if not is_news(event, change) or event.session_id is None:
+            return
+        configs = await self._book.configs(event.owner_id)
+        if PAUSED in event.tags:
+            for config in configs:
+                await self._consumed(turn, config, consumed=False)
+            return
+        # In their order, and as many as there are: each is answered, as if it had been said just now.
+        answered: set[str] = set()
+        async for trigger in self._waiting(event.owner_id, event.session_id, change):
+            for config in configs:
+                if not config.makes(trigger.schema_name, trigger.tags) and any(
+                    selector.matches(trigger) for selector in config.update_triggers
+                ):
+                    material = await self._load(config, trigger, event.lane)
+                    await self._build(turn, config, trigger, replace(material, paused_at=None), last=False)
+                    answered.add(config.consumer_id)
+        for config in configs:
+            if config.consumer_id not in answered:
+                await self._consumed(turn, config, consumed=True)
+
+    async def _waiting(self, owner: UUID, session: str, change: Breadcrumb) -> AsyncIterator[Breadcrumb]:
+        """What was written while a session was paused, up to the change that ended it."""
+        since = change.context.get("paused_at")
+        if not isinstance(since, int):
+            return
+        async for crumb in self._store.walk(
+            owner, Query(session_id=session, created_since=since, sort="created_at")
+        ):
+            if crumb.created >= change.created:
+                return
+            yield crumb
+
+    async def _consumed(self, turn: Turn, config: ContextConfig, *, consumed: bool) -> None:
+        """Put a context's consumer on it or take it off. Nobody reacts to that."""
+        event = turn.event
+        id = context_id(event.lane, config, event)
+        newest = await self._newest(event.owner_id, id)
+        if newest is None or (config.consumer_tag in newest.tags) == consumed:
+            return
+        others = [tag for tag in newest.tags if tag not in (config.consumer_tag, INTERNAL)]
+        tags = [*others, *([config.consumer_tag] if consumed else []), INTERNAL]
+        new = newest.changed_by(BreadcrumbUpdate(tags=tags))
+        fence = turn.fence(acknowledge=False)
+        await self._store.put(event.owner_id, id, new, after=newest, slim=references_only, fence=fence)
+
     async def refresh(self, turn: Turn, context: Breadcrumb) -> Breadcrumb:
         """Make a context again, for the same message, with what was said meanwhile."""
         try:
@@ -161,13 +230,14 @@ class ContextBuilder:
         """Everything for a context, in one round trip per lane."""
         known = {source.schema_name for source in config.sources} | {asker.schema_name}
         # Side by side, and the lane's time first: what is written after it may be missing below.
-        as_of, newest, _, fetched = await asyncio.gather(
+        as_of, newest, paused_at, _, fetched = await asyncio.gather(
             self._lane_time(lane),
             self._newest(asker.owner_id, context_id(lane, config, asker)),
+            self._paused_at(asker.owner_id, asker.session_id),
             self._hints.definitions(asker.owner_id, {name for name in known if name is not None}),
             fetch(self._store, config.sources, asker),
         )
-        return _Material(as_of, newest, fetched)
+        return _Material(as_of, newest, paused_at, fetched)
 
     async def _build(
         self,
@@ -179,9 +249,9 @@ class ContextBuilder:
         last: bool,
         again: bool = False,
     ) -> Breadcrumb:
-        owner, id = trigger.owner_id, context_id(turn.event.lane, config, trigger)
+        event, owner, id = turn.event, trigger.owner_id, context_id(turn.event.lane, config, trigger)
         as_of, newest = material.as_of, material.newest
-        if newest is not None and not again and _is_about(newest, trigger):
+        if newest is not None and not again and _is_about(newest, trigger, since=event.at):
             if last:
                 await turn.acknowledge()
             return newest  # made by a first try, whose answer was lost on the way
@@ -190,7 +260,13 @@ class ContextBuilder:
             new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
         except InvalidInput as error:
             raise TurnFailed(f"the context for {config.consumer_id} cannot be stored: {error}") from error
-        if again:
+        if event.operation == "retried":
+            new.context["retried_at"] = event.at
+        # What was said before the pause began is still answered; a context that is made again just follows suit.
+        waits = material.paused_at is not None and (again or material.paused_at <= event.at)
+        if waits:
+            new.tags.remove(config.consumer_tag)
+        if again or waits:
             new.tags.append(INTERNAL)
         fence = turn.fence(acknowledge=last)
         return await self._store.put(owner, id, new, after=newest, slim=references_only, fence=fence)
@@ -201,13 +277,21 @@ class ContextBuilder:
         except NotFound:
             return None
 
+    async def _paused_at(self, owner: UUID, session: str | None) -> int | None:
+        return None if session is None else await self._sessions.paused_at(owner, session)
+
     async def _lane_time(self, lane: int) -> int:
         return int(await self._store.connection.call(lane, b"GET", self._store.keys.clock(lane)) or 0)
 
 
-def _is_about(context: Breadcrumb, trigger: Breadcrumb) -> bool:
+def _is_pausing(event: Event) -> bool:
+    return event.schema_name == STATE_CHANGE and (PAUSED in event.tags or RESUMED in event.tags)
+
+
+def _is_about(context: Breadcrumb, trigger: Breadcrumb, *, since: int) -> bool:
+    """Whether a context is the one for a trigger, made after something asked for it."""
     about = context.context.get("trigger_id"), context.context.get("trigger_version")
-    return about == (str(trigger.id), trigger.version)
+    return about == (str(trigger.id), trigger.version) and int(context.context.get("as_of", 0)) >= since
 
 
 async def build_context(

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, NotRequired
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.context_builder.assembly import Place, Reason
 from breadcrumbs.context_builder.checking import MOST_COMPLAINTS, check_document
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.context_builder.explain import Visible, explain, preview
+from breadcrumbs.context_builder.explain import Explanation, Rebuilt, Visible, explain, preview, rebuild
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id, complaints_of
 from breadcrumbs.runtime.errors import Complaint, Forbidden, InvalidInput, NotFound
+from breadcrumbs.runtime.http.listing import read_flag
 from breadcrumbs.runtime.http.operations import ID, Answer, Body, Call, Operation, Parameter
 from breadcrumbs.runtime.http.problems import NOT_FOUND
 from breadcrumbs.runtime.http.replies import Reply
@@ -99,15 +100,6 @@ class _Explained(TypedDict):
 
 
 @_closed
-class ExplanationView(_Explained):
-    """Why a context is as it is."""
-
-    context_id: Id
-    version: Version
-    made_at: Time
-
-
-@_closed
 class PartView(TypedDict):
     """A part of a prompt."""
 
@@ -117,10 +109,26 @@ class PartView(TypedDict):
 
 
 @_closed
+class ExplanationView(_Explained):
+    """Why a context is as it is."""
+
+    context_id: Id
+    version: Version
+    made_at: Time
+    parts: NotRequired[Annotated[list[PartView], Field(description="What the model was shown, on request")]]
+    parts_as_shown: NotRequired[
+        Annotated[bool, Field(description="False: something is gone since, or not for this token")]
+    ]
+
+
+@_closed
 class PreviewView(_Explained):
     """What a model would see."""
 
     parts: list[PartView]
+
+
+_PARTS: Final = TypeAdapter(list[PartView])
 
 
 class PreviewRequest(BaseModel):
@@ -153,14 +161,33 @@ class _Asked(BaseModel):
 
 
 async def explain_context(call: Call) -> Reply:
-    principal, id, version = call.principal, call.id(), _version(call.query().get("version"))
+    principal, id, query = call.principal, call.id(), call.query()
+    version, with_parts = _version(query.get("version")), read_flag(query, "parts")
     store = call.services.store
     context = await store.get(principal.owner_id, id, count_read=False)
     _check_readable(principal, context)
     if version is not None and version != context.version:
         _check_readable(principal, await store.get_version(principal.owner_id, id, version))
     explained = await explain(store, principal.owner_id, id, version, visible=_visible_to(principal))
-    return Reply.json(explained.as_dict())
+    document = explained.as_dict()
+    if with_parts:
+        document |= _shown(explained, await rebuild(store, principal.owner_id, id, explained.version))
+    return Reply.json(document)
+
+
+def _shown(explained: Explanation, rebuilt: Rebuilt) -> dict[str, Any]:
+    """What the model was shown, without what the explanation does not show this reader either."""
+    try:
+        parts = _PARTS.validate_python(rebuilt.parts)
+    except ValidationError:  # anybody may post a breadcrumb that looks like a context
+        raise NotFound(f"breadcrumb {rebuilt.context_id} is no context, or not one of ours") from None
+    told = {item.id for item in explained.items if not (item.hidden or item.gone)}
+    shown = [
+        {"place": part["place"], "key": part["key"], "items": items}
+        for part in parts
+        if (items := [item for item in part["items"] if item.get("id") in told])
+    ]
+    return {"parts": shown, "parts_as_shown": rebuilt.same and len(told) == len(explained.items)}
 
 
 async def preview_context(call: Call) -> Reply:
@@ -264,6 +291,12 @@ OPERATIONS: Final = (
                 "query",
                 "An older version; the newest if left out.",
                 {"type": "integer", "minimum": 1},
+            ),
+            Parameter(
+                "parts",
+                "query",
+                "`true`: also the very content that the model was shown.",
+                {"type": "boolean"},
             ),
         ),
         answers=(Answer(200, "The explanation.", ExplanationView),),

@@ -55,19 +55,20 @@ class DeadLetters:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def all(self, owner: UUID | None = None) -> list[DeadLetter]:
-        """An owner's letters (or everybody's), the newest first."""
+    async def all(self, owner: UUID | None = None, *, lane: int | None = None) -> list[DeadLetter]:
+        """An owner's letters (or everybody's), in all lanes or in one, the newest first."""
         store = self._store
         kinds = sorted(
             kind.decode() for kind in await store.connection.call(0, b"SMEMBERS", store.keys.worker_kinds())
         )
-        places = [(lane, kind) for lane in range(store.lanes) for kind in kinds]
+        lanes = range(store.lanes) if lane is None else (lane,)
+        places = [(number, kind) for number in lanes for kind in kinds]
         replies = await store.connection.call_all(
-            [(lane, (b"HVALS", store.keys.dead_letters(lane, kind))) for lane, kind in places]
+            [(number, (b"HVALS", store.keys.dead_letters(number, kind))) for number, kind in places]
         )
         letters = [
-            _letter(lane, kind, raw)
-            for (lane, kind), found in zip(places, replies, strict=True)
+            _letter(number, kind, raw)
+            for (number, kind), found in zip(places, replies, strict=True)
             for raw in found
         ]
         mine = [letter for letter in letters if owner is None or letter.owner_id == owner]

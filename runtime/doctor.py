@@ -1,7 +1,7 @@
 """Check-ups: each looks at one thing and says whether it is well, and if not, how to mend it.
 
-Most look at an open store. `--fix` mends what can be mended without a decision: index entries that do not
-fit their breadcrumbs, and expired breadcrumbs that nobody has removed. Repairs are scripts that change
+Most look at an open store. `--fix` mends what can be mended without a decision: index entries and sessions that
+do not fit their breadcrumbs, and expired breadcrumbs that nobody has removed. Repairs are scripts that change
 nothing if the breadcrumb was written meanwhile, so they are safe on a store in use.
 """
 
@@ -25,7 +25,7 @@ from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.embedded import server_binary
 from breadcrumbs.runtime.errors import StartupError, StoreError
 from breadcrumbs.runtime.ids import home_lane
-from breadcrumbs.runtime.keys import BODY, INDEXES, UPDATED
+from breadcrumbs.runtime.keys import BODY, IN_SESSION, INDEXES, SESSION, SESSIONS, UPDATED
 from breadcrumbs.runtime.store import FORMAT, Store
 from breadcrumbs.runtime.survey import FoundKey, node_lanes, scan
 
@@ -39,9 +39,10 @@ SAMPLE_KEYS = 20_000
 SAMPLE_BODIES = 500
 SAMPLE_INDEXES = 200
 SAMPLE_ENTRIES = 20
+SAMPLE_SESSIONS = 500
 OVERDUE = 10 * 60 * 1_000_000
 
-_REPAIR, _FORGET = Script("repair"), Script("forget")
+_REPAIR, _FORGET, _SESSION = Script("repair"), Script("forget"), Script("session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +438,67 @@ async def check_indexes(store: Store, *, fix: bool = False) -> Finding:
         "crumb doctor --fix goes through all and mends them",
         details,
     )
+
+
+async def check_sessions(store: Store, *, fix: bool = False) -> Finding:
+    """Does what is kept of each session agree with its breadcrumbs? A sample; with `fix`, all of them."""
+    places: set[tuple[int, UUID, str]] = set()
+    async for found in scan(store, most=None if fix else SAMPLE_KEYS):
+        if not fix and len(places) >= SAMPLE_SESSIONS:
+            break
+        if found.kind == SESSION:
+            places.add((found.lane, UUID(bytes=found.name[:16]), found.name[16:].decode()))
+        elif found.kind == IN_SESSION:
+            owner, session = store.keys.session_in(found.name)
+            if session:
+                places.add((found.lane, owner, session))
+        elif found.kind == SESSIONS:
+            names = await store.connection.call(found.lane, b"ZRANGE", found.key, 0, -1)
+            owner = UUID(bytes=found.name)
+            places |= {(found.lane, owner, name.decode()) for name in names}
+    wrong = 0
+    for lane, owner, session in sorted(places, key=str):
+        wrong += bool(await _compare_session(store, lane, owner, session, fix=fix))
+    looked_at = f"{len(places):,} sessions"
+    details = {"sessions": len(places), "wrong": wrong}
+    if not wrong:
+        return Finding(
+            "sessions", "ok", f"{looked_at}{'' if fix else ' (a sample)'}: all fit", details=details
+        )
+    if fix:
+        return Finding(
+            "sessions", "ok", f"mended: {wrong:,} did not agree with their breadcrumbs", details=details
+        )
+    return Finding(
+        "sessions",
+        "wrong",
+        f"{wrong:,} do not agree with their breadcrumbs ({looked_at} looked at)",
+        "crumb doctor --fix goes through all and mends them",
+        details,
+    )
+
+
+async def _compare_session(store: Store, lane: int, owner: UUID, session: str, *, fix: bool) -> int:
+    names = store.keys
+    for _ in range(10):
+        schemas = (await store.schemas(owner, [lane]))[lane]
+        wrong = int(
+            await store.connection.run(
+                lane,
+                _SESSION,
+                [
+                    names.session(lane, owner, session),
+                    names.sessions(lane, owner),
+                    names.state(lane, owner, session),
+                    names.schemas(lane, owner),
+                    *(names.by_session(lane, owner, session, schema) for schema in schemas),
+                ],
+                [session, int(fix), *schemas],
+            )
+        )
+        if wrong >= 0:
+            return wrong
+    return 0  # too much is going on to tell
 
 
 class _IndexSurvey:

@@ -8,6 +8,8 @@ BreadcrumbsError
 ├── Forbidden                a good token that does not allow this
 ├── NotFound                 no such thing, or not yours: the two look the same on purpose
 ├── AlreadyExists            the id is taken
+├── NothingToRetry           no turn has failed there
+├── RateLimited              too much at once; says for how long to wait
 ├── SessionGone              the session is being deleted, or was since the turn began that writes into it
 ├── VersionMismatch          somebody else wrote first; carries the version the store has
 ├── IdempotencyMismatch      the key was used for another body
@@ -66,6 +68,20 @@ class NotFound(BreadcrumbsError):
 
 class AlreadyExists(BreadcrumbsError):
     """A breadcrumb with this id is there already."""
+
+
+class NothingToRetry(BreadcrumbsError):
+    """No turn has failed there, or it was answered since."""
+
+
+class RateLimited(BreadcrumbsError):
+    """Too much was asked for at once. Nothing was done."""
+
+    def __init__(self, message: str, retry_after: int, *, limit: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds."""
+        self.limit = limit
 
 
 class SessionGone(BreadcrumbsError):

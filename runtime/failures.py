@@ -22,8 +22,11 @@ async def leave_error(
     origin: UUID,
     inherited: tuple[str, ...],
     hops: int = 0,
+    agent_id: str | None = None,
 ) -> None:
     """Write an `agent.error.v1` with the reason into the trigger's session, once per turn, and end the turn.
+
+    `agent_id` is the one agent that failed, so that whoever waits for another one goes on waiting.
 
     An error about an error is left out: whoever reacts to errors and fails would never come to an end.
     """
@@ -42,6 +45,7 @@ async def leave_error(
                 "trigger_id": str(origin),
                 "attempts": turn.attempt,
                 "hops": hops,
+                **({} if agent_id is None else {"agent_id": agent_id}),
             },
         }
     )

@@ -29,8 +29,9 @@ Per lane, the rest
     c                                string   the lane's clock: the last time it gave out
     q                                zset     what expires: member = owner + id, score = when, in microseconds
     i <owner> <digest>               string   an idempotency key: what it created (expires by itself)
+    g <owner> <digest>               string   a budget of requests: when it is full again (expires by itself)
 Per lane and kind of worker (context builders, agent runners)
-    l <kind>                         string   who has the lane: fence number and worker; expires by itself
+    l <kind>                         string   who has the lane: fence number, since when, worker; expires by itself
     f <kind>                         string   the last fence number
     o <kind>                         string   low-water mark: every event up to it is done
     k <kind>                         zset     events above the mark that are done already
@@ -58,6 +59,9 @@ from uuid import UUID
 BODY: Final = b"b"
 SCHEMAS: Final = b"d"
 UPDATED: Final = b"u"
+IN_SESSION: Final = b"x"
+SESSION: Final = b"n"
+SESSIONS: Final = b"N"
 INDEXES: Final = frozenset((b"x", b"s", b"t"))
 """Every one of these has its owner first, and its members are ids."""
 
@@ -140,6 +144,14 @@ class Keys:
         digest = blake2b(len(name).to_bytes(2) + name + key.encode(), digest_size=16).digest()
         return b"%si%s%s" % (self._prefixes[lane], owner.bytes, digest)
 
+    def budget(self, lane: int, owner: UUID, *parts: str) -> bytes:
+        # As above: whose it is need not be read back.
+        hasher = blake2b(digest_size=16)
+        for part in parts:
+            raw = part.encode()
+            hasher.update(len(raw).to_bytes(4) + raw)
+        return b"%sg%s%s" % (self._prefixes[lane], owner.bytes, hasher.digest())
+
     def lease(self, lane: int, kind: str) -> bytes:
         return b"%sl%s" % (self._prefixes[lane], kind.encode())
 
@@ -175,6 +187,12 @@ class Keys:
 
     def hygiene(self) -> bytes:
         return self._prefixes[0] + b"H"
+
+    @staticmethod
+    def session_in(name: bytes) -> tuple[UUID, str]:
+        """The owner and the session in the name of an index of a session; "" = in none."""
+        length = int.from_bytes(name[16:18])
+        return UUID(bytes=name[:16]), name[18 : 18 + length].decode()
 
     def parse(self, key: bytes) -> tuple[int, bytes, bytes] | None:
         """Lane, kind and name of a key; None: not a lane's key of this store."""

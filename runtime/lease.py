@@ -18,4 +18,4 @@ class Lease:
     lane: int
     kind: str
     value: bytes
-    """The fence number and the worker's name."""
+    """The fence number, since when (microseconds), and the worker's name."""

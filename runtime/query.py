@@ -36,11 +36,14 @@ class Query:
     """What to list. The default is everything, newest first."""
 
     schema_name: str | None = None
+    schema_names: tuple[str, ...] = ()
+    """One of these; none: any."""
     session_id: str | None = None
     sessionless: bool = False
     """Only what belongs to no session."""
     all_tags: tuple[str, ...] = ()
     any_tags: tuple[str, ...] = ()
+    created_since: int | None = None
     updated_since: int | None = None
     sort: Sort | None = None
     """None: newest first; by update time where `updated_since` asks for changes."""
@@ -68,14 +71,22 @@ class Query:
         demanded = {tag[len(SESSION) :] for tag in self.all_tags if tag.startswith(SESSION)}
         return demanded | ({self.session_id} if self.session_id is not None else set())
 
+    @property
+    def start(self) -> Place | None:
+        """Where to begin to read without a cursor; None: at the first."""
+        from_the_oldest = self.order == "created_at" and self.created_since is not None
+        return Place(self.created_since or 0, b"") if from_the_oldest else None
+
     def accepts(self, crumb: Breadcrumb) -> bool:
         tags = crumb.tags
         return (
             (self.schema_name is None or crumb.schema_name == self.schema_name)
+            and (not self.schema_names or crumb.schema_name in self.schema_names)
             and (self.session_id is None or crumb.session_id == self.session_id)
             and (not self.sessionless or crumb.session_id is None)
             and all(tag in tags for tag in self.all_tags)
             and (not self.any_tags or any(tag in tags for tag in self.any_tags))
+            and (self.created_since is None or crumb.created >= self.created_since)
             and (self.updated_since is None or crumb.updated >= self.updated_since)
             and (self.keep is None or self.keep(crumb))
         )
@@ -242,10 +253,12 @@ def _seal(secret: bytes, owner: UUID, query: Query, payload: bytes) -> bytes:
     filters = orjson.dumps(
         [
             query.schema_name,
+            query.schema_names,
             query.session_id,
             query.sessionless,
             query.all_tags,
             query.any_tags,
+            query.created_since,
             query.updated_since,
             query.order,
         ]

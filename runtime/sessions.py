@@ -6,8 +6,9 @@ state) is written by the same scripts that write the breadcrumbs, so it is never
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -16,13 +17,13 @@ import anyio
 import structlog
 
 from breadcrumbs.runtime import record
-from breadcrumbs.runtime.breadcrumb import SESSION, check_session_id
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, check_session_id
 from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.dead_letters import DeadLetters
 from breadcrumbs.runtime.errors import InvalidCursor, NotFound, VersionMismatch
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import decode_state
+from breadcrumbs.runtime.session_state import ACTIVE, About, decode_about, decode_state, paused_at
 from breadcrumbs.runtime.store import Store
 
 _log = structlog.get_logger("breadcrumbs.sessions")
@@ -37,6 +38,11 @@ _REMEMBERED_SECONDS: Final = 7 * 86_400
 
 _AT_ONCE: Final = 100
 
+MESSAGE: Final = "user.message.v1"
+
+_MOST_SEEN: Final = 2_000
+"""A page ends early (with a cursor) rather than looking at every session for a filter that hardly matches."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
@@ -49,6 +55,8 @@ class SessionFacts:
     counts: dict[str, int] = field(default_factory=dict)
     """Schema name -> how many breadcrumbs of it are there."""
     state: dict[str, Any] = field(default_factory=dict)
+    about: About = field(default_factory=About)
+    first_message: Breadcrumb | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +74,10 @@ class Sessions:
     def lane(self, owner: UUID, session: str) -> int:
         return lane_for(owner, "session", session, self._store.lanes)
 
-    async def get(self, owner: UUID, session: str) -> SessionFacts:
+    async def get(self, owner: UUID, session: str, *, first_message: bool = False) -> SessionFacts:
+        """What is known of a session; `first_message`: with the first thing that a user said in it."""
         check_session_id(session)
-        (facts,) = await self._facts(owner, [session])
+        (facts,) = await self._facts(owner, [session], first_message=first_message)
         if facts is None:
             raise NotFound(f"there is no session {session!r}")
         return facts
@@ -80,29 +89,45 @@ class Sessions:
             await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session))
         )
 
+    async def paused_at(self, owner: UUID, session: str) -> int | None:
+        """Since when a session is paused; None: it is not. One small read."""
+        lane = self.lane(owner, session)
+        return paused_at(
+            await self._store.connection.call(
+                lane, b"HGET", self._store.keys.state(lane, owner, session), ACTIVE
+            )
+        )
+
     async def page(
         self,
         owner: UUID,
         *,
         limit: int = 50,
         cursor: str | None = None,
-        keep: Callable[[SessionFacts], Awaitable[bool]] | None = None,
+        keep: Callable[[SessionFacts], bool] | None = None,
     ) -> SessionPage:
         """The sessions, the last active one first. `next_cursor` is there exactly as long as there is more."""
         place = None if cursor is None else _open_cursor(cursor)
         found: list[SessionFacts] = []
+        seen = 0
         while True:
-            names, more = await self._names(owner, place, limit + 1 - len(found))
-            for (score, name), facts in zip(
-                names, await self._facts(owner, [name.decode() for _, name in names]), strict=True
-            ):
-                if facts is not None and (keep is None or await keep(facts)):
+            # Who is choosy looks at many: not in small coin.
+            wanted = limit + 1 - len(found) if keep is None else max(_AT_ONCE, limit + 1 - len(found))
+            names, more = await self._names(owner, place, wanted)
+            seen += len(names)
+            talks = [(score, name) for score, name in names if not name.startswith(STATE_HOLDER.encode())]
+            all_facts = await self._facts(owner, [name.decode() for _, name in talks], first_message=True)
+            for here, facts in zip(talks, all_facts, strict=True):
+                if facts is not None and (keep is None or keep(facts)):
                     if len(found) == limit:
                         return SessionPage(found, _spell_cursor(place))
                     found.append(facts)
-                place = (score, name)
+                place = here
             if not more:
                 return SessionPage(found, None)
+            place = names[-1]
+            if seen >= _MOST_SEEN:
+                return SessionPage(found, _spell_cursor(place))
 
     async def delete(self, owner: UUID, session: str, *, expected_version: int | None = None) -> int:
         """Remove a session with everything in it. Nothing can be written into it from the first moment on.
@@ -153,7 +178,7 @@ class Sessions:
                     tasks.start_soon(self._delete_one, owner, crumb.id)
             gone += len(page)
         letters = DeadLetters(store)
-        for letter in await letters.all(owner):
+        for letter in await letters.all(owner, lane=lane):
             if letter.session_id == session:
                 try:
                     await letters.discard(letter)
@@ -178,35 +203,28 @@ class Sessions:
     ) -> tuple[list[tuple[int, bytes]], bool]:
         """Some sessions after a place, the last active first, and whether there are more behind them."""
         store = self._store
-        highest = b"+inf" if after is None else after[0]
-        replies = await store.connection.call_all(
-            [
-                (
-                    lane,
-                    (
-                        b"ZREVRANGEBYSCORE",
-                        store.keys.sessions(lane, owner),
-                        highest,
-                        b"-inf",
-                        b"WITHSCORES",
-                        b"LIMIT",
-                        0,
-                        count + 1,
-                    ),
-                )
-                for lane in range(store.lanes)
-            ]
-        )
+
+        def read(lane: int, highest: bytes | int, lowest: bytes | int, *limit: bytes | int) -> Any:
+            key = store.keys.sessions(lane, owner)
+            return (lane, (b"ZREVRANGEBYSCORE", key, highest, lowest, b"WITHSCORES", *limit))
+
+        highest = b"+inf" if after is None else b"(%d" % after[0]
+        commands = [read(lane, highest, b"-inf", b"LIMIT", 0, count + 1) for lane in range(store.lanes)]
+        if after is not None:
+            # All that were active in the very same microsecond: an import may bring many of them.
+            commands += [read(lane, after[0], after[0]) for lane in range(store.lanes)]
         found = [
             (int(float(score)), name)
-            for flat in replies
+            for flat in await store.connection.call_all(commands)
             for name, score in zip(flat[::2], flat[1::2], strict=True)
         ]
         behind = sorted((place for place in found if after is None or place < after), reverse=True)
         return behind[:count], len(behind) > count
 
-    async def _facts(self, owner: UUID, sessions: list[str]) -> list[SessionFacts | None]:
-        """What is known of some sessions, in two round trips; None: there is no such session."""
+    async def _facts(
+        self, owner: UUID, sessions: list[str], *, first_message: bool = False
+    ) -> list[SessionFacts | None]:
+        """What is known of some sessions, in three round trips; None: there is no such session."""
         store, keys = self._store, self._store.keys
         lanes = [self.lane(owner, session) for session in sessions]
         commands: list[Any] = []
@@ -216,8 +234,13 @@ class Sessions:
                 (lane, (b"ZSCORE", keys.sessions(lane, owner), session)),
                 (lane, (b"HGETALL", keys.state(lane, owner, session))),
             ]
-        replies = iter(await store.connection.call_all(commands))
-        schemas = await store.schemas(owner, sorted(set(lanes)))
+        distinct = sorted(set(lanes))
+        replies, schemas, firsts = await asyncio.gather(
+            store.connection.call_all(commands),
+            store.schemas(owner, distinct),
+            self._first_messages(owner, list(zip(lanes, sessions, strict=True)) if first_message else []),
+        )
+        known = iter(replies)
         sizes = iter(
             await store.connection.call_all(
                 [
@@ -229,7 +252,7 @@ class Sessions:
         )
         facts: list[SessionFacts | None] = []
         for lane, session in zip(lanes, sessions, strict=True):
-            (version, created, closing), active, state = next(replies), next(replies), next(replies)
+            (version, created, closing), active, state = next(known), next(known), next(known)
             counts = {schema: int(next(sizes)) for schema in schemas[lane]}
             if version is None or closing is not None:
                 facts.append(None)
@@ -242,9 +265,32 @@ class Sessions:
                     int(float(active or created)),
                     {schema: number for schema, number in counts.items() if number},
                     decode_state(state),
+                    decode_about(state),
+                    firsts.get(session),
                 )
             )
         return facts
+
+    async def _first_messages(self, owner: UUID, places: list[tuple[int, str]]) -> dict[str, Breadcrumb]:
+        """What a user said first in some sessions, where that is still there."""
+        store, keys = self._store, self._store.keys
+        ids = await store.connection.call_all(
+            [
+                (lane, (b"ZRANGE", keys.by_session(lane, owner, session, MESSAGE), 0, 0))
+                for lane, session in places
+            ]
+        )
+        found = [(place, id) for place, first in zip(places, ids, strict=True) for id in first]
+        bodies = await store.connection.call_all(
+            [(lane, (b"GET", keys.body(lane, owner, id))) for (lane, _), id in found]
+        )
+        now = store.now()
+        crumbs = {
+            session: record.decode(owner, UUID(bytes=id), body)
+            for ((_, session), id), body in zip(found, bodies, strict=True)
+            if body is not None
+        }
+        return {session: crumb for session, crumb in crumbs.items() if not record.is_gone(crumb, now)}
 
 
 def _spell_cursor(place: tuple[int, bytes] | None) -> str:

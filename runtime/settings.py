@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
+from breadcrumbs.runtime.rates import RateLimits
 from breadcrumbs.runtime.ttl import Duration, Expiry
 
 Role = Literal["emitter", "subscriber", "curator"]
@@ -80,6 +81,10 @@ class Settings(BaseSettings):
     ping_interval: Duration = Field("10s", validate_default=True)
     hygiene_interval: Duration = Field("30s", validate_default=True)
 
+    rate_limits: RateLimits = Field(
+        default_factory=RateLimits, description="How many requests a token and an owner may make"
+    )
+
     context_config: Path | None = Field(
         None, description="The context builder's config; none: the built-in one"
     )
@@ -88,6 +93,11 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="The models of the agents",
         repr=False,  # it may hold keys
+    )
+    adk: dict[str, Any] = Field(
+        default_factory=dict,
+        description="ADK servers that agents of the kind adk live on",
+        repr=False,
     )
     model: str | None = Field(None, description="The model of agents that name none, such as ollama:llama3")
     tools: tuple[str, ...] = Field((), description="Tools of your own, as package.module:function")
@@ -127,6 +137,12 @@ class Settings(BaseSettings):
     def development_mode(self) -> bool:
         """Open to everybody who can reach it: only where that is this machine alone."""
         return not self.api_keys
+
+    @property
+    def limits_rates(self) -> bool:
+        """On a machine of one's own nobody has to be kept from anything."""
+        enabled = self.rate_limits.enabled
+        return not self.development_mode if enabled is None else enabled
 
     @property
     def expiries(self) -> dict[str, Expiry]:

@@ -597,6 +597,8 @@ class Store:
         if int(reply[0]) == 3:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         if int(reply[0]) == 5:
+            if home != lane:
+                await self.connection.call(home, b"DEL", keys.signpost(home, owner, crumb.id.bytes))
             raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it afterwards")
 
     # Reading
@@ -643,7 +645,7 @@ class Store:
     async def list(self, owner: UUID, query: Query) -> Page:
         """One page; `next_cursor` is there exactly as long as there is more."""
         query.check()
-        start = open_cursor(self.secret, owner, query)
+        start = open_cursor(self.secret, owner, query) or query.start
         indexes = await self._plan(owner, query)
         wanted = query.offset + query.limit
         found: list[tuple[Place, Breadcrumb]] = []

@@ -8,6 +8,7 @@ run can commit: the commit is one script that checks the lease, writes the resul
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import secrets
@@ -259,9 +260,7 @@ class Worker:
         if len(self._lanes) < share and not self._stopping:
             free = await self.leases.free_lanes()
             random.shuffle(free)  # so that workers starting together do not all want the same one
-            for number in free[: share - len(self._lanes)]:
-                if not self._stopping:
-                    await self._take(number)
+            await asyncio.gather(*(self._take(number) for number in free[: share - len(self._lanes)]))
         staying = [lane for lane in self._lanes.values() if not lane.closing]
         staying.sort(key=lambda lane: len(lane.running))  # what is idle can go at once
         for lane in staying[: max(0, len(staying) - share)]:
@@ -269,11 +268,14 @@ class Worker:
             self._start(self._release, lane)
 
     async def _keep(self) -> None:
-        for lane in list(self._lanes.values()):
-            if not await self.leases.keep(lane.lease):
-                self._lose(lane)
-            elif (low := lane.low_without(-1)) > lane.stored_low:
-                await self._try_acknowledge(lane, low)
+        # All at once: one by one, on a slow line, the first would be lost by the time that the last is kept.
+        await asyncio.gather(*(self._keep_one(lane) for lane in list(self._lanes.values())))
+
+    async def _keep_one(self, lane: _Lane) -> None:
+        if not await self.leases.keep(lane.lease):
+            self._lose(lane)
+        elif (low := lane.low_without(-1)) > lane.stored_low:
+            await self._try_acknowledge(lane, low)
 
     def _share(self, living: list[str]) -> int:
         """How many lanes are ours: the same number for everybody, one more for the first few."""
@@ -375,15 +377,17 @@ class Worker:
             link = await self.store.connection.blocking(mine[0])
             try:
                 while mine := [n for n in group if n in self._lanes and not self._lanes[n].closing]:
+                    # What comes is for these: a lane that is lost and taken again meanwhile begins elsewhere.
+                    lanes = {number: self._lanes[number] for number in mine}
                     position = [0] * self.store.lanes
-                    for number in mine:
-                        position[number] = self._lanes[number].position
+                    for number, lane in lanes.items():
+                        position[number] = lane.position
                     # Short blocks: a lane that was just taken is followed from the next round on. And a
                     # limit: a server that vanished without a word would be waited for for ever.
                     with anyio.fail_after(_SILENCE_SECONDS):
                         events = await self.log.wait(link, position, mine, block_ms=_BLOCK_MS)
                     for event in events:
-                        await self._accept(event)
+                        await self._accept(event, lanes[event.lane])
                     wait = 0.05
             except (LinkLost, ReplyError, StoreError, TimeoutError) as error:
                 _log.warning("worker lost its server, trying again", kind=self.handler.kind, error=str(error))
@@ -392,9 +396,8 @@ class Worker:
             finally:
                 await link.close()
 
-    async def _accept(self, event: Event) -> None:
-        lane = self._lanes.get(event.lane)
-        if lane is None or lane.closing or event.at <= lane.position:
+    async def _accept(self, event: Event, lane: _Lane) -> None:
+        if lane.closing or event.at <= lane.position:
             return
         done = (
             event.at in lane.done or INTERNAL in event.tags or event.only_for not in (None, self.handler.kind)

@@ -24,11 +24,14 @@ import structlog
 import uvloop
 
 from breadcrumbs import __version__
+from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
 from breadcrumbs.cli.attach import data_directory, open_store, shown_address
 from breadcrumbs.cli.logs import configure_logs
 from breadcrumbs.cli.output import INTERRUPTED, OK, command, for_people, print_line, say
-from breadcrumbs.cli.workers import running_workers
+from breadcrumbs.cli.workers import config_file, running_workers
+from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
+from breadcrumbs.context_builder.http_config import ConfigRoutes
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.http.app import build_app
@@ -37,6 +40,7 @@ from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
+from breadcrumbs.web_page import WebPage
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -93,9 +97,17 @@ async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIte
         try:
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
+                book = ConfigBook(store, settings.context_config)
                 if workers:
-                    await stack.enter_async_context(running_workers(store, settings))
-                yield Parts(store, hub, hygiene, build_app(store, hub, hygiene, settings, CONTEXTS))
+                    book = await stack.enter_async_context(running_workers(store, settings))
+                configs = ConfigRoutes(book, config_file(settings, builds=workers))
+                operations = (
+                    *CONTEXTS,
+                    *configs.operations,
+                    *ADK_SESSIONS,
+                    *WebPage.of_this_installation().operations,
+                )
+                yield Parts(store, hub, hygiene, build_app(store, hub, hygiene, settings, operations))
                 await stack.aclose()
                 background.cancel_scope.cancel()
         finally:
@@ -248,7 +260,7 @@ def _announce(settings: Settings, listener: socket.socket, embedded: EmbeddedSer
     )
     curl = f"curl {url}/breadcrumbs -H 'content-type: application/json' -d {shlex.quote(message)}"
     out.print(f"\n[bold green]Breadcrumbs {__version__} is ready[/]\n")
-    out.print(f"  listens on  [bold]{url}[/]   (docs: {url}/docs)")
+    out.print(f"  look at it  [bold]{url}/[/]   (for programs: {url}/docs)")
     if embedded is not None:
         out.print(f"  data        {embedded.data_dir}   (embedded server, append-only file)", markup=False)
     elif settings.redis is not None:

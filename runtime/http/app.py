@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import unquote
 
 import orjson
 from starlette.routing import Route, Router
@@ -15,29 +16,34 @@ from breadcrumbs.runtime.http import (
     routes_breadcrumbs,
     routes_dead_letters,
     routes_events,
+    routes_operations,
     routes_registry,
+    routes_sessions,
     routes_system,
 )
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.guard import Guard
 from breadcrumbs.runtime.http.observe import Metrics, Observer
 from breadcrumbs.runtime.http.openapi import build_document
-from breadcrumbs.runtime.http.operations import Operation, Resource
+from breadcrumbs.runtime.http.operations import SLASH, Operation, Resource
 from breadcrumbs.runtime.http.problems import NOT_FOUND, problem
 from breadcrumbs.runtime.http.services import Pages, Services
 from breadcrumbs.runtime.http.stream import EventStream
 from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
+    *routes_sessions.OPERATIONS,
     *routes_breadcrumbs.OPERATIONS,
     *routes_events.OPERATIONS,
     *routes_registry.OPERATIONS,
     *routes_dead_letters.OPERATIONS,
+    *routes_operations.OPERATIONS,
     *routes_auth.OPERATIONS,
     *routes_system.OPERATIONS,
 )
@@ -61,8 +67,10 @@ class Application:
             operations, version=routes_system.VERSION, development_mode=settings.development_mode
         )
         registry = Registry(store)
+        limiter = RateLimiter(store, settings.rate_limits) if settings.limits_rates else None
         services = Services(
             store,
+            hub,
             settings,
             self.auth,
             registry,
@@ -70,8 +78,9 @@ class Application:
             hygiene,
             self.metrics,
             Pages(orjson.dumps(self.document), docs.render(self.document, settings), docs.POLICY),
+            limiter,
         )
-        stream = EventStream(store, hub, self.auth, registry, settings)
+        stream = EventStream(store, hub, self.auth, registry, settings, limiter)
         access_log = settings.log_level == "debug"
         self._app: ASGIApp = Observer(
             Guard(Paths(_routes(operations, services, stream)), settings), self.metrics, access_log=access_log
@@ -93,10 +102,19 @@ class Paths:
             self._plain.get(scope["path"]) if scope["type"] == "http" and not scope["root_path"] else None
         )
         if resource is None:
-            await self._router(scope, receive, send)
+            await self._router(_with_slashes_kept(scope), receive, send)
         else:
             scope["endpoint"] = resource
             await resource(scope, receive, send)
+
+
+def _with_slashes_kept(scope: Scope) -> Scope:
+    """A `%2F` in a path belongs to a name, such as a session's, and separates nothing."""
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%2f" not in raw.lower():
+        return scope
+    parts = raw.partition(b"?")[0].decode("latin-1").split("/")
+    return {**scope, "path": "/".join(unquote(part).replace("/", SLASH) for part in parts)}
 
 
 def build_app(

@@ -78,8 +78,8 @@ def read_query(given: QueryParams) -> Query:
         if since is None
         else parse_time(_LOST_PLUS.sub(r"+\1", since), where="updated_since"),
         sort=_sort(given.get("sort")),
-        limit=_number(given, "limit", DEFAULT_LIMIT),
-        offset=_number(given, "offset", 0),
+        limit=read_number(given, "limit", DEFAULT_LIMIT),
+        offset=read_number(given, "offset", 0),
         cursor=given.get("cursor"),
     )
 
@@ -104,7 +104,8 @@ def _filter(given: QueryParams, name: str, longest: int) -> str | None:
     return value
 
 
-def _number(given: QueryParams, name: str, default: int) -> int:
+def read_number(given: QueryParams, name: str, default: int) -> int:
+    """A whole number that a parameter holds."""
     text = given.get(name)
     if text is None:
         return default

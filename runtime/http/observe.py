@@ -63,8 +63,42 @@ class Metrics:
         yield requests
         yield durations
 
+    def by_route(self) -> dict[tuple[str, str], RouteTimes]:
+        """The answered requests of each method and route, whatever their status."""
+        found: dict[tuple[str, str], RouteTimes] = {}
+        for (method, route, status), series in list(self._series.items()):
+            times = found.setdefault((method, route), RouteTimes())
+            times.refused += sum(series.buckets) if 400 <= status < 500 else 0
+            times.failed += sum(series.buckets) if status >= 500 else 0
+            for place, count in enumerate(series.buckets):
+                times.counts[place] += count
+        return found
+
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class RouteTimes:
+    """How long the answers of a route took to begin: how many in each bucket, the last one open."""
+
+    __slots__ = ("counts", "failed", "refused")
+
+    BOUNDS: Final = _BUCKETS
+    """Seconds."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS) + 1)
+        self.refused = 0
+        self.failed = 0
+
+    def quantile(self, part: float) -> float:
+        """Seconds within which this part of the answers began, as well as buckets can tell."""
+        wanted, before, lower = part * sum(self.counts), 0, 0.0
+        for count, upper in zip(self.counts, self.BOUNDS, strict=False):
+            if count and before + count >= wanted:
+                return lower + (upper - lower) * (wanted - before) / count
+            before, lower = before + count, upper
+        return lower
 
 
 class _Series:

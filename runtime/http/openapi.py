@@ -9,15 +9,17 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from breadcrumbs.runtime.http.operations import Answer, Body, Operation, Parameter
-from breadcrumbs.runtime.http.problems import VERSION_MISMATCH, ProblemType
+from breadcrumbs.runtime.http.problems import RATE_LIMITED, VERSION_MISMATCH, ProblemType
 from breadcrumbs.runtime.http.schemas import Problem
 
 _REF: Final = "#/components/schemas/{model}"
 
 _GROUPS: Final = {
+    "Sessions": "Conversations: each is a view of the breadcrumbs with its `session:` tag.",
     "Breadcrumbs": "Small, versioned, tagged JSON packets: everything is one.",
     "Events": "What happens, as it happens.",
     "Contexts": "What a model gets to see of a session, and why.",
+    "ADK sessions": "The Session Service of Google's Agent Development Kit, as its own servers have it.",
     "Selectors": "Which breadcrumbs an agent wants to hear about, saved by name.",
     "Dead letters": "What workers have given up on.",
     "Agents": "Who writes and reads.",
@@ -97,7 +99,7 @@ def _operation(operation: Operation, schemas: _Schemas, development_mode: bool) 
         "description": _description(operation),
         "security": _security(operation, development_mode),
         "responses": {
-            **{str(answer.status): _answer(answer, schemas) for answer in operation.answers},
+            **_answers(operation.answers, schemas),
             **_problems(operation.problems, schemas),
         },
     }
@@ -145,6 +147,18 @@ def _body(body: Body, schemas: _Schemas) -> dict[str, Any]:
     return {"required": body.required, "content": dict.fromkeys(body.media_types, content)}
 
 
+def _answers(answers: Sequence[Answer], schemas: _Schemas) -> dict[str, Any]:
+    """By status. The same status in several forms (JSON, a stream) is one answer that has several contents."""
+    by_status: dict[str, Any] = {}
+    for answer in answers:
+        described = _answer(answer, schemas)
+        first = by_status.setdefault(str(answer.status), described)
+        if first is not described:
+            first["content"] |= described["content"]
+            first["description"] += " " + described["description"]
+    return by_status
+
+
 def _answer(answer: Answer, schemas: _Schemas) -> dict[str, Any]:
     described: dict[str, Any] = {"description": answer.description}
     if answer.schema is not None:
@@ -181,6 +195,7 @@ def _problem_headers(status: int) -> dict[str, Any]:
     known = {
         401: ("WWW-Authenticate", "`Bearer`"),
         VERSION_MISMATCH.status: ("ETag", "The newest version."),
+        RATE_LIMITED.status: ("Retry-After", "Seconds to wait."),
         503: ("Retry-After", "Seconds to wait."),
     }
     if status not in known:

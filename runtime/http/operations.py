@@ -23,6 +23,7 @@ from breadcrumbs.runtime.http.problems import (
     METHOD_NOT_ALLOWED,
     MISDIRECTED,
     NOT_FOUND,
+    RATE_LIMITED,
     STORE_FULL,
     STORE_UNAVAILABLE,
     TOO_LARGE,
@@ -34,14 +35,19 @@ from breadcrumbs.runtime.http.problems import (
     problem,
     problem_for,
 )
-from breadcrumbs.runtime.http.replies import Reply
+from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.rate_limits import Left, RateLimiter
+from breadcrumbs.runtime.rates import Class
 from breadcrumbs.runtime.settings import Role
 
 if TYPE_CHECKING:
     from breadcrumbs.runtime.http.services import Services
 
 MAX_QUERY_FIELDS: Final = 256
+
+SLASH: Final = "\x1f"
+"""Stands for a slash inside a name while a path is matched. No name holds it."""
 
 JSON_TYPE: Final = "application/json"
 MERGE_PATCH_TYPE: Final = "application/merge-patch+json"
@@ -109,6 +115,8 @@ class Operation:
     unnarrowed: bool = False
     """A token that is narrowed to a session or a user may not do this."""
     uses_store: Literal["no", "reads", "writes"] = "reads"
+    spends: Class | None = None
+    """The budget that it is paid from; None: it follows from the rest."""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
     answers: tuple[Answer, ...]
@@ -120,17 +128,25 @@ class Operation:
         return [parameter.name for parameter in self.parameters if parameter.place == "query"]
 
     @property
+    def budget(self) -> Class | None:
+        """What is open to everybody costs nothing: a health check must never be refused."""
+        if self.access != "token":
+            return None
+        return self.spends or ("reading" if self.role == "subscriber" or self.method == "GET" else "managing")
+
+    @property
     def problems(self) -> list[ProblemType]:
         """Every problem that this operation can answer with."""
-        found = {FOREIGN_ORIGIN, MISDIRECTED, *self.may_fail}
+        # The query may be malformed, or hold what does not exist, everywhere.
+        found = {FOREIGN_ORIGIN, MISDIRECTED, MALFORMED, INVALID_INPUT, *self.may_fail}
         if self.access != "open":
             found |= {UNAUTHENTICATED, FORBIDDEN}
         if self.body is not None:
-            found |= {MALFORMED, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_INPUT}
-        if self.query_names:
-            found |= {MALFORMED, INVALID_INPUT}
+            found |= {TOO_LARGE, UNSUPPORTED_MEDIA_TYPE}
         if "{id}" in self.path:
-            found |= {INVALID_INPUT, NOT_FOUND}
+            found.add(NOT_FOUND)
+        if self.budget is not None:
+            found.add(RATE_LIMITED)
         if self.uses_store != "no":
             found.add(STORE_UNAVAILABLE)
         if self.uses_store == "writes":
@@ -141,7 +157,7 @@ class Operation:
 class Call:
     """One request on its way through an operation."""
 
-    __slots__ = ("_receive", "headers", "operation", "principal", "scope", "services")
+    __slots__ = ("_query", "_receive", "headers", "operation", "principal", "scope", "services")
 
     principal: Principal
     """Who is asking. An open operation has none."""
@@ -152,6 +168,7 @@ class Call:
         self.scope = scope
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive
+        self._query: QueryParams | None = None
 
     def admit(self) -> None:
         """Find out who is asking and whether they may, before the handler runs."""
@@ -164,15 +181,33 @@ class Call:
         if operation.unnarrowed and (principal.session_id is not None or principal.user_id is not None):
             raise Forbidden("a token that is narrowed to a session or a user may not do this")
 
+    async def spend(self, limiter: RateLimiter) -> Sequence[Header]:
+        """Pay for the request. What is left of its budget, as headers."""
+        budget = self.operation.budget
+        return () if budget is None else budget_headers(await limiter.spend(self.principal, budget))
+
     def id(self) -> UUID:
         return parse_id(self.scope["path_params"]["id"])
+
+    def name(self) -> str:
+        """The id in the path, where it is a name and not a UUID."""
+        name: str = self.scope["path_params"]["id"]
+        return name.replace(SLASH, "/")
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     def query(self) -> QueryParams:
-        """The query, all of whose names the operation knows: a misspelt filter must not widen a result."""
+        """The query, all of whose names the operation knows: a misspelt filter must not widen a result.
+
+        A parameter works or does not exist, so whatever has a query is looked at before its handler runs.
+        """
+        if self._query is None:
+            self._query = self._read_query()
+        return self._query
+
+    def _read_query(self) -> QueryParams:
         raw: bytes = self.scope["query_string"]
         try:
             pairs = parse_qsl(
@@ -185,9 +220,9 @@ class Call:
         found = QueryParams(pairs)
         known = self.operation.query_names
         if unknown := [name for name in found if name not in known]:
+            there_is = f"Known are {', '.join(known)}" if known else "There are no parameters here"
             raise InvalidInput(
-                f"unknown in the query: {', '.join(repr(name[:64]) for name in unknown[:5])}. "
-                f"Known are {', '.join(known)}",
+                f"unknown in the query: {', '.join(repr(name[:64]) for name in unknown[:5])}. {there_is}",
                 complaints=[Complaint(name[:64], "there is no such parameter") for name in unknown[:20]],
             )
         for parameter in self.operation.parameters:
@@ -210,6 +245,11 @@ class Call:
                 headers=[(b"accept", ", ".join(allowed).encode())],
             )
         return media_type
+
+    async def until_disconnected(self) -> None:
+        """Wait for the client to go away. Only once the body has been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def body(self) -> bytes:
         """The whole body, or 413 as soon as it is known to be too large."""
@@ -238,6 +278,14 @@ class Call:
         self.media_type()
         return read_json(await self.body())
 
+    async def optional_json(self) -> Any:
+        """The body's JSON; no body is an empty object. A body of another type is refused before it is looked at."""
+        if b"content-type" in self.headers:
+            return await self.json()
+        if await self.body():
+            self.media_type()
+        return {}
+
 
 def read_json(raw: bytes) -> Any:
     try:
@@ -247,6 +295,16 @@ def read_json(raw: bytes) -> Any:
         if isinstance(error.__context__, orjson.JSONDecodeError):
             raise HttpProblem(MALFORMED, error.message) from None
         raise
+
+
+def budget_headers(left: Left | None) -> list[Header]:
+    if left is None:
+        return []
+    return [
+        (b"ratelimit-limit", b"%d" % left.limit),
+        (b"ratelimit-remaining", b"%d" % left.remaining),
+        (b"ratelimit-reset", b"%d" % left.reset),
+    ]
 
 
 def _too_large(limit: int) -> HttpProblem:
@@ -278,7 +336,14 @@ class Resource:
             else:
                 call = Call(operation, self._services, scope, receive)
                 call.admit()
-                reply = await operation.handle(call)
+                if scope["query_string"]:
+                    call.query()
+                if self._services.limiter is None:
+                    reply = await operation.handle(call)
+                else:
+                    left = await call.spend(self._services.limiter)
+                    reply = await operation.handle(call)
+                    reply.headers += left
         except ClientDisconnected:
             return
         except Exception as error:

@@ -19,6 +19,8 @@ from breadcrumbs.runtime.errors import (
     InvalidCursor,
     InvalidInput,
     NotFound,
+    NothingToRetry,
+    RateLimited,
     SessionConflict,
     SessionGone,
     StoreError,
@@ -78,6 +80,10 @@ SESSION_GONE = ProblemType(
     "session-gone", 409, "The session is being deleted",
     "Nothing more can be written into it. Once it is gone (GET /sessions/{id} says 404), its name can be used again.",
 )  # fmt: skip
+NOTHING_TO_RETRY = ProblemType(
+    "nothing-to-retry", 409, "There is no failed turn",
+    "No turn has failed in this session, or it was answered since, or the session is paused. Say something new.",
+)  # fmt: skip
 VERSION_MISMATCH = ProblemType(
     "version-mismatch", 412, "Somebody else wrote first",
     "The version in If-Match is not the newest. `current_version` and the ETag say which one is: read it, "
@@ -113,6 +119,11 @@ IDEMPOTENCY_MISMATCH = ProblemType(
     "idempotency-mismatch", 422, "The idempotency key was used for another body",
     "A key stands for one breadcrumb. A retry sends the same body; a new breadcrumb needs a new key.",
 )  # fmt: skip
+RATE_LIMITED = ProblemType(
+    "rate-limited", 429, "Too many requests",
+    "Posting, managing and reading have budgets of their own, per token and per owner. Wait for the seconds in "
+    "Retry-After. The setting `rate_limits` says how large they are.",
+)  # fmt: skip
 INTERNAL = ProblemType(
     "internal", 500, "Something went wrong in the server",
     "A bug. The log has the details under the id in `instance`.",
@@ -136,6 +147,7 @@ PROBLEM_TYPES: Final = (
     METHOD_NOT_ALLOWED,
     ALREADY_EXISTS,
     SESSION_GONE,
+    NOTHING_TO_RETRY,
     VERSION_MISMATCH,
     TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
@@ -144,6 +156,7 @@ PROBLEM_TYPES: Final = (
     SESSION_CONFLICT,
     INVALID_CURSOR,
     IDEMPOTENCY_MISMATCH,
+    RATE_LIMITED,
     INTERNAL,
     STORE_UNAVAILABLE,
     STORE_FULL,
@@ -201,6 +214,8 @@ def problem_for(error: Exception) -> Reply:
             return problem(NOT_FOUND, str(error))
         case AlreadyExists():
             return problem(ALREADY_EXISTS, str(error))
+        case NothingToRetry():
+            return problem(NOTHING_TO_RETRY, str(error))
         case SessionGone():
             return problem(SESSION_GONE, str(error))
         case VersionMismatch():
@@ -212,6 +227,19 @@ def problem_for(error: Exception) -> Reply:
             )
         case IdempotencyMismatch():
             return problem(IDEMPOTENCY_MISMATCH, str(error))
+        case RateLimited():
+            seconds = b"%d" % error.retry_after
+            return problem(
+                RATE_LIMITED,
+                str(error),
+                headers=[
+                    (b"retry-after", seconds),
+                    (b"ratelimit-limit", b"%d" % error.limit),
+                    (b"ratelimit-remaining", b"0"),
+                    (b"ratelimit-reset", seconds),
+                ],
+                members={"retry_after": error.retry_after, "limit": error.limit},
+            )
         case StoreFull():
             _log.error("store_full", reason=str(error))
             return problem(STORE_FULL, STORE_FULL.advice, headers=[(b"retry-after", b"30")])

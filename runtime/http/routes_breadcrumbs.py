@@ -52,6 +52,7 @@ from breadcrumbs.runtime.http.schemas import (
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.llm_view import apply_hints
 from breadcrumbs.runtime.schema_hints import own_hints
+from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE
 
 # Writing
 
@@ -59,11 +60,16 @@ from breadcrumbs.runtime.schema_hints import own_hints
 async def create(call: Call) -> Reply:
     principal = call.principal
     new = principal.admitted(BreadcrumbCreate.parse(await call.json()))
+    if principal.user_id is not None and new.schema_name in (SESSION_RECORD, STATE_CHANGE, ADK_EVENT):
+        # They change what is known of a whole session, which may be another user's.
+        raise Forbidden(
+            f"this token is for user {principal.user_id!r} only: use PATCH /sessions/{{id}} instead"
+        )
     written = await call.services.store.create(
         principal.owner_id,
         new,
         by=principal.agent_id,
-        idempotency_key=_idempotency_key(call, principal),
+        idempotency_key=idempotency_key(call),
     )
     created_at = clock.to_text(written.created)
     answer: Created = {
@@ -116,8 +122,9 @@ async def delete(call: Call) -> Reply:
     return Reply.json(answer)
 
 
-def _idempotency_key(call: Call, principal: Principal) -> str | None:
-    key = call.header(b"idempotency-key")
+def idempotency_key(call: Call) -> str | None:
+    """The key of a request, if it has one."""
+    principal, key = call.principal, call.header(b"idempotency-key")
     if key is None or principal.user_id is None or not key.strip():
         return key
     if len(key) > 255:
@@ -265,6 +272,16 @@ def _is_same(text: str, owner: UUID) -> bool:
     return parse_id(text, what="owner_id") == owner
 
 
+IDEMPOTENCY_KEY: Final = Parameter(
+    "Idempotency-Key",
+    "header",
+    "Any text of your own, one per breadcrumb; kept for a day.",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+)
+REPLAYED: Final = {
+    "Idempotency-Replayed": "`true` where the key was used before: this is the first result.",
+}
+
 _EXAMPLE: Final = {
     "schema_name": "user.message.v1",
     "title": "Hello",
@@ -285,27 +302,17 @@ OPERATIONS: Final = (
         ),
         handle=create,
         role="emitter",
+        spends="posting",
         uses_store="writes",
-        parameters=(
-            Parameter(
-                "Idempotency-Key",
-                "header",
-                "Any text of your own, one per breadcrumb; kept for a day.",
-                {"type": "string", "minLength": 1, "maxLength": 255},
-            ),
-        ),
+        parameters=(IDEMPOTENCY_KEY,),
         body=Body(BreadcrumbCreate, _EXAMPLE),
         answers=(
             Answer(
                 201,
                 "It is stored.",
                 Created,
-                headers={
-                    "Location": "Where it is.",
-                    **ETAG_HEADER,
-                    "Idempotency-Replayed": "`true` where the key was used before: this is the first result.",
-                },
-                sometimes=frozenset({"Idempotency-Replayed"}),
+                headers={"Location": "Where it is.", **ETAG_HEADER, **REPLAYED},
+                sometimes=frozenset(REPLAYED),
             ),
         ),
         may_fail=(SESSION_CONFLICT, IDEMPOTENCY_MISMATCH),
@@ -390,6 +397,7 @@ OPERATIONS: Final = (
         ),
         handle=update,
         role="emitter",
+        spends="posting",
         uses_store="writes",
         parameters=(ID, IF_MATCH),
         body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
@@ -405,6 +413,7 @@ OPERATIONS: Final = (
         description="With its history, from every index.",
         handle=delete,
         role="emitter",
+        spends="posting",
         uses_store="writes",
         parameters=(ID, IF_MATCH),
         answers=(Answer(200, "It is gone.", Done),),

@@ -228,6 +228,8 @@ class ProblemError(TypedDict):
 
     where: str
     message: str
+    line: NotRequired[Annotated[int, Field(ge=1, description="In a text, from 1")]]
+    column: NotRequired[Annotated[int, Field(ge=1, description="In characters, from 1")]]
 
 
 @_closed
@@ -240,7 +242,9 @@ class Problem(TypedDict):
     detail: str
     instance: NotRequired[Annotated[str, Field(json_schema_extra={"format": "uri-reference"})]]
     errors: NotRequired[list[ProblemError]]
-    current_version: NotRequired[Version]
+    current_version: NotRequired[Count]
+    retry_after: NotRequired[Annotated[int, Field(ge=1, description="Seconds")]]
+    limit: NotRequired[Count]
 
 
 @_closed

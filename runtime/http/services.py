@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.observe import Metrics
+from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings import Settings
@@ -25,6 +27,7 @@ class Pages:
 @dataclass(frozen=True, slots=True)
 class Services:
     store: Store
+    hub: EventHub
     settings: Settings
     auth: Authenticator
     registry: Registry
@@ -32,3 +35,5 @@ class Services:
     hygiene: Hygiene
     metrics: Metrics
     pages: Pages
+    limiter: RateLimiter | None
+    """None: nothing is limited."""

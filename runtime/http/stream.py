@@ -24,9 +24,11 @@ from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events import Event, Position, decode_position, encode_position
 from breadcrumbs.runtime.http.auth import Authenticator
+from breadcrumbs.runtime.http.operations import budget_headers
 from breadcrumbs.runtime.http.parameters import tag_list
 from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.selectors import Selector, parse_selector
 from breadcrumbs.runtime.settings import Settings
@@ -99,9 +101,16 @@ class EventStream:
     """The ASGI endpoint."""
 
     def __init__(
-        self, store: Store, hub: EventHub, auth: Authenticator, registry: Registry, settings: Settings
+        self,
+        store: Store,
+        hub: EventHub,
+        auth: Authenticator,
+        registry: Registry,
+        settings: Settings,
+        limiter: RateLimiter | None = None,
     ) -> None:
         self._store = store
+        self._limiter = limiter
         self._hub = hub
         self._auth = auth
         self._registry = registry
@@ -111,9 +120,12 @@ class EventStream:
         request = Request(scope)
         principal = self._auth.authenticate(request, query_token=True)
         principal.require("subscriber")
+        headers = list(_HEADERS)
+        if self._limiter is not None:
+            headers += budget_headers(await self._limiter.spend(principal, "reading"))
         filter = await self._filter(principal, request.query_params)
         position = self._position(request)
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return

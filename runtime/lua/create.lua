@@ -16,7 +16,7 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       9 idempotency: '' or the digest of the content (16 bytes)
       10 idempotency: for how many seconds the key is kept
       11 session, '' = none            12 '1' = counts as a change of the session
-      13 the version that the session must have, '' = any, 0 = it must not exist yet
+      13 the version that the session must have, '' = any, 0 = it must not exist yet, * = it must exist
       14 the time of the event that this is an answer to, '' = none
       15… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
 Reply {0, version, created_at, updated_at, session's version}   written
@@ -47,7 +47,8 @@ local known = {false, false, false}
 if ARGV[11] ~= '' then
   known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing')
   if known[3] or (ARGV[14] ~= '' and known[2] and tonumber(ARGV[14]) <= tonumber(known[2])) then return {5} end
-  if ARGV[13] ~= '' and (known[1] or '0') ~= ARGV[13] then return {6, known[1] or '0'} end
+  if ARGV[13] == '*' and not known[1] then return {6, '0'} end
+  if ARGV[13] ~= '' and ARGV[13] ~= '*' and (known[1] or '0') ~= ARGV[13] then return {6, known[1] or '0'} end
 end
 
 local time = redis.call('TIME')

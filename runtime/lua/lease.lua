@@ -4,7 +4,7 @@ Take a lane for one kind of worker, or keep it.
 
 KEYS  1 lease   2 fence counter
 ARGV  1 worker   2 milliseconds   3 the lease held so far, '' = none
-Reply the lease (fence number and worker): held for that long from now
+Reply the lease (fence number, since when in microseconds, worker): held for that long from now
       nothing: somebody else has it, or what was held is lost
 ]]
 local held = redis.call('GET', KEYS[1])
@@ -14,6 +14,8 @@ if ARGV[3] ~= '' then
   return held
 end
 if held then return false end
-local lease = redis.call('INCR', KEYS[2]) .. ' ' .. ARGV[1]
+local time = redis.call('TIME')
+local since = string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2]))
+local lease = redis.call('INCR', KEYS[2]) .. ' ' .. since .. ' ' .. ARGV[1]
 redis.call('SET', KEYS[1], lease, 'PX', ARGV[2])
 return lease

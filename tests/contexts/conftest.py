@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from breadcrumbs.context_builder import builder
 from breadcrumbs.context_builder.tokens import Estimate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.store import Store
+from tests.contexts.support import SHIPPED
 from tests.support.servers import free_port
 
 
@@ -36,11 +38,13 @@ async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
 def served(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of `crumb serve`, in the development mode."""
     folder, port = tmp_path_factory.mktemp("served"), free_port()
+    shutil.copy(SHIPPED, folder / "context.json")
     with (folder / "log").open("wb") as log:
         crumb = (sys.executable, "-c", "from breadcrumbs.cli import main; main()")
         process = subprocess.Popen(
             [*crumb, "serve", "--redis", embedded_server.url, "--port", str(port)],
-            env=os.environ | {"CRUMB_NAMESPACE": f"t{secrets.token_hex(6)}"},
+            env=os.environ
+            | {"CRUMB_NAMESPACE": f"t{secrets.token_hex(6)}", "CRUMB_CONTEXT_CONFIG": "context.json"},
             cwd=folder,
             stdout=log,
             stderr=log,

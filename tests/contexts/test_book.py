@@ -172,8 +172,7 @@ async def test_at_start_a_bad_file_is_an_error_at_once(store: Store, path: Path)
         ConfigBook(store, path).load()
 
 
-async def test_exclusions_are_hot(store: Store, path: Path) -> None:
-    """R7: changes of the exclusion list needed a restart."""
+async def test_R7_exclusions_are_hot(store: Store, path: Path) -> None:
     book = ConfigBook(store, path)
     book.load()
     async with building(store, book) as builder:

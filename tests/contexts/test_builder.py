@@ -37,8 +37,7 @@ async def test_the_trigger_is_in_its_context_also_in_the_first_turn(store: Store
     assert context.context["session_id"] == "s"
 
 
-async def test_any_trigger_and_any_consumer(store: Store) -> None:
-    """R5: the builder knew one trigger schema and one agent."""
+async def test_R5_any_trigger_and_any_consumer(store: Store) -> None:
     configs = [
         document(consumer_id="notes", update_triggers=[{"schema_name": "note.v1"}],
                  sources=[{"key": "notes", "schema_name": "note.v1"}]),

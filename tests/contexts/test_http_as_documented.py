@@ -1,4 +1,4 @@
-"""Whatever is sent to explain and preview: no 5xx, and every answer as the OpenAPI document says."""
+"""Whatever is sent to explain, preview and the configs: no 5xx, and every answer as the OpenAPI document says."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.http import OPERATIONS
+from breadcrumbs.context_builder.http_config import ConfigRoutes
 from breadcrumbs.runtime.http.openapi import build_document
 
-api = schemathesis.openapi.from_dict(build_document(OPERATIONS, version="0", development_mode=True))
+routes = ConfigRoutes(ConfigBook(None, None), None)  # type: ignore[arg-type]  # only what they declare is looked at
+operations = (*OPERATIONS, *routes.operations)
+api = schemathesis.openapi.from_dict(build_document(operations, version="0", development_mode=True))
 
 EXAMPLES = 50 if os.environ.get("CI") == "true" else 12
 

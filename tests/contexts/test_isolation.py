@@ -127,12 +127,12 @@ quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, Hea
 
 @quick
 @given(steps)
-def test_a_context_with_scope_current_holds_its_own_session_alone(interleaving: list[Step]) -> None:
+def test_R3_a_context_with_scope_current_holds_its_own_session_alone(interleaving: list[Step]) -> None:
     asyncio.run(play(interleaving, holds))
 
 
 @pytest.mark.parametrize("mistake", ["no filter", "one more OR"])
-def test_the_property_fails_where_the_session_filter_is_removed(
+def test_R3_the_property_fails_where_the_session_filter_is_removed(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What would it be worth otherwise? `one more OR` is what went wrong in RCRT."""

@@ -1,0 +1,110 @@
+"""The config file of a server, for those who edit it over HTTP: read whole, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from breadcrumbs.context_builder.checking import MAX_BYTES
+from breadcrumbs.runtime.errors import BreadcrumbsError, Forbidden
+
+NO_FILE: Final = "none"
+"""The tag of a file that is not there."""
+
+
+class ChangedMeanwhile(BreadcrumbsError):
+    """The edit was made on a state of the file that is no longer the newest."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__("somebody else has changed the config file since: read it again and edit that")
+        self.tag = tag
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a config file holds, or why that cannot be told."""
+
+    raw: bytes | None
+    tag: str
+    """Names this very content."""
+    problem: str = ""
+
+
+class ConfigFile:
+    """One file. Several may want to write it: each says which state its edit was made on."""
+
+    def __init__(self, path: Path, *, locked: str = "") -> None:
+        self.path = path
+        self._locked = locked
+        self._lock = Lock()
+
+    @property
+    def locked(self) -> str:
+        """Why it cannot be written from here; empty: it can."""
+        if self._locked:
+            return self._locked
+        # A new file is put in its place, so it is the folder that has to let us.
+        target = self._target
+        if target.exists() and not os.access(target, os.W_OK):
+            return "the server may not write this file"
+        if not os.access(target.parent, os.W_OK):
+            return "the server may not write the folder of this file"
+        return ""
+
+    @property
+    def _target(self) -> Path:
+        """Where a link leads: it is to stay one."""
+        return Path(os.path.realpath(self.path))
+
+    def read(self) -> Content:
+        try:
+            with self.path.open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            return Content(None, NO_FILE, f"cannot be read: {error.strerror or error}")
+        return Content(raw, sha256(raw).hexdigest()[:32])
+
+    def check_unlocked(self) -> None:
+        if reason := self.locked:
+            raise Forbidden(f"{reason}: save the config as a context.config.v1 breadcrumb instead")
+
+    def replace(self, raw: bytes, *, made_on: set[str] | None) -> Content:
+        """Put another content in its place; `made_on`: only if one of these is what is there now."""
+        self.check_unlocked()
+        with self._lock:
+            now = self.read().tag
+            if made_on is not None and now not in made_on:
+                raise ChangedMeanwhile(now)
+            try:
+                self._write(raw)
+            except OSError as error:
+                raise Forbidden(
+                    f"the server cannot write its config file ({error.strerror or error}): "
+                    "save the config as a context.config.v1 breadcrumb instead"
+                ) from None
+            return self.read()
+
+    def _write(self, raw: bytes) -> None:
+        target = self._target
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, name)
+            else:
+                Path(name).chmod(0o644)
+            Path(name).replace(target)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise

@@ -1,0 +1,239 @@
+// What is known of one session: its breadcrumbs as entries of a chat, and answers that are being made.
+// No network and no page in here.
+
+import { plainText } from "./words.js";
+
+export const MESSAGE = "user.message.v1";
+export const PAGE = "page.content.v1";
+export const CANCEL = "agent.cancel.v1";
+
+const ANSWER = "agent.response.v1";
+const ERROR = "agent.error.v1";
+const TOOL_REQUEST = "tool.request.v1";
+const TOOL_RESPONSE = "tool.response.v1";
+
+/**
+ * @typedef {object} Entry
+ * @property {string} id
+ * @property {number} version
+ * @property {"user" | "answer" | "error" | "tool" | "result" | "page"} kind
+ * @property {string} at When it was created.
+ * @property {string} text
+ * @property {string[]} answers The messages that it is an answer or an error to.
+ * @property {string} [agent]
+ * @property {boolean} [cancelled]
+ * @property {{title: string, url: string, selection: boolean, truncated: boolean}} [page]
+ * @property {{name: string, request: string, input?: unknown, output?: unknown, error?: string}} [tool]
+ */
+/**
+ * An answer while it is being made.
+ * @typedef {{id: string, message: string, agent: string, letters: string[], pieces: number}} Draft
+ */
+
+export class Conversation {
+  /** @type {Map<string, Entry>} */
+  #entries = new Map();
+  /** Deleted: a list that was asked for before must not bring them back. @type {Set<string>} */
+  #gone = new Set();
+  /** @type {Map<string, Draft>} */
+  #drafts = new Map();
+  /** Messages whose turn was asked for again, and when. @type {Map<string, string>} */
+  #retried = new Map();
+
+  /** An event of the session's stream. @param {any} event */
+  take(event) {
+    if (event.type === "agent.response.delta") {
+      this.#delta(event);
+    } else if (event.operation === "deleted") {
+      this.drop(event.breadcrumb_id);
+    } else if (event.operation === "created" || this.#entries.has(event.breadcrumb_id)) {
+      const known = this.#entries.get(event.breadcrumb_id);
+      this.add({
+        id: event.breadcrumb_id,
+        version: event.version,
+        schema_name: event.schema_name,
+        title: event.title ?? "",
+        tags: event.tags,
+        context: event.context,
+        created_at: known?.at ?? event.updated_at,
+        updated_at: event.updated_at,
+      });
+    }
+  }
+
+  /**
+   * A breadcrumb of the session. What is known already in the same or a newer version stays.
+   * @param {import("./api.js").Crumb} crumb
+   * @returns {boolean} Whether it is something that a chat shows.
+   */
+  add(crumb) {
+    const entry = entryOf(crumb);
+    if (!entry || this.#gone.has(entry.id)) return false;
+    const known = this.#entries.get(entry.id);
+    if (known && known.version >= entry.version) return true;
+    this.#entries.set(entry.id, entry);
+    this.#drafts.delete(entry.id);
+    if (entry.kind === "error") {
+      for (const [id, draft] of this.#drafts) {
+        if (entry.answers.includes(draft.message)) this.#drafts.delete(id);
+      }
+    }
+    return true;
+  }
+
+  /** @param {string} id */
+  drop(id) {
+    this.#gone.add(id);
+    this.#entries.delete(id);
+  }
+
+  /** Begin anew: events were missed, and everything is listed again. */
+  forget() {
+    this.#entries.clear();
+    this.#gone.clear();
+    this.#drafts.clear();
+  }
+
+  /** Everything that is shown, in its order. @returns {Entry[]} */
+  entries() {
+    const all = [...this.#entries.values()].sort((a, b) => (a.at === b.at ? (a.id < b.id ? -1 : 1) : a.at < b.at ? -1 : 1));
+    /** @type {Map<string, Entry>} */
+    const requests = new Map(all.filter((entry) => entry.kind === "tool").map((entry) => [entry.id, entry]));
+    /** @type {Map<string, Entry>} */
+    const results = new Map();
+    for (const entry of all) if (entry.kind === "result") results.set(entry.tool?.request ?? "", entry);
+    return all
+      .filter((entry) => entry.kind !== "result" || !requests.has(entry.tool?.request ?? ""))
+      .map((entry) => {
+        const result = entry.kind === "tool" ? results.get(entry.id) : undefined;
+        if (!result?.tool || !entry.tool) return entry;
+        // One call, one entry: what it was asked and what came of it.
+        return { ...entry, version: entry.version + result.version, tool: { ...result.tool, ...entry.tool } };
+      });
+  }
+
+  /** @returns {Draft[]} */
+  drafts() {
+    return [...this.#drafts.values()];
+  }
+
+  /**
+   * The messages that wait for an answer, the oldest first: those after the last one that got one.
+   * @returns {Entry[]}
+   */
+  unanswered() {
+    /** @type {Map<string, string>} */
+    const answered = new Map();
+    const all = this.entries();
+    for (const entry of all) for (const message of entry.answers) answered.set(message, entry.at);
+    const isAnswered = (/** @type {Entry} */ message) => {
+      const when = answered.get(message.id);
+      return when !== undefined && when > (this.#retried.get(message.id) ?? "");
+    };
+    const messages = all.filter((entry) => entry.kind === "user");
+    const last = messages.findLastIndex(isAnswered);
+    return messages.filter((message, place) => place > last || (this.#retried.has(message.id) && !isAnswered(message)));
+  }
+
+  /** Whether the turn of an error can be run again: nothing better has come of it since. @param {Entry} error */
+  canRetry(error) {
+    if (error.kind !== "error" || !error.answers.length) return false;
+    return ![...this.#entries.values()].some(
+      (entry) => entry.at > error.at && entry.answers.some((message) => error.answers.includes(message)),
+    );
+  }
+
+  /** A failed turn was asked for again. @param {Entry} error */
+  retrying(error) {
+    for (const message of error.answers) this.#retried.set(message, error.at);
+  }
+
+  /** It did not work out. @param {Entry} error */
+  notRetrying(error) {
+    for (const message of error.answers) this.#retried.delete(message);
+  }
+
+  /** @param {Entry} message */
+  isRetried(message) {
+    return this.#retried.has(message.id);
+  }
+
+  /** @param {any} delta */
+  #delta({ breadcrumb_id: id, trigger_id: message, agent_id: agent, offset, text }) {
+    if (this.#entries.has(id) || this.#gone.has(id)) return;
+    let draft = this.#drafts.get(id);
+    if (!draft || offset === 0) {
+      draft = { id, message, agent, letters: [], pieces: draft?.pieces ?? 0 };
+      this.#drafts.set(id, draft);
+    }
+    // Offsets count characters as the server does, and not the halves of them that JavaScript counts. A piece
+    // that got lost leaves what is there until the answer comes.
+    if (offset > draft.letters.length) return;
+    draft.letters.length = offset;
+    draft.letters.push(...text);
+    draft.pieces += 1;
+  }
+}
+
+/**
+ * @param {import("./api.js").Crumb} crumb
+ * @returns {Entry | undefined}
+ */
+export function entryOf(crumb) {
+  const context = crumb.context ?? {};
+  const common = {
+    id: crumb.id,
+    version: crumb.version,
+    at: crumb.created_at,
+    text: plainText(context) || crumb.title,
+    answers: [context.trigger_id, ...(Array.isArray(context.answers) ? context.answers : [])].filter(
+      (id) => typeof id === "string",
+    ),
+  };
+  switch (crumb.schema_name) {
+    case MESSAGE:
+      return { ...common, kind: "user", answers: [] };
+    case ERROR:
+      return {
+        ...common,
+        kind: "error",
+        text: typeof context.error === "string" ? context.error : common.text,
+        cancelled: context.cancelled === true,
+      };
+    case TOOL_REQUEST:
+    case TOOL_RESPONSE:
+      return { ...common, kind: crumb.schema_name === TOOL_REQUEST ? "tool" : "result", answers: [], tool: toolOf(crumb) };
+    case PAGE:
+      return {
+        ...common,
+        kind: "page",
+        answers: [],
+        text: typeof context.text === "string" ? context.text : "",
+        page: {
+          title: crumb.title || String(context.title ?? ""),
+          url: typeof context.url === "string" ? context.url : "",
+          selection: context.selection === true,
+          truncated: context.truncated === true,
+        },
+      };
+    default: {
+      // An agent may give its answers a schema of its own.
+      const creator = context.creator;
+      const byAgent = typeof creator === "object" && creator?.type === "agent" && common.answers.length > 0;
+      if (crumb.schema_name !== ANSWER && !byAgent) return undefined;
+      const agent = typeof creator === "object" ? creator?.agent_id : creator;
+      return { ...common, kind: "answer", agent: typeof agent === "string" ? agent : undefined };
+    }
+  }
+}
+
+/** @param {import("./api.js").Crumb} crumb */
+function toolOf({ id, context = {} }) {
+  return {
+    name: String(context.tool ?? "tool"),
+    request: typeof context.request_id === "string" ? context.request_id : id,
+    ...("input" in context ? { input: context.input } : {}),
+    ...("output" in context ? { output: context.output } : {}),
+    ...(typeof context.error === "string" ? { error: context.error } : {}),
+  };
+}

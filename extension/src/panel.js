@@ -1,0 +1,565 @@
+// The side panel: puts the parts together.
+
+import { Api, Problem } from "./api.js";
+import { ATTACH, onClick } from "./clicks.js";
+import { CANCEL, Conversation, MESSAGE } from "./conversation.js";
+import { byId } from "./dom.js";
+import { Feed } from "./feed.js";
+import { Sender, again, discard, onParcels, parcels, put } from "./outbox.js";
+import { NotAllowedYet, NotReadable, currentTab, pageCrumb } from "./page.js";
+import { SessionsDialog } from "./sessions.js";
+import { loadSettings, onSettingsChanged, sessionOfToken, targetOf } from "./settings.js";
+import { EntryList, draftItem, entryItem, parcelItem, thinkingItem } from "./view.js";
+import { oneLine } from "./words.js";
+
+const PAGE_SIZE = 60;
+const PATIENCE_MS = 120_000;
+const DRAW_MS = 40;
+const RELOAD_MS = 2_000;
+const NEAR_END_PX = 80;
+
+const log = byId("log");
+const text = /** @type {HTMLTextAreaElement} */ (byId("text"));
+
+class Panel {
+  /** @type {Api} */
+  #api;
+  /** Which one was asked whether it has sessions. @type {Api | undefined} */
+  #asked;
+  #target = "";
+  /** The only session that the token is good for, where it is narrowed. @type {string | undefined} */
+  #onlySession;
+  #session = "";
+  /** As the list calls it. @type {string | undefined} */
+  #name;
+  #conversation = new Conversation();
+  /** @type {Feed | undefined} */
+  #feed;
+  /** @type {Sender | undefined} */
+  #sender;
+  /** @type {import("./feed.js").FeedState} */
+  #feedState = { status: "connecting" };
+  /** Why the history cannot be read. @type {string | undefined} */
+  #loadProblem;
+  /** @type {import("./outbox.js").Parcel[]} */
+  #parcels = [];
+  /** What was there already with the same words when something was sent. @type {Map<string, Set<string>>} */
+  #before = new Map();
+  /** Ends what the session that is being left still loads. */
+  #leave = new AbortController();
+  #loaded = false;
+  /** Where older entries go on; undefined: there are none. @type {string | undefined} */
+  #older;
+  #entries = new EntryList();
+  #sessions = new SessionsDialog((session) => this.go(session.id, session.name));
+  /** Attaching waits for a click on the toolbar icon. */
+  #wantsPage = false;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #drawing;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #growingLate;
+  /** Answers that were there, or were read out already. @type {Set<string>} */
+  #announced = new Set();
+
+  /** @param {import("./settings.js").Settings} settings */
+  constructor(settings) {
+    this.#api = new Api(settings);
+    this.#listen();
+  }
+
+  /** @param {import("./settings.js").Settings} settings */
+  async connect(settings) {
+    const api = new Api(settings);
+    this.#sender?.stop();
+    this.#api = api;
+    const [target, known, { session }] = await Promise.all([
+      targetOf(settings),
+      parcels(),
+      chrome.storage.local.get("session"),
+    ]);
+    if (api !== this.#api) return; // changed once more meanwhile
+    this.#target = target;
+    this.#parcels = known;
+    this.#onlySession = sessionOfToken(settings.token);
+    this.#sender = new Sender(api, target);
+    this.#sender.start();
+    byId("new-button").hidden = this.#onlySession !== undefined;
+    const last = sessionInAddress() ?? (typeof session === "string" ? session : undefined);
+    this.go(this.#onlySession ?? last ?? newSession());
+  }
+
+  /**
+   * Show a session.
+   * @param {string} session
+   * @param {string} [name]
+   */
+  go(session, name) {
+    this.#feed?.stop();
+    this.#leave.abort();
+    this.#leave = new AbortController();
+    this.#keepDraft();
+    this.#session = session;
+    this.#name = name;
+    this.#conversation = new Conversation();
+    this.#announced.clear();
+    this.#fresh();
+    this.#wantsPage = false;
+    this.#advise(undefined);
+    history.replaceState(null, "", `#${new URLSearchParams({ session })}`);
+    chrome.storage.local.set({ session });
+    this.#restoreDraft();
+    const conversation = this.#conversation;
+    this.#feed = new Feed(this.#api, session, {
+      onEvent: (event) => {
+        conversation.take(event);
+        this.draw();
+      },
+      onFresh: () => {
+        this.#fresh();
+        this.#load();
+      },
+      onState: (state) => {
+        this.#feedState = state;
+        if (state.status === "open") this.#sender?.nudge();
+        this.#connection();
+      },
+    });
+    this.#feed.start();
+    this.#drawNow();
+    this.#toEnd();
+    text.focus();
+  }
+
+  // What was said before
+
+  #fresh() {
+    this.#conversation.forget();
+    this.#loaded = false;
+    this.#loadProblem = undefined;
+    this.#older = undefined;
+  }
+
+  /** The newest entries of the session. What happens meanwhile comes as events. */
+  async #load() {
+    const { signal } = this.#leave;
+    const conversation = this.#conversation;
+    try {
+      /** @type {string | undefined} */
+      let cursor;
+      let shown = 0;
+      do {
+        const page = await this.#api.crumbsOf(this.#session, { limit: PAGE_SIZE, cursor, signal });
+        shown = page.crumbs.filter((crumb) => conversation.add(crumb)).length;
+        cursor = page.cursor;
+      } while (cursor !== undefined && !shown);
+      this.#older = cursor;
+      if (shown) this.#name ??= await this.#api.titleOf(this.#session, signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof Problem)) throw error;
+      this.#loadProblem = error.message;
+      this.#connection();
+      setTimeout(() => signal.aborted || this.#load(), RELOAD_MS);
+      return;
+    }
+    if (signal.aborted) return;
+    for (const entry of conversation.entries()) this.#announced.add(entry.id);
+    this.#loaded = true;
+    this.#loadProblem = undefined;
+    this.#connection();
+    this.#drawNow();
+    this.#toEnd();
+  }
+
+  /** Find out whether this server can run a failed turn again. */
+  async #ask() {
+    const api = this.#api;
+    if (this.#asked === api) return;
+    this.#asked = api;
+    try {
+      await api.titleOf(this.#session);
+      this.draw();
+    } catch (error) {
+      this.#asked = undefined; // the next time that something is shown
+      if (!(error instanceof Problem)) throw error;
+    }
+  }
+
+  async #loadOlder() {
+    const { signal } = this.#leave;
+    const conversation = this.#conversation;
+    const button = /** @type {HTMLButtonElement} */ (byId("earlier"));
+    button.disabled = true;
+    try {
+      for (let shown = 0; this.#older !== undefined && !shown; ) {
+        const page = await this.#api.crumbsOf(this.#session, { limit: PAGE_SIZE, cursor: this.#older, signal });
+        if (signal.aborted) return;
+        shown = page.crumbs.filter((crumb) => conversation.add(crumb)).length;
+        for (const crumb of page.crumbs) this.#announced.add(crumb.id);
+        this.#older = page.cursor;
+      }
+      const fromEnd = log.scrollHeight - log.scrollTop;
+      this.#drawNow();
+      log.scrollTop = log.scrollHeight - fromEnd; // what was being read stays where it is
+    } catch (error) {
+      if (!signal.aborted) this.#complain(error);
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  // What the user does
+
+  /** @param {string} said */
+  async say(said) {
+    const message = said.trim().toWellFormed();
+    if (!message) return;
+    await this.#put({
+      schema_name: MESSAGE,
+      title: oneLine(message, 80),
+      tags: ["user:message", "extension:chat", `session:${this.#session}`],
+      context: { message },
+    });
+    this.#toEnd();
+  }
+
+  /** @param {import("./api.js").NewCrumb} crumb */
+  async #put(crumb) {
+    await put({ target: this.#target, session: this.#session, crumb });
+    this.#parcels = await parcels();
+    this.#sender?.nudge();
+    this.#drawNow();
+  }
+
+  /** @param {number} [tabId] The tab in front, if it is not given. */
+  async attach(tabId) {
+    const session = this.#session;
+    this.#advise(undefined);
+    try {
+      const crumb = await pageCrumb(tabId ?? (await currentTab()), session);
+      this.#wantsPage = false;
+      if (session === this.#session) await this.#put(crumb);
+      this.#toEnd();
+      text.focus();
+    } catch (error) {
+      this.#wantsPage = error instanceof NotAllowedYet;
+      if (error instanceof NotAllowedYet) {
+        this.#advise("Chrome shows a page to an extension when you ask for it: click the Breadcrumbs icon in the toolbar, and this page is attached.");
+      } else if (error instanceof NotReadable) {
+        this.#advise(`${error.message}.`);
+      } else {
+        throw error;
+      }
+    }
+  }
+
+  async #stop() {
+    try {
+      await this.#api.post(
+        {
+          schema_name: CANCEL,
+          title: "Stop",
+          tags: ["agent:cancel", "extension:chat", `session:${this.#session}`],
+          context: { reason: "stopped by the user" },
+        },
+        crypto.randomUUID(),
+      );
+    } catch (error) {
+      this.#complain(error);
+    }
+  }
+
+  /** @type {import("./view.js").Actions} */
+  #actions = {
+    retry: async (error) => {
+      try {
+        this.#conversation.retrying(error);
+        this.draw();
+        for (const message of error.answers) await this.#api.retry(this.#session, message);
+      } catch (problem) {
+        this.#conversation.notRetrying(error);
+        this.#complain(problem);
+        this.draw();
+      }
+    },
+    detach: async (page) => {
+      try {
+        await this.#api.remove(page.id);
+        this.#conversation.drop(page.id);
+        this.draw();
+        text.focus();
+      } catch (problem) {
+        this.#complain(problem);
+      }
+    },
+    sendAgain: async (parcel) => {
+      await again(parcel.key, this.#target);
+      this.#sender?.nudge();
+    },
+    takeBack: async (parcel) => {
+      await discard(parcel.key);
+      if (parcel.crumb.schema_name === MESSAGE && !text.value) {
+        text.value = parcel.crumb.context.message;
+        this.#typed();
+      }
+      text.focus();
+    },
+  };
+
+  // What is shown
+
+  /** Soon, and once for all that happens until then. */
+  draw() {
+    this.#drawing ??= setTimeout(() => this.#drawNow(), DRAW_MS);
+  }
+
+  #drawNow() {
+    clearTimeout(this.#drawing);
+    this.#drawing = undefined;
+    const atEnd = this.#isAtEnd();
+    const conversation = this.#conversation;
+    const entries = conversation.entries();
+    const unanswered = conversation.unanswered();
+    const [first, ...queued] = unanswered;
+    const drafts = conversation.drafts();
+    const fresh = first !== undefined && Date.now() - Date.parse(first.at) < PATIENCE_MS;
+    const busy = fresh || drafts.length > 0 || (first !== undefined && conversation.isRetried(first));
+    const noteOn = (/** @type {import("./conversation.js").Entry} */ entry) => {
+      if (busy) return queued.includes(entry) ? "Waits for its turn" : undefined;
+      return unanswered.includes(entry) ? "No answer yet" : undefined;
+    };
+    const items = entries.map((entry) =>
+      entryItem(
+        entry,
+        {
+          note: noteOn(entry),
+          canRetry: this.#api.hasSessions === true && conversation.canRetry(entry),
+          canDetach: entry.kind === "page",
+        },
+        this.#actions,
+      ),
+    );
+    items.push(...drafts.map(draftItem));
+    if (busy && !drafts.length) items.push(thinkingItem());
+    items.push(...this.#waiting(entries));
+    this.#entries.show(items);
+    if (this.#api.hasSessions === undefined && entries.some((entry) => conversation.canRetry(entry))) this.#ask();
+    byId("stop").hidden = !busy;
+    byId("earlier").hidden = this.#older === undefined;
+    byId("loading").hidden = this.#loaded || items.length > 0 || this.#shownState().status !== "open";
+    byId("empty").hidden = !this.#loaded || items.length > 0;
+    this.#drawName(entries);
+    this.#announce(entries);
+    if (atEnd) this.#toEnd();
+    byId("to-end").hidden = this.#isAtEnd();
+    clearTimeout(this.#growingLate);
+    if (fresh) {
+      const left = PATIENCE_MS - (Date.now() - Date.parse(first.at));
+      this.#growingLate = setTimeout(() => this.draw(), Math.max(1_000, left));
+    }
+  }
+
+  /**
+   * What is on its way in this session.
+   * @param {import("./conversation.js").Entry[]} entries
+   */
+  #waiting(entries) {
+    const mine = this.#parcels.filter((parcel) => parcel.session === this.#session && !parcel.sent);
+    return mine
+      .filter((parcel) => !this.#hasArrived(parcel, entries))
+      .map((parcel) => {
+        const foreign = parcel.target !== this.#target;
+        const failed = parcel.failed ?? (foreign ? "Written for another server or token" : undefined);
+        const note = failed ?? (this.#feedState.status === "open" ? "Sending …" : "Waits for the connection");
+        return parcelItem(parcel, { note, failed: failed !== undefined }, this.#actions);
+      });
+  }
+
+  /**
+   * The event of what we post may come before the reply to it: then it is not shown a second time.
+   * @param {import("./outbox.js").Parcel} parcel
+   * @param {import("./conversation.js").Entry[]} entries
+   */
+  #hasArrived({ key, failed, crumb }, entries) {
+    const words = crumb.context.message ?? crumb.context.text;
+    const same = entries.filter(({ kind, text }) => (kind === "user" || kind === "page") && text === words);
+    const before = this.#before.get(key) ?? new Set(same.map((entry) => entry.id));
+    this.#before.set(key, before);
+    return !failed && same.some((entry) => !before.has(entry.id));
+  }
+
+  /** @param {import("./conversation.js").Entry[]} entries */
+  #drawName(entries) {
+    const first = this.#older === undefined ? entries.find((entry) => entry.kind === "user") : undefined;
+    const fallback = this.#loaded && !entries.length ? "New chat" : this.#session;
+    const name = this.#name ?? (first ? oneLine(first.text, 80) : fallback);
+    byId("session-name").textContent = name;
+    byId("sessions-button").title = `Sessions (Alt+S). This one: ${this.#session}`;
+    document.title = `${name} – Breadcrumbs chat`;
+  }
+
+  /** Tell who does not see it what has come. @param {import("./conversation.js").Entry[]} entries */
+  #announce(entries) {
+    if (!this.#loaded) return;
+    for (const entry of entries) {
+      if (this.#announced.has(entry.id)) continue;
+      this.#announced.add(entry.id);
+      if (entry.kind === "answer") byId("announcer").textContent = `${entry.agent ?? "Agent"}: ${entry.text}`;
+      if (entry.kind === "error") byId("announcer").textContent = entry.cancelled ? "Stopped" : `No answer: ${entry.text}`;
+      if (entry.kind === "page") byId("announcer").textContent = `Attached: ${entry.page?.title}`;
+    }
+  }
+
+  /** @returns {import("./feed.js").FeedState} */
+  #shownState() {
+    if (this.#feedState.status !== "open" || this.#loadProblem === undefined) return this.#feedState;
+    return { status: "lost", detail: this.#loadProblem };
+  }
+
+  #connection() {
+    const { status, detail } = this.#shownState();
+    const dot = byId("dot");
+    dot.dataset.status = status;
+    dot.title = { connecting: "Connecting", open: "Connected", lost: "Not connected", refused: "Refused" }[status];
+    const broken = status === "lost" || status === "refused";
+    byId("connection").hidden = !broken;
+    const reason = /[.!?]$/.test(detail ?? "") ? detail : `${detail}.`;
+    const words = status === "refused" ? reason : `${reason} Trying again …`;
+    // Written only when it changes: it is read out each time.
+    if (broken && byId("connection-text").textContent !== words) byId("connection-text").textContent = words ?? "";
+    this.draw();
+  }
+
+  /** @param {string | undefined} advice */
+  #advise(advice) {
+    byId("advice").hidden = advice === undefined;
+    byId("advice-text").textContent = advice ?? "";
+  }
+
+  /** @param {unknown} error */
+  #complain(error) {
+    if (!(error instanceof Problem)) throw error;
+    this.#advise(error.message);
+  }
+
+  #isAtEnd() {
+    return log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_END_PX;
+  }
+
+  #toEnd() {
+    log.scrollTop = log.scrollHeight;
+  }
+
+  // What is being written, kept for each session until the browser is closed
+
+  #keepDraft() {
+    if (this.#session) chrome.storage.session.set({ [`draft ${this.#session}`]: text.value });
+  }
+
+  async #restoreDraft() {
+    const key = `draft ${this.#session}`;
+    text.value = "";
+    const { [key]: draft } = await chrome.storage.session.get(key);
+    if (key === `draft ${this.#session}` && typeof draft === "string" && !text.value) text.value = draft;
+    this.#typed();
+  }
+
+  #typed() {
+    const send = /** @type {HTMLButtonElement} */ (byId("send"));
+    send.disabled = !text.value.trim();
+  }
+
+  async #submit() {
+    const said = text.value;
+    if (!said.trim()) return;
+    text.value = "";
+    this.#typed();
+    this.#keepDraft();
+    await this.say(said);
+  }
+
+  #listen() {
+    byId("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+    text.addEventListener("input", () => {
+      this.#typed();
+      this.#keepDraft();
+    });
+    text.addEventListener("keydown", (event) => {
+      // While an input method puts a character together, Enter is its own.
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.#submit();
+    });
+    for (const chip of document.querySelectorAll("[data-say]")) {
+      chip.addEventListener("click", () => this.say(chip.getAttribute("data-say") ?? ""));
+    }
+    const options = () => chrome.runtime.openOptionsPage();
+    const tryNow = () => {
+      this.#feed?.nudge();
+      this.#sender?.nudge();
+    };
+    byId("sessions-button").addEventListener("click", () => this.#sessions.open(this.#api, this.#session));
+    byId("new-button").addEventListener("click", () => this.go(newSession()));
+    byId("options-button").addEventListener("click", options);
+    byId("connection-options").addEventListener("click", options);
+    byId("connection-again").addEventListener("click", tryNow);
+    byId("attach").addEventListener("click", () => this.attach());
+    byId("stop").addEventListener("click", () => this.#stop());
+    byId("earlier").addEventListener("click", () => this.#loadOlder());
+    byId("to-end").addEventListener("click", () => this.#toEnd());
+    byId("advice-close").addEventListener("click", () => {
+      this.#wantsPage = false;
+      this.#advise(undefined);
+    });
+    log.addEventListener("scroll", () => (byId("to-end").hidden = this.#isAtEnd()));
+    document.addEventListener("keydown", (event) => this.#shortcut(event));
+    window.addEventListener("online", tryNow);
+    document.addEventListener("visibilitychange", () => document.hidden || tryNow());
+    onParcels((all) => {
+      for (const { sent, session, crumb } of all) {
+        if (sent && session === this.#session) this.#conversation.add({ ...crumb, ...sent });
+      }
+      this.#parcels = all;
+      this.draw();
+    });
+  }
+
+  /** @param {KeyboardEvent} event */
+  #shortcut(event) {
+    if (event.key === "Escape" && !byId("stop").hidden && !document.querySelector("dialog[open]")) {
+      this.#stop();
+      return;
+    }
+    if (!event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    // By the key and not by its letter: with Alt it has another one on a Mac.
+    const button = { KeyN: "new-button", KeyS: "sessions-button", KeyA: "attach" }[event.code];
+    if (!button || byId(button).hidden || document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    byId(button).click();
+  }
+
+  /** @param {import("./clicks.js").Click} click */
+  takeClick(click) {
+    if (click.kind !== ATTACH && !this.#wantsPage) return false;
+    this.attach(click.tabId);
+    return true;
+  }
+}
+
+function newSession() {
+  return `chat-${crypto.randomUUID()}`;
+}
+
+function sessionInAddress() {
+  return new URLSearchParams(location.hash.slice(1)).get("session") ?? undefined;
+}
+
+const settings = await loadSettings();
+const panel = new Panel(settings);
+await panel.connect(settings);
+onSettingsChanged((changed) => panel.connect(changed));
+const { id: windowId } = await chrome.windows.getCurrent();
+if (windowId !== undefined) onClick(windowId, (click) => panel.takeClick(click));

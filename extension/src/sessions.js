@@ -1,0 +1,115 @@
+// The list of sessions: look, find, switch.
+
+import { Problem } from "./api.js";
+import { byId, h } from "./dom.js";
+import { shortTime } from "./words.js";
+
+export class SessionsDialog {
+  #dialog = /** @type {HTMLDialogElement} */ (byId("sessions"));
+  #filter = /** @type {HTMLInputElement} */ (byId("sessions-filter"));
+  #status = byId("sessions-status");
+  #list = byId("sessions-list");
+  #more = /** @type {HTMLButtonElement} */ (byId("sessions-more"));
+  /** @type {import("./api.js").SessionInfo[]} */
+  #known = [];
+  /** @type {ReturnType<import("./api.js").Api["sessions"]> | undefined} */
+  #pages = undefined;
+  #current = "";
+  #choose;
+
+  /** @param {(session: import("./api.js").SessionInfo) => void} choose */
+  constructor(choose) {
+    this.#choose = choose;
+    byId("sessions-close").addEventListener("click", () => this.#dialog.close());
+    this.#dialog.addEventListener("click", (event) => {
+      if (event.target === this.#dialog) this.#dialog.close(); // on what is around it
+    });
+    this.#filter.addEventListener("input", () => this.#draw());
+    this.#more.addEventListener("click", () => this.#load());
+    this.#dialog.addEventListener("keydown", (event) => this.#move(event));
+  }
+
+  /**
+   * @param {import("./api.js").Api} api
+   * @param {string} current
+   */
+  async open(api, current) {
+    if (this.#dialog.open) return;
+    this.#current = current;
+    this.#known = [];
+    this.#filter.value = "";
+    this.#pages = api.sessions();
+    this.#draw();
+    this.#dialog.showModal();
+    await this.#load();
+  }
+
+  async #load() {
+    const pages = this.#pages;
+    this.#status.textContent = "Loading …";
+    this.#more.hidden = true;
+    try {
+      const page = await pages?.next();
+      if (pages !== this.#pages) return;
+      if (page && !page.done) {
+        this.#known.push(...page.value.sessions);
+        this.#more.hidden = !page.value.more;
+      }
+      this.#draw();
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      this.#status.textContent = error.message;
+    }
+  }
+
+  #draw() {
+    const wanted = this.#filter.value.trim().toLocaleLowerCase();
+    const found = this.#known.filter(({ id, name }) => `${name}\n${id}`.toLocaleLowerCase().includes(wanted));
+    this.#list.replaceChildren(...found.map((session) => this.#item(session)));
+    if (found.length) this.#status.textContent = "";
+    else if (wanted) this.#status.textContent = "None of these sessions is called that";
+    else this.#status.textContent = "There are no sessions yet";
+  }
+
+  /** @param {import("./api.js").SessionInfo} session */
+  #item(session) {
+    const { id, name, activeAt, messages } = session;
+    const facts = [
+      shortTime(activeAt),
+      messages !== undefined && `${messages} ${messages === 1 ? "message" : "messages"}`,
+      name !== id && id,
+    ];
+    return h(
+      "li",
+      {},
+      h(
+        "button",
+        {
+          type: "button",
+          class: "session-item",
+          "aria-current": id === this.#current ? "true" : undefined,
+          "data-session": id,
+          click: () => {
+            this.#dialog.close();
+            this.#choose(session);
+          },
+        },
+        h("span", { class: "name" }, name),
+        h("span", { class: "facts" }, facts.filter((fact) => fact !== false).join(" · ")),
+      ),
+    );
+  }
+
+  /** The arrow keys go through the list. @param {KeyboardEvent} event */
+  #move(event) {
+    if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
+    const items = [...this.#list.querySelectorAll("button")];
+    const place = items.indexOf(/** @type {HTMLButtonElement} */ (document.activeElement));
+    const next = event.key === "ArrowDown" ? place + 1 : place - 1;
+    const target = next < 0 ? this.#filter : items[Math.min(next, items.length - 1)];
+    if (target) {
+      target.focus();
+      event.preventDefault();
+    }
+  }
+}

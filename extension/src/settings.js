@@ -1,0 +1,99 @@
+// Where the server is, and what lets us in. Kept on this device: a token has no business in a synced account.
+
+export const DEFAULT_SERVER = "http://127.0.0.1:8081";
+
+/** @typedef {{server: string, token: string}} Settings */
+
+/** @returns {Promise<Settings>} */
+export async function loadSettings() {
+  const { server, token } = await chrome.storage.local.get({ server: DEFAULT_SERVER, token: "" });
+  return { server: String(server), token: String(token) };
+}
+
+/** @param {Settings} settings */
+export async function saveSettings({ server, token }) {
+  await chrome.storage.local.set({ server, token });
+}
+
+/** @param {(settings: Settings) => void} changed */
+export function onSettingsChanged(changed) {
+  chrome.storage.local.onChanged.addListener(async (changes) => {
+    if (changes.server || changes.token) changed(await loadSettings());
+  });
+}
+
+/**
+ * The address as we use it: with a scheme, without a slash at the end.
+ * @param {string} text
+ */
+export function serverAddress(text) {
+  const typed = text.trim() || DEFAULT_SERVER;
+  let url;
+  try {
+    url = new URL(/^[a-z][a-z0-9+.-]*:\/\//i.test(typed) ? typed : `http://${typed}`);
+  } catch {
+    throw new Error(`“${typed}” is not an address. It looks like ${DEFAULT_SERVER}`);
+  }
+  if (url.protocol !== "http:" && url.protocol !== "https:") {
+    throw new Error("The address begins with http:// or https://");
+  }
+  if (url.username || url.password) {
+    throw new Error("Leave the name and the password out of the address; the token has a field of its own");
+  }
+  return url.origin + url.pathname.replace(/\/+$/, "");
+}
+
+/**
+ * The token without what gets in when it is copied.
+ * @param {string} text
+ */
+export function tokenText(text) {
+  const token = text.trim().replace(/^bearer\s+/i, "");
+  if (/[^\x21-\x7e]/.test(token)) {
+    throw new Error("The token has a character in it that no token has: copy it again");
+  }
+  return token;
+}
+
+/** @param {string} server */
+export function isThisMachine(server) {
+  const { hostname } = new URL(server);
+  return hostname === "localhost" || hostname === "[::1]" || /^127\.\d+\.\d+\.\d+$/.test(hostname);
+}
+
+/**
+ * What Chrome has to allow for this server, as a match pattern; ports are not part of it.
+ * @param {string} server
+ */
+export function hostPattern(server) {
+  const { protocol, hostname } = new URL(server);
+  return `${protocol}//${hostname}/*`;
+}
+
+/**
+ * The one session that a token is narrowed to, where it is. Only for what we show: the server decides.
+ * @param {string} token
+ * @returns {string | undefined}
+ */
+export function sessionOfToken(token) {
+  const parts = token.split(".");
+  if (parts.length !== 3) return undefined;
+  try {
+    const bytes = Uint8Array.from(atob(parts[1].replaceAll("-", "+").replaceAll("_", "/")), (c) =>
+      c.charCodeAt(0),
+    );
+    const session = JSON.parse(new TextDecoder().decode(bytes)).session_id;
+    return typeof session === "string" ? session : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * A name for this server as seen with this token, which does not give the token away.
+ * @param {Settings} settings
+ */
+export async function targetOf({ server, token }) {
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(`${server}\n${token}`));
+  return [...new Uint8Array(digest, 0, 16)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

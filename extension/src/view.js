@@ -1,0 +1,284 @@
+// The conversation on the screen: one list item per entry, made again only when its entry has changed.
+
+import { byId, h, icon } from "./dom.js";
+import { markdown } from "./markdown.js";
+import { fullTime, shortTime } from "./words.js";
+
+// A browser takes seconds to lay out a text of a million characters.
+const MOST_AT_ONCE = 30_000;
+
+/** @typedef {import("./conversation.js").Entry} Entry */
+/**
+ * What is to be shown, each with a key of its own and a mark that changes whenever it looks different.
+ * @typedef {{key: string, mark: string, make: () => HTMLElement}} Item
+ */
+/**
+ * @typedef {object} Actions
+ * @property {(error: Entry) => void} retry
+ * @property {(page: Entry) => void} detach
+ * @property {(parcel: import("./outbox.js").Parcel) => void} sendAgain
+ * @property {(parcel: import("./outbox.js").Parcel) => void} takeBack
+ */
+
+/** A list in which only what has changed is touched, so that selections, focus and open folds survive. */
+export class EntryList {
+  #list = byId("entries");
+  /** @type {Map<string, {mark: string, element: HTMLElement}>} */
+  #shown = new Map();
+
+  /** @param {Item[]} items */
+  show(items) {
+    const before = this.#shown;
+    this.#shown = new Map();
+    /** @type {ChildNode | null} */
+    let place = this.#list.firstChild;
+    for (const { key, mark, make } of items) {
+      const known = before.get(key);
+      const element = known?.mark === mark ? known.element : make();
+      if (known && known.element !== element) {
+        if (place === known.element) place = known.element.nextSibling;
+        known.element.remove();
+      }
+      before.delete(key);
+      this.#shown.set(key, { mark, element });
+      if (element === place) place = place.nextSibling;
+      else this.#list.insertBefore(element, place);
+    }
+    for (const { element } of before.values()) element.remove();
+  }
+}
+
+/**
+ * @param {Entry} entry
+ * @param {{note?: string, canRetry?: boolean, canDetach?: boolean}} state
+ * @param {Actions} actions
+ * @returns {Item}
+ */
+export function entryItem(entry, state, actions) {
+  return {
+    key: entry.id,
+    mark: JSON.stringify([entry.version, state]),
+    make: () => makeEntry(entry, state, actions),
+  };
+}
+
+/**
+ * @param {Entry} entry
+ * @param {{note?: string, canRetry?: boolean, canDetach?: boolean}} state
+ * @param {Actions} actions
+ */
+function makeEntry(entry, state, actions) {
+  switch (entry.kind) {
+    case "user":
+      return h(
+        "li",
+        { class: "entry user", "data-id": entry.id },
+        head("You", entry.at, true),
+        words(entry.text),
+        state.note && h("p", { class: "entry-note" }, state.note),
+      );
+    case "answer":
+      return h(
+        "li",
+        { class: "entry answer", "data-id": entry.id },
+        head(entry.agent ?? "Agent", entry.at),
+        rich(entry.text),
+      );
+    case "error":
+      if (entry.cancelled) {
+        return h("li", { class: "entry stopped", "data-id": entry.id }, "The answer was stopped");
+      }
+      return h(
+        "li",
+        { class: "entry error", "data-id": entry.id },
+        head("No answer", entry.at),
+        words(entry.text),
+        state.canRetry &&
+          h(
+            "div",
+            { class: "entry-actions" },
+            h("button", { type: "button", class: "small-button", click: () => actions.retry(entry) }, "Try again"),
+          ),
+      );
+    case "page":
+      return h(
+        "li",
+        { class: "entry page", "data-id": entry.id },
+        pageCard(
+          entry.page ?? { title: "", url: "", selection: false, truncated: false },
+          entry.text,
+          "attached",
+          state.canDetach &&
+            h(
+              "button",
+              {
+                type: "button",
+                class: "icon-button",
+                "aria-label": `Take out the page ${entry.page?.title ?? ""}`,
+                title: "Take it out again",
+                click: () => actions.detach(entry),
+              },
+              icon("close"),
+            ),
+        ),
+      );
+    default:
+      return h("li", { class: "entry tool", "data-id": entry.id }, toolCall(entry));
+  }
+}
+
+/**
+ * What has not been confirmed by the server yet.
+ * @param {import("./outbox.js").Parcel} parcel
+ * @param {{note: string, failed: boolean}} state
+ * @param {Actions} actions
+ * @returns {Item}
+ */
+export function parcelItem(parcel, state, actions) {
+  const { context, title } = parcel.crumb;
+  const make = () =>
+    h(
+      "li",
+      { class: `entry user ${state.failed ? "failed" : "waiting"}` },
+      "text" in context
+        ? pageCard(
+            { title, url: context.url, selection: context.selection, truncated: context.truncated },
+            context.text,
+            state.failed ? "not attached" : "attaching …",
+          )
+        : words(context.message),
+      h("p", { class: "entry-note" }, state.note),
+      state.failed &&
+        h(
+          "div",
+          { class: "entry-actions" },
+          h("button", { type: "button", class: "small-button", click: () => actions.sendAgain(parcel) }, "Send again"),
+          h("button", { type: "button", class: "small-button", click: () => actions.takeBack(parcel) }, "Discard"),
+        ),
+    );
+  return { key: parcel.key, mark: JSON.stringify(state), make };
+}
+
+/**
+ * An answer that is being made.
+ * @param {import("./conversation.js").Draft} draft
+ * @returns {Item}
+ */
+export function draftItem(draft) {
+  const make = () =>
+    h(
+      "li",
+      { class: "entry answer draft", "aria-busy": "true" },
+      head(draft.agent, undefined),
+      rich(draft.letters.join("")),
+    );
+  return { key: `draft ${draft.id}`, mark: `${draft.pieces}`, make };
+}
+
+/** @returns {Item} */
+export function thinkingItem() {
+  const make = () =>
+    h(
+      "li",
+      { class: "entry" },
+      h("div", { class: "thinking" }, h("i"), h("i"), h("i"), h("span", { class: "hidden" }, "An answer is being made")),
+    );
+  return { key: "thinking", mark: "", make };
+}
+
+/** Exactly as it was written. @param {string} text */
+function words(text) {
+  return bounded(text, (part) => h("div", { class: "words" }, part));
+}
+
+/** @param {string} text */
+function rich(text) {
+  return bounded(text, (part) => h("div", { class: "rich" }, markdown(part)));
+}
+
+/**
+ * The beginning of what is very long, and the rest for who wants it.
+ * @param {string} text
+ * @param {(part: string) => HTMLElement} make
+ */
+function bounded(text, make) {
+  if (text.length <= MOST_AT_ONCE) return make(text);
+  const box = h("div");
+  const all = () => box.replaceChildren(make(text));
+  const label = `Show all of its ${text.length.toLocaleString()} characters`;
+  box.append(
+    make(`${text.slice(0, MOST_AT_ONCE).toWellFormed()} …`),
+    h("div", { class: "entry-actions" }, h("button", { type: "button", class: "small-button", click: all }, label)),
+  );
+  return box;
+}
+
+/**
+ * @param {string} who
+ * @param {string | undefined} at
+ * @param {boolean} [quiet] For screen readers only: others see it by its place.
+ */
+function head(who, at, quiet = false) {
+  return h(
+    "div",
+    { class: "entry-head" },
+    h("span", { class: quiet ? "hidden" : "who" }, who),
+    at !== undefined && h("time", { datetime: at, title: fullTime(at) }, shortTime(at)),
+  );
+}
+
+/**
+ * @param {NonNullable<Entry["page"]>} page
+ * @param {string} text
+ * @param {string} state
+ * @param {import("./dom.js").Child} [button]
+ */
+function pageCard(page, text, state, button) {
+  const what = page.selection ? "selected text" : "page";
+  const size = `${text.length.toLocaleString()} characters${page.truncated ? ", then cut off" : ""}`;
+  return h(
+    "div",
+    { class: "page-card" },
+    icon("page"),
+    h(
+      "div",
+      { class: "page-facts" },
+      h("p", { class: "page-title" }, page.title),
+      h("p", { class: "page-where", title: page.url }, hostOf(page.url)),
+      h(
+        "details",
+        {},
+        h("summary", {}, h("span", {}, `${what} ${state} · ${size}`)),
+        h("div", { class: "page-text", tabindex: "0", role: "region", "aria-label": "Attached text" }, text),
+      ),
+    ),
+    button,
+  );
+}
+
+/** @param {string} url */
+function hostOf(url) {
+  return URL.canParse(url) ? new URL(url).host || url : url;
+}
+
+/** @param {Entry} entry */
+function toolCall({ tool, kind }) {
+  if (!tool) return "";
+  const state = tool.error !== undefined ? "failed" : "output" in tool || kind === "result" ? "done" : "at work …";
+  const lines = [
+    "input" in tool && `asked: ${asText(tool.input)}`,
+    "output" in tool && `answered: ${asText(tool.output)}`,
+    tool.error !== undefined && `failed: ${tool.error}`,
+  ].filter((line) => line !== false);
+  return h(
+    "details",
+    {},
+    h("summary", {}, icon("tool"), h("span", {}, `${tool.name}: ${state}`)),
+    h("pre", { tabindex: "0", "aria-label": `What ${tool.name} was asked and answered` }, lines.join("\n")),
+  );
+}
+
+/** @param {unknown} value */
+function asText(value) {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+}

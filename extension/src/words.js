@@ -1,0 +1,46 @@
+// Small things about text.
+
+const WORDS = ["message", "content", "text", "response_text", "formatted"];
+
+/**
+ * The words in a breadcrumb as a person would read them; anything else as JSON.
+ * @param {Record<string, any>} context
+ */
+export function plainText(context) {
+  for (const key of WORDS) if (typeof context[key] === "string") return context[key];
+  return Object.keys(context).length ? JSON.stringify(context) : "";
+}
+
+/**
+ * Fit for a title: one line, nothing invisible, not longer than this.
+ * @param {string} text
+ * @param {number} most
+ */
+export function oneLine(text, most) {
+  const line = text
+    .slice(0, 4 * most)
+    .replace(/[\p{Cc}\p{Zl}\p{Zp}\s]+/gu, " ")
+    .trim()
+    .toWellFormed();
+  const letters = [...line];
+  return letters.length <= most ? line : `${letters.slice(0, most - 1).join("")}…`;
+}
+
+const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
+
+/**
+ * The time of day; with the date where it was not today.
+ * @param {string} iso
+ */
+export function shortTime(iso) {
+  const date = new Date(iso);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? TIME.format(date) : `${DAY.format(date)}, ${TIME.format(date)}`;
+}
+
+/** @param {string} iso */
+export function fullTime(iso) {
+  return FULL.format(new Date(iso));
+}

@@ -1,0 +1,723 @@
+"""Sessions: the convenient way to a conversation. Each is a view of its breadcrumbs."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+
+from breadcrumbs.runtime import clock
+from breadcrumbs.runtime.access import USER, Principal
+from breadcrumbs.runtime.breadcrumb import (
+    MAX_TAG_LENGTH,
+    SESSION,
+    Breadcrumb,
+    BreadcrumbCreate,
+    check_session_id,
+    complaints_of,
+    content_of,
+)
+from breadcrumbs.runtime.edge import canonical
+from breadcrumbs.runtime.errors import (
+    AlreadyExists,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    NothingToRetry,
+    VersionMismatch,
+)
+from breadcrumbs.runtime.http.auth import check_user_id
+from breadcrumbs.runtime.http.conditions import IF_MATCH, etag_of, expected_version
+from breadcrumbs.runtime.http.listing import read_number
+from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.http.problems import (
+    ALREADY_EXISTS,
+    IDEMPOTENCY_MISMATCH,
+    INVALID_CURSOR,
+    MALFORMED,
+    NOT_FOUND,
+    NOTHING_TO_RETRY,
+    SESSION_CONFLICT,
+    SESSION_GONE,
+    VERSION_MISMATCH,
+)
+from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
+from breadcrumbs.runtime.http.session_schemas import (
+    ForkRequest,
+    MessageAnswered,
+    MessageCreate,
+    MessageList,
+    MessagePosted,
+    Retried,
+    RetryRequest,
+    Session,
+    SessionChange,
+    SessionCreate,
+    SessionDeleted,
+    SessionList,
+)
+from breadcrumbs.runtime.http.waiting import (
+    ACCEPT,
+    EVENT_STREAM,
+    WAIT,
+    AnswerStream,
+    answered,
+    seconds_to_wait,
+    wants_stream,
+)
+from breadcrumbs.runtime.ids import derived_id, new_id, parse_id
+from breadcrumbs.runtime.session_forks import fork
+from breadcrumbs.runtime.session_messages import (
+    ANSWER,
+    ERROR,
+    MESSAGE,
+    MOST_MESSAGES,
+    message_view,
+    read_page,
+    shortened,
+    summary_of,
+)
+from breadcrumbs.runtime.session_retries import retry
+from breadcrumbs.runtime.session_state import PAUSED, RESUMED, SESSION_RECORD, STATE_CHANGE
+from breadcrumbs.runtime.session_turns import Watch
+from breadcrumbs.runtime.sessions import STATE_HOLDER, SessionFacts, Sessions
+from breadcrumbs.runtime.store import Written
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+MOST_SESSIONS: Final = 500
+DEFAULT_PAGE: Final = 50
+
+# Which session, and whether it is theirs
+
+
+def session_id(call: Call) -> str:
+    """The session that the path names. One that this token is not for does not exist for it."""
+    session = check_session_id(call.name())
+    only = call.principal.session_id
+    if session.startswith(STATE_HOLDER) or (only is not None and only != session):
+        raise no_session(session)
+    return session
+
+
+def no_session(session: str) -> NotFound:
+    return NotFound(f"there is no session {session!r}")
+
+
+def user_of(facts: SessionFacts) -> str | None:
+    """Whose session it is: what its record says, or who spoke first."""
+    if facts.about.user_id is not None:
+        return facts.about.user_id
+    tags = facts.first_message.tags if facts.first_message is not None else ()
+    return next((tag[len(USER) :] for tag in tags if tag.startswith(USER) and tag != "user:message"), None)
+
+
+def may_see(principal: Principal, facts: SessionFacts) -> bool:
+    return (principal.session_id is None or principal.session_id == facts.id) and (
+        principal.user_id is None or principal.user_id == user_of(facts)
+    )
+
+
+async def facts_of(call: Call, session: str) -> SessionFacts:
+    facts = await Sessions(call.services.store).get(call.principal.owner_id, session, first_message=True)
+    if not may_see(call.principal, facts):
+        raise no_session(session)
+    return facts
+
+
+async def facts_if_any(call: Call, session: str) -> SessionFacts | None:
+    """None: there is no such session yet. Somebody else's is as if it were not there, but cannot be made."""
+    try:
+        facts = await Sessions(call.services.store).get(call.principal.owner_id, session, first_message=True)
+    except NotFound:
+        return None
+    if not may_see(call.principal, facts):
+        raise no_session(session)
+    return facts
+
+
+def session_view(facts: SessionFacts, principal: Principal, *, state: bool = True) -> dict[str, Any]:
+    counts = facts.counts
+    view: dict[str, Any] = {"id": facts.id}
+    if facts.about.title is not None:
+        view["title"] = facts.about.title
+    if facts.first_message is not None and (summary := summary_of(facts.first_message, principal)):
+        view["summary"] = summary
+    if (user := user_of(facts)) is not None:
+        view["user_id"] = user
+    view |= {
+        "version": facts.version,
+        "created_at": clock.to_text(facts.created),
+        "last_active_at": clock.to_text(facts.active),
+        "returning": counts.get(ANSWER, 0) > 0,
+        "active": facts.about.paused_at is None,
+        "counts": {
+            "messages": counts.get(MESSAGE, 0),
+            "answers": counts.get(ANSWER, 0),
+            "errors": counts.get(ERROR, 0),
+            "breadcrumbs": sum(counts.values()),
+        },
+    }
+    if state:
+        view["state"] = facts.state
+    return view
+
+
+def session_reply(
+    facts: SessionFacts, principal: Principal, *, status: int = 200, headers: list[Header] | None = None
+) -> Reply:
+    return Reply.json(
+        session_view(facts, principal),
+        status=status,
+        headers=[*(headers or ()), (b"etag", etag_of(facts.version))],
+    )
+
+
+# Sessions
+
+
+async def list_sessions(call: Call) -> Reply:
+    principal, given = call.principal, call.query()
+    limit = read_number(given, "limit", DEFAULT_PAGE)
+    if not 1 <= limit <= MOST_SESSIONS:
+        raise InvalidInput(f"limit must be from 1 to {MOST_SESSIONS}", where="limit")
+    user = check_user_id(given["user_id"]) if "user_id" in given else principal.user_id
+    sessions = Sessions(call.services.store)
+    if principal.session_id is not None:
+        if "cursor" in given:
+            raise InvalidInput("this token is for one session: there is no next page", where="cursor")
+        try:
+            found = [await facts_of(call, principal.session_id)]
+        except NotFound:
+            found = []
+        found, cursor = [facts for facts in found if user is None or user_of(facts) == user], None
+    elif principal.user_id not in (None, user):
+        found, cursor = [], None
+    else:
+        page = await sessions.page(
+            principal.owner_id,
+            limit=limit,
+            cursor=given.get("cursor"),
+            keep=None if user is None else lambda facts: user_of(facts) == user,
+        )
+        found, cursor = page.items, page.next_cursor
+    answer: dict[str, Any] = {
+        "sessions": [session_view(facts, principal, state=False) for facts in found],
+        "has_more": cursor is not None,
+    }
+    if cursor is not None:
+        answer["next_cursor"] = cursor
+    return Reply.json(answer)
+
+
+async def create_session(call: Call) -> Reply:
+    principal = call.principal
+    wanted = _parsed(SessionCreate, await call.json())
+    key = idempotency_key(call)
+    session = _name_for(call, wanted.id, key)
+    user = _user_for(principal, wanted.user_id)
+    context: dict[str, Any] = {"session_id": session}
+    if wanted.title is not None:
+        context["title"] = wanted.title
+    if user is not None:
+        context["user_id"] = user
+    if wanted.state is not None:
+        context["state_delta"] = wanted.state
+    new = BreadcrumbCreate.parse(
+        {
+            "schema_name": SESSION_RECORD,
+            "title": wanted.title or "",
+            "tags": [SESSION + session, *([USER + user] if user is not None else [])],
+            "context": context,
+        }
+    )
+    store = call.services.store
+    try:
+        written = await store.create(
+            principal.owner_id, new, by=principal.agent_id, idempotency_key=key, session_version=0
+        )
+    except VersionMismatch:
+        raise AlreadyExists(
+            f"there is a session {session!r} already: choose another id, or leave it out"
+        ) from None
+    facts = await facts_of(call, session)
+    return session_reply(
+        facts, principal, status=201, headers=[(b"location", _path(session)), *_replayed(written)]
+    )
+
+
+async def get_session(call: Call) -> Reply:
+    return session_reply(await facts_of(call, session_id(call)), call.principal)
+
+
+async def change_session(call: Call) -> Reply:
+    principal, session = call.principal, session_id(call)
+    expected = expected_version(call)
+    change = _parsed(SessionChange, await call.json())
+    if "title" not in change.model_fields_set and change.state is None and change.active is None:
+        raise InvalidInput("the change is empty: send title, state or active", where="body")
+    facts = await facts_of(call, session)
+    context: dict[str, Any] = {"session_id": session}
+    tags = [SESSION + session, "session-change"]
+    if "title" in change.model_fields_set:
+        context["title"] = change.title
+    if change.state is not None:
+        context["state_delta"] = change.state
+    if change.active is not None and change.active != (facts.about.paused_at is None):
+        context["active"] = change.active
+        tags.append(RESUMED if change.active else PAUSED)
+        if facts.about.paused_at is not None:
+            context["paused_at"] = facts.about.paused_at
+    if (user := user_of(facts)) is not None:
+        tags.append(USER + user)
+    # One breadcrumb for all of it: the version is checked and everything is set in one script, or nothing is.
+    new = BreadcrumbCreate.parse(
+        {"schema_name": STATE_CHANGE, "title": "Session changed", "tags": tags, "context": context}
+    )
+    await call.services.store.create(
+        principal.owner_id, new, by=principal.agent_id, session_version="*" if expected is None else expected
+    )
+    return session_reply(await facts_of(call, session), principal)
+
+
+async def delete_session(call: Call) -> Reply:
+    session = session_id(call)
+    expected = expected_version(call)
+    await facts_of(call, session)
+    deleted = await Sessions(call.services.store).delete(
+        call.principal.owner_id, session, expected_version=expected
+    )
+    return Reply.json({"ok": True, "deleted": deleted})
+
+
+# Messages
+
+
+async def list_messages(call: Call) -> Reply:
+    principal, session, given = call.principal, session_id(call), call.query()
+    limit = read_number(given, "limit", DEFAULT_PAGE)
+    page = await read_page(
+        call.services.store,
+        principal,
+        session,
+        limit=limit,
+        before=given.get("before"),
+        after=given.get("after"),
+    )
+    if not page.messages or principal.user_id is not None:
+        await facts_of(
+            call, session
+        )  # an empty page of a session that is there is not the same as no session
+    answer: dict[str, Any] = {
+        "messages": [message_view(crumb, principal) for crumb in page.messages],
+        "has_more": page.has_more,
+    }
+    if page.before is not None:
+        answer["before"] = page.before
+    if page.after is not None:
+        answer["after"] = page.after
+    return Reply.json(answer)
+
+
+async def post_message(call: Call) -> Reply:
+    given = call.query()
+    stream = wants_stream(call)
+    seconds = seconds_to_wait(given, stream=stream)
+    if not seconds:
+        crumb, posted, written = await _post(call)
+        return Reply.json(posted, status=201, headers=_about(written))
+    # Listening first: the answer may be there before the reply to the write is.
+    watch = Watch(call.services.store, call.services.hub, call.principal, session_id(call))
+    await watch.begin()
+    streaming = False
+    try:
+        crumb, posted, written = await _post(call)
+        look_first = written.session_version is None  # posted before: no event may be left to wait for
+        if stream:
+            streaming = True
+            return AnswerStream(
+                call, watch, crumb, posted, seconds, look_first=look_first, headers=_about(written)
+            )
+        reply = await answered(call, watch, crumb, posted, seconds, look_first=look_first)
+        reply.headers += _about(written)
+        return reply
+    finally:
+        if not streaming:
+            watch.end()
+
+
+async def _post(call: Call) -> tuple[Breadcrumb, dict[str, Any], Written]:
+    """Post what a request says: the breadcrumb, what is told of it, and what the write did."""
+    principal, session = call.principal, session_id(call)
+    expected = expected_version(call)
+    said = _parsed(MessageCreate, await call.json())
+    facts = await facts_if_any(call, session)
+    new = _message(principal, session, said, facts)
+    condition: int | Literal["*"] | None = expected
+    if facts is None:
+        if call.headers.get(b"if-match") is not None:
+            raise no_session(session)
+        if principal.user_id is not None:
+            condition = 0  # whoever makes it at the same moment must not find a stranger's words in it
+    written = await call.services.store.create(
+        principal.owner_id,
+        new,
+        by=principal.agent_id,
+        idempotency_key=idempotency_key(call),
+        session_version=condition,
+    )
+    crumb, version = await _as_it_is(call, session, new, written)
+    return crumb, {"message": message_view(crumb, principal), "session_version": version}, written
+
+
+def _about(written: Written) -> list[Header]:
+    return [(b"location", b"/breadcrumbs/%s" % str(written.id).encode()), *_replayed(written)]
+
+
+def _message(
+    principal: Principal, session: str, said: MessageCreate, facts: SessionFacts | None
+) -> BreadcrumbCreate:
+    if "message" in said.context:
+        raise InvalidInput("the words go into `message`, not into context.message", where="context.message")
+    user = user_of(facts) if facts is not None else None
+    own = ["user:message", SESSION + session]
+    if user is not None and not any(tag.startswith(USER) and tag != "user:message" for tag in said.tags):
+        own.append(USER + user)
+    return principal.admitted(
+        BreadcrumbCreate.parse(
+            {
+                "schema_name": MESSAGE,
+                "title": shortened(said.message),
+                "tags": list(dict.fromkeys([*own, *said.tags])),
+                "context": {**said.context, "message": said.message},
+            }
+        )
+    )
+
+
+async def _as_it_is(
+    call: Call, session: str, new: BreadcrumbCreate, written: Written
+) -> tuple[Breadcrumb, int]:
+    """What was written, and the session's version with it; of a replay the version that there is now."""
+    principal = call.principal
+    if written.session_version is not None:
+        json, by = content_of(new).json, principal.agent_id
+        crumb = Breadcrumb(
+            written.id, principal.owner_id, 1, written.created, written.updated, 0, 0, by, by, json
+        )
+        return crumb, written.session_version
+    crumb = await call.services.store.get(principal.owner_id, written.id, count_read=False)
+    return crumb, (await facts_of(call, session)).version
+
+
+# Forks and retries
+
+
+async def fork_session(call: Call) -> Reply:
+    principal, origin = call.principal, session_id(call)
+    if principal.session_id is not None:
+        raise Forbidden(
+            f"this token is for session {principal.session_id!r} only: it cannot make another one"
+        )
+    wanted = _parsed(ForkRequest, await call.optional_json())
+    facts = await facts_of(call, origin)
+    key = idempotency_key(call)
+    session = _name_for(call, wanted.id, key, "fork", origin)
+    written = await fork(
+        call.services.store,
+        principal,
+        origin,
+        session,
+        message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
+        title=wanted.title if wanted.title is not None else facts.about.title,
+        user_id=user_of(facts),
+        request=None if key is None else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),
+    )
+    return session_reply(
+        await facts_of(call, session),
+        principal,
+        status=201,
+        headers=[(b"location", _path(session)), *_replayed(written)],
+    )
+
+
+async def retry_turn(call: Call) -> Reply:
+    principal, session = call.principal, session_id(call)
+    wanted = _parsed(RetryRequest, await call.optional_json())
+    facts = await facts_of(call, session)
+    if facts.about.paused_at is not None:
+        raise NothingToRetry(f"session {session!r} is paused: PATCH it with active true, and try again")
+    message = await retry(
+        call.services.store,
+        principal,
+        session,
+        None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
+    )
+    return Reply.json({"ok": True, "message_id": str(message)}, status=202)
+
+
+# Small things
+
+
+def _parsed(model: type[_Model], document: object) -> _Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise InvalidInput("the body is not valid", complaints=complaints_of(error)) from None
+
+
+def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) -> str:
+    principal = call.principal
+    if wanted is not None:
+        check_session_id(wanted)
+        if wanted.startswith(STATE_HOLDER):
+            raise InvalidInput(f"a session id does not begin with {STATE_HOLDER!r}", where="id")
+        if principal.session_id not in (None, wanted):
+            raise Forbidden(f"this token is for session {principal.session_id!r} only")
+        return wanted
+    if principal.session_id is not None:
+        return principal.session_id
+    if key is None:
+        return str(new_id(0))
+    # The same for the same key: a retry must find what the first try made.
+    return str(derived_id(0, "session", str(principal.owner_id), key, *purpose))
+
+
+def _user_for(principal: Principal, wanted: str | None) -> str | None:
+    if wanted is not None:
+        check_user_id(wanted)
+        if principal.user_id not in (None, wanted):
+            raise Forbidden(f"this token is for user {principal.user_id!r} only")
+        return wanted
+    return principal.user_id
+
+
+def _path(session: str) -> bytes:
+    return b"/sessions/%s" % quote(session, safe="").encode()
+
+
+def _replayed(written: Written) -> list[Header]:
+    return [(b"idempotency-replayed", b"true")] if written.replayed else []
+
+
+SESSION_ID: Final = Parameter(
+    "id",
+    "path",
+    "The session; percent-encode what is not a letter or a digit.",
+    {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(SESSION)},
+    example="abc",
+)
+_LIMIT: Final = Parameter(
+    "limit",
+    "query",
+    "How many to give at most.",
+    {"type": "integer", "minimum": 1, "maximum": MOST_SESSIONS, "default": DEFAULT_PAGE},
+    example=20,
+)
+_POSTED: Final = {"Location": "Where the breadcrumb is.", **REPLAYED}
+_SOMETIMES: Final = frozenset(REPLAYED)
+_VERSIONED: Final = {"ETag": "The session's version, for If-Match."}
+
+OPERATIONS: Final = (
+    Operation(
+        id="listSessions",
+        method="GET",
+        path="/sessions",
+        group="Sessions",
+        summary="List sessions",
+        description="Yours, the last active one first.",
+        handle=list_sessions,
+        role="subscriber",
+        parameters=(
+            _LIMIT,
+            Parameter("cursor", "query", "Where the last page ended: its `next_cursor`."),
+            Parameter(
+                "user_id",
+                "query",
+                "Of this user.",
+                {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(USER)},
+            ),
+        ),
+        answers=(Answer(200, "A page.", SessionList),),
+        may_fail=(INVALID_CURSOR,),
+    ),
+    Operation(
+        id="createSession",
+        method="POST",
+        path="/sessions",
+        group="Sessions",
+        summary="Begin a session",
+        description=(
+            "Not needed before the first message: a session is there as soon as anything is posted in it. "
+            "This way it begins with a title, a user, a state."
+        ),
+        handle=create_session,
+        role="emitter",
+        uses_store="writes",
+        parameters=(IDEMPOTENCY_KEY,),
+        body=Body(SessionCreate, {"id": "abc", "title": "Holidays", "state": {"language": "en"}}),
+        answers=(
+            Answer(
+                201,
+                "It is there.",
+                Session,
+                headers={"Location": "Where it is.", **_VERSIONED, **REPLAYED},
+                sometimes=frozenset(REPLAYED),
+            ),
+        ),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, SESSION_GONE, NOT_FOUND),
+    ),
+    Operation(
+        id="getSession",
+        method="GET",
+        path="/sessions/{id}",
+        group="Sessions",
+        summary="Read a session",
+        handle=get_session,
+        role="subscriber",
+        parameters=(SESSION_ID,),
+        answers=(Answer(200, "The session.", Session, headers=_VERSIONED),),
+    ),
+    Operation(
+        id="changeSession",
+        method="PATCH",
+        path="/sessions/{id}",
+        group="Sessions",
+        summary="Change a session",
+        description=(
+            "`state` is merged, and null takes a name out of it; a title that is null goes. With `active: false` "
+            "the session's contexts lose their `consumer:` tag and agents do not answer; with `active: true` what "
+            "waited is answered. All of it is one write: with If-Match it happens as a whole or not at all."
+        ),
+        handle=change_session,
+        role="emitter",
+        uses_store="writes",
+        parameters=(SESSION_ID, IF_MATCH),
+        body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
+        answers=(Answer(200, "The session as it is now.", Session, headers=_VERSIONED),),
+        may_fail=(SESSION_GONE, VERSION_MISMATCH),
+    ),
+    Operation(
+        id="deleteSession",
+        method="DELETE",
+        path="/sessions/{id}",
+        group="Sessions",
+        summary="Delete a session",
+        description=(
+            "With everything in it: breadcrumbs, contexts, work that waits, dead letters. Turns that are running "
+            "stop and write nothing. The name can be used again."
+        ),
+        handle=delete_session,
+        role="emitter",
+        uses_store="writes",
+        parameters=(SESSION_ID, IF_MATCH),
+        answers=(Answer(200, "It is gone.", SessionDeleted),),
+        may_fail=(MALFORMED, VERSION_MISMATCH),
+    ),
+    Operation(
+        id="listMessages",
+        method="GET",
+        path="/sessions/{id}/messages",
+        group="Sessions",
+        summary="Read what was said",
+        description=(
+            "Messages, answers, errors and the use of tools, the oldest first; the newest page unless `before` or "
+            "`after` says otherwise."
+        ),
+        handle=list_messages,
+        role="subscriber",
+        parameters=(
+            SESSION_ID,
+            Parameter(
+                "limit",
+                "query",
+                "How many to give at most.",
+                {"type": "integer", "minimum": 1, "maximum": MOST_MESSAGES, "default": DEFAULT_PAGE},
+                example=20,
+            ),
+            Parameter("before", "query", "What is older: the `before` of a page."),
+            Parameter("after", "query", "What is newer: the `after` of a page."),
+        ),
+        answers=(Answer(200, "A page.", MessageList),),
+        may_fail=(INVALID_CURSOR,),
+    ),
+    Operation(
+        id="postMessage",
+        method="POST",
+        path="/sessions/{id}/messages",
+        group="Sessions",
+        summary="Say something",
+        description=(
+            "Posts a `user.message.v1` breadcrumb in the session, which is made if it is not there. If-Match is the "
+            "session's version. With `wait` the reply comes with the answer, or with `Accept: text/event-stream` "
+            "as named events: `message`, `delta` for each piece, then `answer` or `error`; `timeout` when the time "
+            "is up, `problem` when it cannot go on. Whoever goes away does not stop the turn."
+        ),
+        handle=post_message,
+        role="emitter",
+        spends="posting",
+        uses_store="writes",
+        parameters=(SESSION_ID, WAIT, ACCEPT, IDEMPOTENCY_KEY, IF_MATCH),
+        body=Body(MessageCreate, {"message": "Hello!"}),
+        answers=(
+            Answer(
+                200, "It is answered, or it failed.", MessageAnswered, headers=_POSTED, sometimes=_SOMETIMES
+            ),
+            Answer(200, "As events.", media_type=EVENT_STREAM, headers=_POSTED, sometimes=_SOMETIMES),
+            Answer(201, "It is stored.", MessagePosted, headers=_POSTED, sometimes=_SOMETIMES),
+            Answer(
+                202,
+                "It is stored; the time was up before an answer came.",
+                MessagePosted,
+                headers=_POSTED,
+                sometimes=_SOMETIMES,
+            ),
+        ),
+        may_fail=(IDEMPOTENCY_MISMATCH, SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH),
+    ),
+    Operation(
+        id="forkSession",
+        method="POST",
+        path="/sessions/{id}/fork",
+        group="Sessions",
+        summary="Begin a session with what was said in another",
+        description=(
+            "The copies have their original times and ids of their own; nobody answers them. Errors, contexts and "
+            "what you may not read are left behind. The state is the one of that moment. With an Idempotency-Key a "
+            "retry gives the same fork."
+        ),
+        handle=fork_session,
+        role="emitter",
+        uses_store="writes",
+        parameters=(SESSION_ID, IDEMPOTENCY_KEY),
+        body=Body(ForkRequest, {"title": "Another way"}, required=False),
+        answers=(
+            Answer(
+                201,
+                "It is there.",
+                Session,
+                headers={"Location": "Where it is.", **_VERSIONED, **REPLAYED},
+                sometimes=frozenset(REPLAYED),
+            ),
+        ),
+        may_fail=(ALREADY_EXISTS, SESSION_GONE),
+    ),
+    Operation(
+        id="retryTurn",
+        method="POST",
+        path="/sessions/{id}/retry",
+        group="Sessions",
+        summary="Run a failed turn again",
+        description="The message is not posted again, and nobody answers it twice.",
+        handle=retry_turn,
+        role="emitter",
+        uses_store="writes",
+        parameters=(SESSION_ID,),
+        body=Body(RetryRequest, {}, required=False),
+        answers=(Answer(202, "It is being run again.", Retried),),
+        may_fail=(NOTHING_TO_RETRY, SESSION_GONE),
+    ),
+)

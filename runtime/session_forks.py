@@ -1,0 +1,214 @@
+"""Forks: a new session that begins with what was said in another one, up to a message.
+
+The copies keep their times, so they are history: nobody answers them. Their ids are derived from the new
+session and the originals', so a fork that was broken off can be gone on with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+import anyio
+import orjson
+
+from breadcrumbs.runtime.access import USER, Principal
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.errors import AlreadyExists, NotFound, VersionMismatch
+from breadcrumbs.runtime.ids import derived_id
+from breadcrumbs.runtime.query import Place, Query
+from breadcrumbs.runtime.session_messages import ERROR
+from breadcrumbs.runtime.session_state import (
+    ADK_EVENT,
+    REMOVED,
+    SESSION_RECORD,
+    STATE_CHANGE,
+    is_about_session,
+    state_changes,
+)
+from breadcrumbs.runtime.session_turns import CONTEXT
+from breadcrumbs.runtime.sessions import Sessions
+from breadcrumbs.runtime.store import Store, Written
+
+CANCEL: Final = "agent.cancel.v1"
+
+_STATEFUL: Final = (SESSION_RECORD, STATE_CHANGE, ADK_EVENT)
+_LEFT_BEHIND: Final = frozenset((SESSION_RECORD, STATE_CHANGE, CONTEXT, ERROR, CANCEL))
+"""What is about the first session itself, or about turns in it: not part of what was said."""
+_ABOUT_CONTEXTS: Final = frozenset(("context_id", "context_version"))
+
+_AT_ONCE: Final = 32
+
+
+async def fork(
+    store: Store,
+    principal: Principal,
+    origin: str,
+    session: str,
+    *,
+    message_id: UUID | None,
+    title: str | None,
+    user_id: str | None,
+    request: str | None,
+) -> Written:
+    """Make `session` out of what `origin` has up to a message, that one included, or out of all of it.
+
+    The state is the one that `origin` had then, as far as the breadcrumbs that set it are still there. `request`
+    names the request that this is for: the same one again gives the same fork. None: there is no again.
+    """
+    owner, lane = principal.owner_id, Sessions(store).lane(principal.owner_id, session)
+    until = None if message_id is None else await _place(store, principal, origin, message_id)
+    crumbs = await _up_to(store, owner, origin, until)
+    try:
+        written = await store.create(
+            owner,
+            _record(session, origin, crumbs, request, title, user_id, principal),
+            by=principal.agent_id,
+            id=None if request is None else derived_id(lane, "fork", str(owner), session),
+            session_version=0,
+        )
+    except VersionMismatch:
+        raise _taken(session) from None
+    if written.found and request is not None:
+        # Whoever comes again goes on where the first try stopped, and no further than that was to go.
+        first = (await store.get(owner, written.id, count_read=False)).context.get("forked_from")
+        if not isinstance(first, dict) or first.get("request") != request:
+            raise _taken(session)
+        crumbs = [crumb for crumb in crumbs if crumb.created <= first.get("until", 0)]
+        written = replace(written, replayed=True)
+    spoken = [crumb for crumb in crumbs if _is_copied(crumb, principal)]
+    ids = {str(crumb.id): derived_id(lane, "fork", str(owner), session, str(crumb.id)) for crumb in spoken}
+    limit = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def copy(crumb: Breadcrumb) -> None:
+        async with limit:
+            try:
+                await store.restore(_copied(crumb, session, ids), [])
+            except AlreadyExists:
+                pass  # by a first try
+
+    async with anyio.create_task_group() as tasks:
+        for crumb in spoken:
+            tasks.start_soon(copy, crumb)
+    return written
+
+
+async def _up_to(store: Store, owner: UUID, session: str, until: Place | None) -> list[Breadcrumb]:
+    """What a session has up to a place, the oldest first."""
+    found = []
+    async for crumb in store.walk(owner, Query(session_id=session, sort="created_at")):
+        if until is not None and Place(crumb.created, crumb.id.bytes) > until:
+            break
+        found.append(await _first_version(store, crumb) if crumb.schema_name in _STATEFUL else crumb)
+    return found
+
+
+async def _first_version(store: Store, crumb: Breadcrumb) -> Breadcrumb:
+    """State is what the first version said: later ones are corrections of a text."""
+    try:
+        return await store.get_version(crumb.owner_id, crumb.id, 1)
+    except NotFound:
+        return crumb
+
+
+def _record(
+    session: str,
+    origin: str,
+    crumbs: list[Breadcrumb],
+    request: str | None,
+    title: str | None,
+    user_id: str | None,
+    principal: Principal,
+) -> BreadcrumbCreate:
+    forked_from: dict[str, Any] = {"session_id": origin}
+    if crumbs:
+        forked_from |= {"message_id": str(crumbs[-1].id), "until": crumbs[-1].created}
+    if request is not None:
+        forked_from["request"] = request
+    context: dict[str, Any] = {
+        "session_id": session,
+        "state_delta": _state_after(crumbs, principal),
+        "forked_from": forked_from,
+    }
+    if title is not None:
+        context["title"] = title
+    if user_id is not None:
+        context["user_id"] = user_id
+    return BreadcrumbCreate.parse(
+        {
+            "schema_name": SESSION_RECORD,
+            "title": title or "",
+            "tags": [SESSION + session, *([USER + user_id] if user_id is not None else [])],
+            "context": context,
+        }
+    )
+
+
+def _taken(session: str) -> AlreadyExists:
+    return AlreadyExists(f"there is a session {session!r} already: choose another id, or leave it out")
+
+
+def _is_copied(crumb: Breadcrumb, principal: Principal) -> bool:
+    return (
+        crumb.schema_name not in _LEFT_BEHIND
+        and not any(tag.startswith("consumer:") for tag in crumb.tags)
+        and crumb.max_reads == 0  # it was meant to be read so many times, and no more
+        and principal.may_see(crumb)
+        and principal.may_read_context(crumb)
+    )
+
+
+def _copied(crumb: Breadcrumb, session: str, ids: dict[str, UUID]) -> Breadcrumb:
+    document = dict(crumb.document)
+    document["tags"] = [SESSION + session if tag.startswith(SESSION) else tag for tag in crumb.tags]
+    context = {
+        name: _renamed(value, ids) for name, value in crumb.context.items() if name not in _ABOUT_CONTEXTS
+    }
+    document["context"] = {**context, "session_id": session}
+    return Breadcrumb(
+        ids[str(crumb.id)],
+        crumb.owner_id,
+        1,
+        crumb.created,
+        crumb.updated,
+        crumb.expires,
+        0,
+        crumb.created_by,
+        crumb.updated_by,
+        orjson.dumps(document),
+    )
+
+
+def _renamed(value: Any, ids: dict[str, UUID]) -> Any:
+    """What names one of the originals names its copy."""
+    if isinstance(value, str):
+        return str(ids[value]) if value in ids else value
+    if isinstance(value, list):
+        return [_renamed(item, ids) if isinstance(item, str) else item for item in value]
+    return value
+
+
+def _state_after(crumbs: list[Breadcrumb], principal: Principal) -> dict[str, Any]:
+    """What the copies themselves do not set of the state that some breadcrumbs led to. Null: it was taken out."""
+    state: dict[str, Any] = {}
+    for crumb in crumbs:
+        if crumb.schema_name not in _STATEFUL:
+            continue
+        copied = _is_copied(crumb, principal)
+        for name, value in state_changes(crumb.schema_name, crumb.context).items():
+            if copied:
+                state.pop(name, None)
+            elif not is_about_session(name):
+                state[name] = None if value == REMOVED else orjson.loads(value)
+    return state
+
+
+async def _place(store: Store, principal: Principal, session: str, id: UUID) -> Place:
+    try:
+        crumb = await store.get(principal.owner_id, id, count_read=False)
+    except NotFound:
+        crumb = None
+    if crumb is None or crumb.session_id != session or not principal.may_see(crumb):
+        raise NotFound(f"there is no message {id} in session {session!r}")
+    return Place(crumb.created, crumb.id.bytes)

@@ -1,0 +1,132 @@
+"""Running a turn again that failed. The message is not posted again, and nobody answers it twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from breadcrumbs.runtime import record
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.connection import Script
+from breadcrumbs.runtime.dead_letters import DeadLetter, DeadLetters
+from breadcrumbs.runtime.errors import NotFound, NothingToRetry, SessionGone
+from breadcrumbs.runtime.session_messages import ERROR
+from breadcrumbs.runtime.session_turns import CONTEXT, outcome_of
+from breadcrumbs.runtime.sessions import Sessions
+from breadcrumbs.runtime.store import Store
+
+_ANNOUNCE = Script("announce")
+
+_ERRORS_SEEN: Final = 20
+"""How many of the last errors are looked at for one that nobody made up for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    message: Breadcrumb
+    letters: list[DeadLetter]
+
+
+async def retry(store: Store, principal: Principal, session: str, message_id: UUID | None) -> UUID:
+    """Ask the workers to run a turn again: that of a message, or the newest that failed. Which one it was."""
+    letters = await _letters(store, principal.owner_id, session)
+    if message_id is None:
+        failed = await _newest(store, principal, session, letters)
+    else:
+        failed = await _named(store, principal, session, message_id, letters)
+    await _announce(store, session, failed)
+    return failed.message.id
+
+
+async def _named(
+    store: Store, principal: Principal, session: str, id: UUID, letters: dict[UUID, list[DeadLetter]]
+) -> _Failed:
+    message = await _message(store, principal, session, id)
+    if message is None:
+        raise NotFound(f"there is no message {id} in session {session!r}")
+    outcome = await outcome_of(store, principal, message)
+    if id not in letters and outcome is not None and outcome.schema_name != ERROR:
+        raise NothingToRetry(f"message {id} is answered: say something new, or fork the session before it")
+    return _Failed(message, letters.get(id, []))
+
+
+async def _newest(
+    store: Store, principal: Principal, session: str, letters: dict[UUID, list[DeadLetter]]
+) -> _Failed:
+    errors = await store.recent(principal.owner_id, session, ERROR, _ERRORS_SEEN)
+    tried: set[UUID] = set()
+    candidates = [id for error in errors if (id := _trigger(error)) is not None]
+    for id in (*candidates, *letters):
+        if id in tried:
+            continue
+        tried.add(id)
+        message = await _message(store, principal, session, id)
+        if message is None:
+            continue
+        if id not in letters:
+            outcome = await outcome_of(store, principal, message)
+            if outcome is not None and outcome.schema_name != ERROR:
+                continue
+        return _Failed(message, letters.get(id, []))
+    raise NothingToRetry(
+        f"no turn has failed in session {session!r}, or all were answered since: say something new"
+    )
+
+
+async def _letters(store: Store, owner: UUID, session: str) -> dict[UUID, list[DeadLetter]]:
+    """The dead letters of a session by the message that they are about, the newest first."""
+    lane = Sessions(store).lane(owner, session)
+    found: dict[UUID, list[DeadLetter]] = {}
+    for letter in await DeadLetters(store).all(owner, lane=lane):
+        if letter.session_id != session:
+            continue
+        try:
+            crumb = await store.get_version(owner, letter.breadcrumb_id, letter.version)
+        except NotFound:
+            continue  # a context that has expired: its error still says which message it was about
+        message = _trigger(crumb) if crumb.schema_name == CONTEXT else crumb.id
+        if message is not None:
+            found.setdefault(message, []).append(letter)
+    return found
+
+
+async def _message(store: Store, principal: Principal, session: str, id: UUID) -> Breadcrumb | None:
+    try:
+        crumb = await store.get(principal.owner_id, id, count_read=False)
+    except NotFound:
+        return None
+    return crumb if crumb.session_id == session and principal.may_see(crumb) else None
+
+
+async def _announce(store: Store, session: str, failed: _Failed) -> None:
+    message, keys = failed.message, store.keys
+    owner = message.owner_id
+    lane = Sessions(store).lane(owner, session)
+    private_to = message.created_by if message.visibility == "private" else None
+    # For every kind of worker: those who have done their part find it done.
+    note = record.event_note(message.schema_name or "", message.tags, private_to)
+    announced = await store.connection.run(
+        lane,
+        _ANNOUNCE,
+        [
+            keys.session(lane, owner, session),
+            keys.events(lane),
+            keys.clock(lane),
+            *(keys.dead_letters(lane, letter.kind) for letter in failed.letters),
+        ],
+        [
+            owner.bytes + message.id.bytes + b"%d %s" % (message.version, note),
+            *(letter.event for letter in failed.letters),
+        ],
+    )
+    if not int(announced):
+        raise SessionGone(f"session {session!r} is being deleted")
+
+
+def _trigger(crumb: Breadcrumb) -> UUID | None:
+    try:
+        return UUID(crumb.context.get("trigger_id"))
+    except (TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,159 @@
+"""Turns, as somebody who waits for them sees them: a message, what is said meanwhile, and the outcome.
+
+A turn runs in a worker, perhaps in another process. Who waits only listens: it cannot be stopped by going away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.errors import NotFound, SessionGone
+from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.hub import EventHub, Subscription
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.session_messages import ANSWER, ERROR
+from breadcrumbs.runtime.store import Store
+
+DELTA: Final = "agent.response.delta"
+CONTEXT: Final = "agent.context.v1"
+
+_LOOK_BEHIND: Final = 200
+"""How many breadcrumbs after a message are looked at for its outcome."""
+
+
+def is_outcome(crumb: Breadcrumb, message: UUID) -> bool:
+    """Whether this is what came of a message: its answer, one to it and others, or an error."""
+    context = crumb.context
+    merged = context.get("answers")
+    if context.get("trigger_id") != str(message) and not (
+        isinstance(merged, list) and str(message) in merged
+    ):
+        return False
+    creator = context.get("creator")
+    # An agent may give its answers another schema; requests to tools do not carry a creator.
+    by_agent = isinstance(creator, dict) and creator.get("type") == "agent"
+    return crumb.schema_name in (ANSWER, ERROR) or by_agent
+
+
+async def outcome_of(store: Store, principal: Principal, message: Breadcrumb) -> Breadcrumb | None:
+    """What is there already of the outcome of a message: an answer, else the last error."""
+    query = Query(
+        session_id=message.session_id, created_since=message.created, sort="created_at", limit=_LOOK_BEHIND
+    )
+    after = (await store.list(principal.owner_id, principal.narrowed(query))).items
+    found = [crumb for crumb in after if is_outcome(crumb, message.id)]
+    answers = [crumb for crumb in found if crumb.schema_name != ERROR]
+    return answers[0] if answers else found[-1] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer while it is made."""
+
+    agent_id: str
+    offset: int
+    text: str
+
+
+class _InSession:
+    """What a watcher may see of one session. Bodies are not needed: what could be an outcome is loaded."""
+
+    def __init__(self, principal: Principal, session: str) -> None:
+        self.owner_id = principal.owner_id
+        self._principal = principal
+        self._tag = SESSION + session
+
+    def wants(self, event: Event) -> bool:
+        return (
+            self._tag in event.tags
+            and event.schema_name != CONTEXT
+            and self._principal.may_see_tags(event.tags, event.private_to)
+        )
+
+    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+        return True
+
+    def shows_context(self, crumb: Breadcrumb) -> bool:
+        return False
+
+
+class Watch:
+    """Follows a session from a moment on; begin it before the message is posted, and nothing is missed."""
+
+    def __init__(self, store: Store, hub: EventHub, principal: Principal, session: str) -> None:
+        self._store = store
+        self._hub = hub
+        self._principal = principal
+        self._session = session
+        self._subscription = Subscription(_InSession(principal, session))
+
+    async def begin(self) -> None:
+        await self._hub.subscribe(self._subscription)
+
+    def end(self) -> None:
+        self._hub.leave(self._subscription)
+
+    async def until_answered(
+        self, message: Breadcrumb, seconds: float, *, look_first: bool, patience: float
+    ) -> AsyncGenerator[Delta | Breadcrumb | None, None]:
+        """The pieces of the answer, and last the answer or an error. Nothing more when the time is up.
+
+        None: nothing has happened for `patience` seconds.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            if (
+                look_first
+                and (outcome := await outcome_of(self._store, self._principal, message)) is not None
+            ):
+                yield outcome
+                return
+            look_first = False
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            frames = await self._subscription.take(min(left, patience))
+            if self._subscription.dropped:
+                # Too much at once: look at what is there, and go on. Or the server ends, and so does this.
+                self.end()
+                self._subscription = Subscription(self._subscription.filter)
+                await self.begin()
+                if self._subscription.dropped:
+                    return
+                look_first = True
+                continue
+            if not frames:
+                yield None
+            for frame in frames.split(b"\n\n"):
+                if not frame:
+                    continue
+                heard = await self._hear(orjson.loads(frame.partition(b"data: ")[2]), message)
+                if heard is not None:
+                    yield heard
+                if isinstance(heard, Breadcrumb):
+                    return
+
+    async def _hear(self, event: dict[str, Any], message: Breadcrumb) -> Delta | Breadcrumb | None:
+        if event["type"] == "session.deleted":
+            raise SessionGone(f"session {self._session!r} was deleted while its answer was waited for")
+        if event["type"] == DELTA:
+            if event["trigger_id"] != str(message.id):
+                return None
+            return Delta(event["agent_id"], event["offset"], event["text"])
+        if event.get("operation") != "created" or event["breadcrumb_id"] == str(message.id):
+            return None
+        try:
+            crumb = await self._store.get_version(
+                self._principal.owner_id, UUID(event["breadcrumb_id"]), event["version"]
+            )
+        except NotFound:
+            return None  # deleted already
+        return crumb if is_outcome(crumb, message.id) else None

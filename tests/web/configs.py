@@ -1,0 +1,156 @@
+"""What people do in the config editor, and what the tests of it and of the why panel need around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+from axe_playwright_python.base import AXE_FILE_PATH
+from playwright.async_api import Locator, Page, expect
+
+from tests.client.support import CrumbUp
+
+EVIL = "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
+
+MESSAGES: dict[str, Any] = {
+    "key": "conversation",
+    "schema_name": "user.message.v1",
+    "fetch": {"method": "recent", "limit": 10},
+}
+ANSWERS: dict[str, Any] = MESSAGES | {"schema_name": "agent.response.v1"}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {
+        "consumer_id": "default-chat-assistant",
+        "update_triggers": [{"schema_name": "user.message.v1"}],
+        "sources": [MESSAGES, ANSWERS],
+    } | changes
+
+
+def laid_out(document: Any) -> str:
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+class Server:
+    """A `crumb up`, and what is really there, over HTTP."""
+
+    def __init__(self, url: str, file: Path) -> None:
+        self.url = url
+        self.file = file
+        self.client = httpx.Client(base_url=url, trust_env=False, timeout=60)
+
+    def say(self, session: str, text: str) -> dict[str, Any]:
+        """Say something and wait for the answer."""
+        reply = self.client.post(f"/sessions/{session}/messages", params={"wait": 30}, json={"message": text})
+        assert reply.status_code == 200, reply.text
+        answer: dict[str, Any] = reply.json()["answer"]
+        return answer
+
+    def post(self, schema_name: str, **fields: Any) -> str:
+        reply = self.client.post("/breadcrumbs", json={"schema_name": schema_name, **fields})
+        assert reply.status_code == 201, reply.text
+        return str(reply.json()["id"])
+
+    def change(self, id: str, **fields: Any) -> None:
+        reply = self.client.patch(f"/breadcrumbs/{id}", json=fields)
+        assert reply.status_code == 200, reply.text
+
+    def configs_of(self, consumer: str) -> list[dict[str, Any]]:
+        """Those that are breadcrumbs."""
+        listed = self.client.get("/contexts/configs").json()["breadcrumbs"]
+        return [one for one in listed if one.get("consumer_id") == consumer]
+
+    def explain(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The context that an answer was made from."""
+        glue = answer["context"]
+        reply = self.client.get(
+            f"/contexts/{glue['context_id']}/explain", params={"version": glue["context_version"]}
+        )
+        assert reply.status_code == 200, reply.text
+        explained: dict[str, Any] = reply.json()
+        return explained
+
+    def put(self, document: Any) -> None:
+        """Another file, live at once."""
+        reply = self.client.put("/contexts/config", json={"text": laid_out(document)})
+        assert reply.status_code == 200, reply.text
+
+
+@contextmanager
+def serving(folder: Path, document: Any) -> Iterator[Server]:
+    """With a context config of its own in a file."""
+    file = folder / "context.json"
+    file.write_text(laid_out(document))
+    with CrumbUp(folder, CRUMB_CONTEXT_CONFIG=str(file)) as up, looking_at(up, file) as server:
+        yield server
+
+
+@contextmanager
+def looking_at(up: CrumbUp, file: Path) -> Iterator[Server]:
+    server = Server(up.url, file)
+    try:
+        yield server
+    finally:
+        server.client.close()
+
+
+# The editor
+
+_VIEW = "(field.cmTile ?? field.cmView).view"  # CodeMirror's, from the element that it is shown in
+
+
+def at(url: str, key: str = "", session: str = "") -> str:
+    query = f"?session={session}" if session else ""
+    return f"{url}/#/config{f'/{key}' if key else ''}{query}"
+
+
+def text_field(page: Page) -> Locator:
+    return page.locator(".config-code .cm-content")
+
+
+async def is_ready(page: Page) -> None:
+    await expect(page.locator(".config-code[data-ready]")).to_be_visible()
+    await expect(page.locator(".config-verdict")).to_contain_text("Can be used")
+
+
+async def text_of(page: Page) -> str:
+    text: str = await text_field(page).evaluate(f"field => {_VIEW}.state.doc.toString()")
+    return text
+
+
+async def put_cursor(page: Page, place: int) -> None:
+    await text_field(page).evaluate(f"(field, anchor) => {_VIEW}.dispatch({{selection: {{anchor}}}})", place)
+
+
+async def edit(page: Page, change: Callable[[str], str]) -> None:
+    """Type another text in the place of the old one."""
+    text = change(await text_of(page))
+    await text_field(page).click()
+    await page.keyboard.press("ControlOrMeta+a")
+    await page.keyboard.insert_text(text)
+    assert await text_of(page) == text
+
+
+async def save(page: Page) -> None:
+    await page.locator(".config-head").get_by_role("button", name="Save").click()
+
+
+def lines(page: Page, change: str) -> Locator:
+    """Of the preview: those that come in, fall out, …"""
+    return page.locator(f".preview-line[data-change={change}]")
+
+
+async def serious(page: Page) -> list[dict[str, Any]]:
+    """What axe-core finds; run from here, because the page's policy lets nothing in."""
+    await page.evaluate(AXE_FILE_PATH.read_text())
+    found = await page.evaluate("axe.run({resultTypes: ['violations']})")
+    return [
+        {"rule": one["id"], "where": [node["target"] for node in one["nodes"]], "help": one["help"]}
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]

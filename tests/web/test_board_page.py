@@ -1,0 +1,497 @@
+"""The blackboard: what happens, as it happens, in lanes; and everything about one breadcrumb."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.client.support import CrumbUp
+from tests.web.conftest import MakeCrumbUp, OpenWindow
+from tests.web.extension_support import kill
+from tests.web.watching import EVIL, Crumbs, board, card, cards, lanes, serious, texts, unused
+
+
+@pytest.fixture
+def crumbs(crumb_up: CrumbUp) -> Iterator[Crumbs]:
+    with closing(Crumbs(crumb_up.url)) as crumbs:
+        yield crumbs
+
+
+async def is_live(page: Page) -> None:
+    await expect(page.locator(".connection")).to_have_class("connection open")
+
+
+async def scrolled(page: Page) -> float:
+    """How far from the end."""
+    distance: float = await page.locator(".board-scroller").evaluate(
+        "e => e.scrollHeight - e.scrollTop - e.clientHeight"
+    )
+    return distance
+
+
+# --- The timeline -----------------------------------------------------------------------------------------
+
+
+async def test_it_begins_with_what_was_there_and_goes_on_with_what_comes(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("live")
+    for number in range(3):
+        crumbs.post("note.v1", f"session:{session}", title=f"note {number}")
+    page = await open_window(board(crumb_up.url, session=session))
+    await expect(texts(page)).to_have_text(["note 0", "note 1", "note 2"])
+    await is_live(page)
+    crumbs.say(session, "What is 6*7?")
+    await expect(cards(page, "answer")).to_have_count(1)
+    kinds = await cards(page).evaluate_all("cards => cards.map(card => card.dataset.kind)")
+    assert kinds == ["other", "other", "other", "message", "context", "request", "response", "answer"]
+    await expect(cards(page, "message")).to_contain_text("What is 6*7?")
+    await expect(cards(page, "answer")).to_contain_text("6*7 = 42")
+    # Each write once, although it came by the list and by the stream.
+    await page.reload()
+    await expect(cards(page)).to_have_count(8)
+
+
+async def test_each_session_has_a_lane_and_what_belongs_to_none_has_one_too(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    topic, one, two = unused("topic"), unused("one"), unused("two")
+    crumbs.post("note.v1", topic, f"session:{one}", title="of one")
+    crumbs.post("note.v1", topic, f"session:{two}", title="of two")
+    crumbs.post("note.v1", topic, title="of nobody")
+    page = await open_window(board(crumb_up.url, tag=topic))
+    await expect(texts(page)).to_have_count(3)
+    heads = await page.locator(".board-lane-head").all()
+    names = [await head.locator(".board-lane-name").inner_text() for head in heads]
+    assert set(names[:2]) == {one, two} and names[2] == "No session"
+    for session, text in ((one, "of one"), (two, "of two"), ("No session", "of nobody")):
+        head = await heads[names.index(session)].bounding_box()
+        box = await cards(page).filter(has_text=text).bounding_box()
+        assert head and box
+        assert head["x"] <= box["x"] and box["x"] + box["width"] <= head["x"] + head["width"]
+    await lanes(page).filter(has_text=one).click()
+    await expect(texts(page)).to_have_text(["of one"])
+
+
+async def test_many_events_in_many_sessions_stay_usable(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    topic = unused("many")
+    for number in range(260):
+        crumbs.post("note.v1", topic, f"session:{topic}-{number % 26}", title=f"note {number}")
+    page = await open_window(board(crumb_up.url, tag=topic))
+    await expect(page.locator(".board-count")).to_contain_text("200 events")
+    shown = await lanes(page).count()
+    assert 3 <= shown <= 8
+    await expect(texts(page).filter(has_text="note 259")).to_be_in_viewport()
+    # However many there are, only those near the screen are in the document.
+    assert await cards(page).count() < 150
+    await page.get_by_role("button", name=f"Show {26 - shown} more sessions").click()
+    await expect(lanes(page)).to_have_count(shown + 8)
+    await page.locator(".board-scroller").evaluate("e => e.scrollTo(0, 0)")
+    await page.get_by_role("button", name="Show older").click()
+    await expect(page.locator(".board-count")).to_contain_text("260 events")
+    await expect(page.get_by_role("button", name="Show older")).to_have_count(0)
+
+
+async def test_the_newest_is_seen_unless_somebody_has_scrolled_back(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("follow")
+    for number in range(40):
+        crumbs.post("note.v1", f"session:{session}", title=f"note {number}")
+    page = await open_window(board(crumb_up.url, session=session))
+    await is_live(page)
+    await expect(texts(page).filter(has_text="note 39")).to_be_in_viewport()
+    crumbs.post("note.v1", f"session:{session}", title="the 41st")
+    await expect(texts(page).filter(has_text="the 41st")).to_be_in_viewport()
+
+    await page.locator(".board-scroller").evaluate("e => e.scrollTo(0, 300)")
+    looked_at = texts(page).filter(has_text="note 8")
+    before = await looked_at.bounding_box()
+    for number in range(3):
+        crumbs.post("note.v1", f"session:{session}", title=f"later {number}")
+    more = page.get_by_role("button", name="3 new")
+    await expect(more).to_be_visible()
+    assert await looked_at.bounding_box() == before
+    await more.click()
+    await expect(texts(page).filter(has_text="later 2")).to_be_in_viewport()
+    await expect(more).to_have_count(0)
+    assert await scrolled(page) < 5
+
+
+async def test_paused_it_stands_still_and_then_shows_what_it_held_back(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("still")
+    crumbs.post("note.v1", f"session:{session}", title="before")
+    page = await open_window(board(crumb_up.url, session=session))
+    await expect(texts(page)).to_have_text(["before"])
+    await is_live(page)
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    crumbs.post("note.v1", f"session:{session}", title="meanwhile")
+    await page.get_by_role("button", name="Go on · 1 waiting").wait_for()
+    await expect(texts(page)).to_have_text(["before"])
+    await page.keyboard.press("p")
+    await expect(texts(page)).to_have_text(["before", "meanwhile"])
+
+
+async def test_after_the_server_was_killed_and_started_again_nothing_is_missed(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    up = make_crumb_up()
+    with closing(Crumbs(up.url)) as crumbs:
+        crumbs.post("note.v1", "session:s", title="before")
+        page = await open_window(board(up.url))
+        await expect(texts(page)).to_have_text(["before"])
+        await is_live(page)
+        kill(up)
+        await expect(page.locator(".connection.lost")).to_be_visible()
+        up.start()
+        crumbs.post("note.v1", "session:s", title="while it was away")
+        await expect(texts(page)).to_have_text(["before", "while it was away"])
+        await is_live(page)
+        crumbs.post("note.v1", "session:s", title="after")
+        await expect(texts(page)).to_have_text(["before", "while it was away", "after"])
+
+
+async def test_a_change_is_a_card_of_its_own_and_what_was_deleted_is_struck_out(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("change")
+    id = crumbs.post("note.v1", f"session:{session}", title="first")
+    page = await open_window(board(crumb_up.url, session=session))
+    await expect(texts(page)).to_have_text(["first"])
+    await is_live(page)
+    crumbs.change(id, title="second")
+    await expect(texts(page)).to_have_text(["first", "second"])
+    await expect(card(page, id).nth(1)).to_contain_text("v2")
+    crumbs.remove(id)
+    await expect(texts(page)).to_have_text(["first", "second", "Deleted"])
+    await expect(page.locator(".board-card.gone")).to_have_count(3)
+    await card(page, id).first.locator(".board-open").click()
+    await expect(page.get_by_text("It is not there any more")).to_be_visible()
+
+
+async def test_with_nothing_to_show_it_says_what_will_come(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    topic = unused("nothing")
+    page = await open_window(board(crumb_up.url, tag=topic))
+    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    await is_live(page)
+    crumbs.post("note.v1", topic, title="there it is")
+    await expect(texts(page)).to_have_text(["there it is"])
+
+
+# --- Filters ----------------------------------------------------------------------------------------------
+
+
+async def test_a_click_on_a_tag_or_schema_filters_and_the_address_keeps_it(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    topic, session = unused("topic"), unused("filter")
+    red, blue = f"colour:red {topic}", f"colour:blue {topic}"
+    crumbs.post("note.v1", topic, red, f"session:{session}", title="a red note")
+    crumbs.post("note.v1", topic, blue, f"session:{session}", title="a blue note")
+    crumbs.post("other.v1", topic, red, f"session:{session}", title="another red one")
+    page = await open_window(board(crumb_up.url, tag=topic))
+    await expect(texts(page)).to_have_count(3)
+    await cards(page).first.get_by_title(f"Show only {red}").click()
+    await expect(texts(page)).to_have_text(["a red note", "another red one"])
+    await cards(page).first.get_by_title("Show only note.v1").click()
+    await expect(texts(page)).to_have_text(["a red note"])
+    chips = page.get_by_role("list", name="Filters").locator(".board-chip")
+    await expect(chips).to_have_text(["note.v1", topic, red])
+
+    await page.reload()
+    await expect(texts(page)).to_have_text(["a red note"])
+    await is_live(page)
+    crumbs.post("note.v1", topic, blue, f"session:{session}", title="blue again")
+    crumbs.post("note.v1", topic, red, f"session:{session}", title="red again")
+    await expect(texts(page)).to_have_text(["a red note", "red again"])
+
+    await page.get_by_role("button", name="Remove the filter note.v1").click()
+    await expect(texts(page)).to_have_text(["a red note", "another red one", "red again"])
+    await page.go_back()
+    await expect(texts(page)).to_have_text(["a red note", "red again"])
+    await page.get_by_role("button", name="Remove all").click()
+    await expect(page.get_by_role("list", name="Filters")).to_have_count(0)
+
+
+async def test_a_filter_can_be_typed(crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs) -> None:
+    topic = unused("typed")
+    crumbs.post("note.v1", topic, title="mine")
+    page = await open_window(board(crumb_up.url))
+    await expect(cards(page).last).to_be_visible()
+    await page.locator("main").focus()
+    await page.keyboard.press("f")
+    await page.keyboard.type(topic)
+    await page.keyboard.press("Enter")
+    await expect(texts(page)).to_have_text(["mine"])
+    await page.locator("#board-filter").fill("no.such.v1")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+
+
+# --- One breadcrumb ---------------------------------------------------------------------------------------
+
+
+async def test_its_json_can_be_opened_piece_by_piece_and_read_as_text(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    deep = {"outer": {"inner": {"core": ["a", {"b": "found it"}]}}, "long": "x" * 5_000, "number": 17}
+    id = crumbs.post("note.v1", unused("json"), title="A document", **deep)
+    page = await open_window(board(crumb_up.url, id))
+    tree = page.locator(".json-tree")
+    await expect(tree).to_contain_text("number: 17")
+    await expect(tree).not_to_contain_text("found it")
+    for name in ("outer", "inner", "core", "1"):
+        closed = tree.get_by_role("button", name=re.compile(rf"^{name} \d")).and_(
+            page.locator("[aria-expanded=false]")
+        )
+        if await closed.count():
+            await closed.first.click()
+    await expect(tree).to_contain_text("b: found it")
+    assert len(await tree.inner_text()) < 4_000
+    await tree.get_by_role("button", name="all 5,000 characters").click()
+    assert len(await tree.inner_text()) > 5_000
+    await page.get_by_role("button", name="As text").click()
+    await expect(page.locator("pre.json")).to_contain_text('"b": "found it"')
+
+
+async def test_versions_are_listed_and_any_two_can_be_compared(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    id = crumbs.post("note.v1", "draft", title="A note", text="one", kept=["a", "b", "c"])
+    crumbs.change(id, context={"text": "two", "kept": ["a", "b", "c"]})
+    crumbs.change(id, tags=["final"], context={"text": "three", "kept": ["a", "b", "c"]})
+    page = await open_window(board(crumb_up.url, id))
+    await page.get_by_role("tab", name="Versions").click()
+    await expect(page.get_by_role("radio")).to_have_count(3)
+    added, removed = page.locator(".board-diff .plus"), page.locator(".board-diff .minus")
+    await expect(removed).to_have_text([re.compile('"draft"'), re.compile('"text": "two"')])
+    await expect(added).to_have_text([re.compile('"final"'), re.compile('"text": "three"')])
+    await expect(page.locator(".board-diff")).not_to_contain_text('"c"')
+    await page.get_by_label("Compare with version").select_option("v1")
+    await expect(removed).to_have_text([re.compile('"draft"'), re.compile('"text": "one"')])
+    await page.get_by_role("radio").nth(1).check()
+    await expect(removed).to_have_text([re.compile('"text": "one"')])
+    await expect(added).to_have_text([re.compile('"text": "two"')])
+    # A change that comes while it is looked at.
+    await is_live(page)
+    crumbs.change(id, context={"text": "four"})
+    await expect(page.get_by_role("radio")).to_have_count(4)
+
+
+def _ms(later: str, earlier: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds() * 1000
+
+
+def _shown(ms: float) -> float:
+    """As `duration` rounds it: to be compared with what is read from the page."""
+    return round(ms, 1) if ms < 10 else float(round(ms))
+
+
+def _read(text: str) -> float:
+    number, unit = re.fullmatch(r"\+?([\d.]+) (µs|ms|s)", text).groups()  # type: ignore[union-attr]
+    return float(number) * {"µs": 0.001, "ms": 1, "s": 1000}[unit]
+
+
+async def test_the_turn_graph_leads_from_the_message_to_the_answer_with_times_on_the_edges(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("turn")
+    crumbs.say(session, "Hello")  # so that the context of the turn is not its first version
+    page = await open_window(board(crumb_up.url, session=session))
+    await expect(cards(page, "answer")).to_have_count(1)
+    crumbs.say(session, "What is 12*12?")
+    await expect(cards(page, "answer")).to_have_count(2)
+    await cards(page, "answer").last.locator(".board-open").click()
+    labels = page.locator(".turn-node .turn-label")
+    await expect(labels).to_have_text(["Message", "Context", "Tool call", "Tool result", "Answer"])
+    nodes = page.locator(".turn-node .turn-text")
+    await expect(nodes.first).to_have_text("What is 12*12?")
+    await expect(nodes.last).to_have_text("12*12 = 144")
+    await expect(page.locator(".turn-node.here .turn-label")).to_have_text("Answer")
+
+    found = {crumb["schema_name"]: crumb for crumb in crumbs.of(session)}  # of each the newest
+    times = [
+        found["user.message.v1"]["created_at"],
+        found["agent.context.v1"]["updated_at"],
+        *(found[name]["created_at"] for name in ("tool.request.v1", "tool.response.v1", "agent.response.v1")),
+    ]
+    wanted = [_shown(_ms(later, earlier)) for earlier, later in pairwise(times)]
+    read = [_read(text) for text in await page.locator(".turn-edge text").all_text_contents()]
+    assert read == pytest.approx(wanted, rel=0.06, abs=0.11)
+
+    # The same in words, for those who do not see the picture.
+    await expect(
+        page.get_by_role("img", name=re.compile("The turn as a graph. Answered after"))
+    ).to_be_visible()
+    steps = page.get_by_role("table", name="The steps of the turn, with their times")
+    await expect(steps.get_by_role("row")).to_have_count(6)
+    await steps.get_by_role("button", name="Message").click()
+    await expect(page.locator(".board-detail h2")).to_have_text("Message")
+    await expect(labels).to_have_text(["Message", "Context", "Tool call", "Tool result", "Answer"])
+    await page.locator(".turn-node").nth(1).click()
+    await expect(page.locator(".board-detail h2")).to_contain_text("Context")
+    await expect(labels).to_have_count(5)
+
+
+async def test_the_turn_of_an_older_version_of_a_context_is_that_of_its_own_message(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("older")
+    page = await open_window(board(crumb_up.url, session=session))
+    await is_live(page)
+    for number, text in enumerate(("first thing", "second thing"), start=1):
+        crumbs.say(session, text)
+        await expect(cards(page, "answer")).to_have_count(number)
+    await cards(page, "context").first.locator(".board-open").click()
+    await expect(page.locator(".turn-node .turn-text").first).to_have_text("first thing")
+    await cards(page, "context").last.locator(".board-open").click()
+    await expect(page.locator(".turn-node .turn-text").first).to_have_text("second thing")
+
+
+async def test_a_turn_under_way_says_so_and_is_completed_as_it_goes_on(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("way")
+    tag = f"session:{session}"
+    message = crumbs.post("user.message.v1", tag, message="Anybody there?")  # no agent listens to it
+    page = await open_window(board(crumb_up.url, message))
+    await expect(page.locator(".turn-sum")).to_have_text("Nothing has come of it yet.")
+    await expect(page.locator(".turn-node.waiting")).to_contain_text("No answer yet")
+    await is_live(page)
+    asked = crumbs.post(
+        "tool.request.v1", tag, trigger_id=message, tool="clock", input={}, requestedBy="helper"
+    )
+    await expect(page.locator(".turn-sum")).to_have_text(re.compile("Under way for .* · 1 tool call"))
+    crumbs.post(
+        "tool.response.v1",
+        tag,
+        trigger_id=message,
+        tool="clock",
+        request_id=asked,
+        status="success",
+        output="noon",
+    )
+    crumbs.post(
+        "agent.error.v1", tag, trigger_id=message, error="The other one broke", creator="agent-runner"
+    )
+    await expect(page.locator(".turn-sum")).to_have_text(re.compile("Failed after"))
+    labels = page.locator(".turn-node .turn-label")
+    await expect(labels).to_have_text(["Message", "Tool call", "Tool result", "Error"])
+    # Tried again, it is answered; and another agent answers too, in a column of its own.
+    crumbs.post(
+        "agent.response.v1", tag, trigger_id=message, message="At noon", creator={"agent_id": "helper"}
+    )
+    crumbs.post("agent.response.v1", tag, trigger_id=message, message="Yes", creator={"agent_id": "second"})
+    await expect(page.locator(".turn-sum")).to_have_text(re.compile("Answered after .* · 2 agents"))
+    columns = await page.locator(".turn-node.answer").evaluate_all(
+        "nodes => nodes.map(n => n.getAttribute('transform'))"
+    )
+    assert len({column.split(" ")[0] for column in columns}) == 2
+    await expect(page.locator(".turn-node.waiting")).to_have_count(0)
+
+
+# --- Safe, and for everybody ------------------------------------------------------------------------------
+
+
+async def test_what_others_wrote_is_text_wherever_it_is_shown(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session, tag = unused(EVIL), EVIL.replace(" ", "_")[:200]
+    message = crumbs.post(
+        "user.message.v1", f"session:{session}", tag, title=EVIL, message=EVIL, **{EVIL: [EVIL, {EVIL: EVIL}]}
+    )
+    crumbs.post(EVIL.replace(" ", "_")[:100], f"session:{session}", tag, title=EVIL)
+    crumbs.post(
+        "tool.response.v1",
+        f"session:{session}",
+        tag,
+        title=EVIL,
+        trigger_id=message,
+        tool=EVIL,
+        request_id=EVIL,
+        output=EVIL,
+    )
+    crumbs.change(message, title=f"{EVIL} again", context={"message": EVIL, EVIL: EVIL})
+    page = await open_window(board(crumb_up.url, tag=tag))
+    await expect(texts(page).filter(has_text="<script>")).to_have_count(3)
+    await expect(lanes(page)).to_contain_text("<img")
+    await expect(page.locator(".board-chip")).to_contain_text("<img")
+    await card(page, message).last.locator(".board-open").click()
+    await expect(page.locator(".turn-node .turn-text").first).to_contain_text("<img")
+    for tab in ("Content", "Versions"):
+        await page.get_by_role("tab", name=tab).click()
+        await expect(page.get_by_role("tabpanel")).to_contain_text("<script>")
+    assert await page.locator("main img, main script").count() == 0
+    assert await page.title() == "Blackboard · Breadcrumbs"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1200])
+async def test_axe_finds_nothing_serious(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs, scheme: str, width: int
+) -> None:
+    session = unused("axe")
+    crumbs.say(session, "What is 3*5?")
+    look: dict[str, Any] = {"color_scheme": scheme, "reduced_motion": "reduce"}
+    page = await open_window(
+        board(crumb_up.url, session=session), viewport={"width": width, "height": 780}, **look
+    )
+    await expect(cards(page, "answer")).to_have_count(1)
+    crumbs.post("agent.error.v1", f"session:{session}", error="broken")
+    await expect(cards(page, "error")).to_have_count(1)
+    assert await serious(page) == []
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    await cards(page, "answer").locator(".board-open").click()
+    await expect(page.locator(".turn-node")).to_have_count(5)
+    for tab in ("Turn", "Content", "Versions"):
+        await page.get_by_role("tab", name=tab).click()
+        assert await serious(page) == []
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+async def test_everything_can_be_done_with_the_keyboard(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    topic, one, two = unused("keys"), unused("one"), unused("two")
+    first = crumbs.post("note.v1", topic, f"session:{one}", title="first of one")
+    crumbs.change(first, title="changed")
+    crumbs.post("note.v1", topic, f"session:{one}", title="second of one")
+    crumbs.post("note.v1", topic, f"session:{two}", title="first of two")
+    page = await open_window(board(crumb_up.url, tag=topic))
+    await expect(texts(page)).to_have_count(3)
+    # One tab stop for all cards: the newest.
+    newest = page.locator(".board-open[tabindex='0']")
+    await expect(newest).to_have_count(1)
+    await newest.focus()
+    focused = page.locator(".board-open:focus .board-text")
+    await expect(focused).to_have_text("first of two")
+    across = "ArrowRight" if await lanes(page).first.inner_text() == two else "ArrowLeft"
+    await page.keyboard.press(across)
+    await expect(focused).to_have_text(re.compile("of one|changed"))
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("ArrowUp")
+    await expect(focused).to_have_text("changed")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".board-detail h2")).to_be_focused()
+    await page.get_by_role("tab", name="Content").focus()
+    await page.keyboard.press("ArrowRight")
+    await expect(page.get_by_role("tab", name="Versions")).to_be_focused()
+    await expect(page.get_by_role("radio")).to_have_count(2)
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".board-detail")).to_have_count(0)
+    await expect(focused).to_have_text("changed")
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("dialog")).to_contain_text("Filter by a tag or schema")

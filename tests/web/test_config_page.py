@@ -1,0 +1,376 @@
+"""The config editor in a real Chromium, against a real `crumb up`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.client.support import CrumbUp
+from tests.web import chat
+from tests.web.chat import a_session
+from tests.web.configs import (
+    ANSWERS,
+    EVIL,
+    MESSAGES,
+    Server,
+    at,
+    config,
+    edit,
+    is_ready,
+    laid_out,
+    lines,
+    looking_at,
+    put_cursor,
+    save,
+    serious,
+    serving,
+    text_field,
+    text_of,
+)
+from tests.web.conftest import OpenWindow
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("configs"), config()) as server:
+        yield server
+
+
+@pytest.fixture
+def server(started: Server) -> Server:
+    """With the file as it was."""
+    started.put(config())
+    return started
+
+
+def limited(limit: int) -> dict[str, Any]:
+    """Only so many messages of each kind."""
+    fetch = {"method": "recent", "limit": limit}
+    return config(sources=[MESSAGES | {"fetch": fetch}, ANSWERS | {"fetch": fetch}])
+
+
+# --- Editing ----------------------------------------------------------------------------------------------
+
+
+async def test_an_edit_shows_what_it_would_change_and_changes_the_next_answers_context(
+    server: Server, open_window: OpenWindow
+) -> None:
+    session = a_session("edit")
+    for text in ("apples", "bananas", "cherries"):
+        server.say(session, text)
+    page = await open_window(at(server.url, session=session))
+    await is_ready(page)
+    await expect(page.locator(".preview-sum")).to_have_text("As with what is saved")
+    await expect(lines(page, "same")).to_have_count(5)
+
+    await edit(page, lambda text: text.replace('"limit": 10', '"limit": 1'))
+    await expect(lines(page, "out")).to_have_count(3)
+    await expect(lines(page, "out").first).to_contain_text("Falls out: User apples")
+    await expect(lines(page, "out").first.locator(".preview-mark")).to_have_text("−")
+    await expect(page.locator(".preview-sum")).to_contain_text("−3 out")
+    assert orjson.loads(server.file.read_bytes()) == config()  # a preview writes nothing
+
+    await save(page)
+    await expect(page.get_by_role("status").filter(has_text="Saved.")).to_be_visible()
+    assert orjson.loads(server.file.read_bytes()) == limited(1)
+    await expect(page.locator(".preview-sum")).to_have_text("As with what is saved")
+    explained = server.explain(server.say(session, "dates"))
+    assert [item["excerpt"] for item in explained["items"] if item["schema_name"] == "user.message.v1"] == [
+        "dates"
+    ]
+    assert explained["config"] == server.client.get("/contexts/config").json()["configs"][0]["digest"]
+
+    # The other way round: what was out comes in again.
+    await edit(page, lambda text: text.replace('"limit": 1', '"limit": 3'))
+    await page.get_by_role("button", name="Look again").click()
+    came = lines(page, "in").filter(has_text="Comes in: User bananas")
+    await expect(came.locator(".preview-mark")).to_have_text("+")
+    await page.get_by_role("button", name="Undo all").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Undo all").click()
+    assert orjson.loads(await text_of(page)) == limited(1)
+
+
+async def test_a_broken_edit_is_refused_at_its_line_and_nothing_changes(
+    server: Server, open_window: OpenWindow
+) -> None:
+    session = a_session("broken")
+    server.say(session, "one")
+    before = server.file.read_bytes()
+    page = await open_window(at(server.url, session=session))
+    await is_ready(page)
+    await expect(lines(page, "same")).to_have_count(1)
+    await edit(page, lambda text: text.replace('"limit": 10', '"limit": -1', 1))
+    line = next(n for n, text in enumerate((await text_of(page)).splitlines(), 1) if '"limit": -1' in text)
+    told = page.locator(".config-complaints li")
+    await expect(told).to_have_count(1)
+    await expect(told).to_contain_text(f"Line {line}, column")
+    await expect(told).to_contain_text("sources.0.fetch.limit: must be at least 1, not -1")
+    marked = page.locator(".config-code .cm-lintRange-error")
+    await expect(marked).to_have_text("-1")
+    await expect(page.locator(".preview.stale")).to_be_visible()
+
+    await text_field(page).press("ControlOrMeta+End")
+    await page.keyboard.press("ControlOrMeta+s")
+    await expect(page.locator(".toast.bad")).to_contain_text("Not saved: 1 thing is wrong with it.")
+    await expect(page.locator(".config-code .cm-activeLineGutter").first).to_have_text(str(line))
+    assert server.file.read_bytes() == before
+    explained = server.explain(server.say(session, "two"))
+    assert len(explained["items"]) == 3
+
+    await edit(page, lambda text: text.replace('"limit": -1', '"limit": ', 1))
+    await expect(told).to_contain_text("not JSON")
+    await text_field(page).press("ControlOrMeta+End")
+    await told.get_by_role("button").click()
+    await expect(text_field(page)).to_be_focused()
+    await edit(page, lambda text: text.replace('"limit": ', '"limit": 10', 1))
+    await expect(page.locator(".config-verdict")).to_contain_text("Can be used")
+    await expect(told).to_have_count(0)
+
+
+async def test_nothing_that_is_typed_gets_lost_and_no_shortcut_fires_while_typing(
+    server: Server, open_window: OpenWindow
+) -> None:
+    page = await open_window(at(server.url))
+    await is_ready(page)
+    await text_field(page).press("ControlOrMeta+End")
+    typed = "?gc n/w " + "".join(f"{number} " for number in range(20))
+    await page.keyboard.type(typed, delay=2)
+    assert (await text_of(page)).endswith(typed)
+    assert "#/config" in page.url
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    # It is still there after a look at another page, and marked.
+    await page.get_by_role("link", name="Blackboard").click()
+    await page.get_by_role("link", name="Config").click()
+    await expect(page.locator(".config-code[data-ready]")).to_be_visible()
+    assert (await text_of(page)).endswith(typed)
+    await expect(page.locator(".config-list a").first).to_contain_text("edited")
+
+
+async def test_field_names_and_values_are_completed_from_the_schema(
+    server: Server, open_window: OpenWindow
+) -> None:
+    server.put(config(formatting={"max_tokens": 500}))
+    page = await open_window(at(server.url))
+    await is_ready(page)
+    await edit(page, lambda text: text.replace('"formatting"', '\n  "formatting"'))
+    place = (await text_of(page)).index('\n  "formatting"')
+    await put_cursor(page, place)
+    await page.keyboard.type('"out')
+    offered = page.locator(".config-code .cm-tooltip-autocomplete li")
+    await expect(offered).to_have_text(['"output"'])
+    await expect(page.locator(".config-code .cm-completionInfo")).to_contain_text(
+        "The breadcrumb that a context becomes."
+    )
+    await page.wait_for_timeout(100)  # CodeMirror takes no key for a choice that came up just now
+    await page.keyboard.press("Enter")
+    await page.keyboard.type(",")
+    await expect(page.locator(".config-verdict")).to_contain_text("Can be used")
+    assert orjson.loads(await text_of(page))["output"] == {}
+    method = (await text_of(page)).index('"recent"') + 2
+    await put_cursor(page, method)
+    await page.keyboard.press("Control+Space")
+    await expect(offered).to_have_text(['"recent"', '"latest"', '"event_data"'])
+
+
+async def test_of_two_editors_the_second_is_asked_and_overwrites_nothing(
+    server: Server, open_window: OpenWindow
+) -> None:
+    first, second = await open_window(at(server.url)), await open_window(at(server.url))
+    for page in (first, second):
+        await is_ready(page)
+    await edit(first, lambda _: laid_out(config(formatting={"max_tokens": 111})))
+    await edit(second, lambda _: laid_out(config(formatting={"max_tokens": 222})))
+    await save(first)
+    await expect(first.locator(".toast")).to_contain_text("Saved.")
+    await save(second)
+    await expect(second.locator(".toast.bad")).to_contain_text("somebody else has saved it meanwhile")
+    assert orjson.loads(server.file.read_bytes())["formatting"] == {"max_tokens": 111}
+    assert orjson.loads(await text_of(second))["formatting"] == {"max_tokens": 222}
+    await second.get_by_role("button", name="Keep mine").click()
+    await save(second)
+    await expect(second.locator(".toast", has_text="Saved.")).to_be_visible()
+    assert orjson.loads(server.file.read_bytes())["formatting"] == {"max_tokens": 222}
+
+
+async def test_one_of_several_configs_in_a_file_is_looked_at(server: Server, open_window: OpenWindow) -> None:
+    session = a_session("several")
+    server.say(session, "one")
+    server.say(session, "two")
+    brief = limited(1) | {"consumer_id": "brief"}
+    server.put([config(), brief])
+    page = await open_window(at(server.url, session=session))
+    await is_ready(page)
+    await expect(lines(page, "same")).to_have_count(3)
+    await page.get_by_label("Consumer").select_option("brief")
+    await expect(lines(page, "same")).to_have_count(2)
+
+
+# --- Configs that are breadcrumbs -------------------------------------------------------------------------
+
+
+async def test_a_built_in_config_is_overridden_by_a_breadcrumb_that_can_be_changed_and_deleted(
+    crumb_up: CrumbUp, open_window: OpenWindow
+) -> None:
+    """Of a consumer that nobody has: others use this server too."""
+    consumer = a_session("consumer")
+    session = a_session("override")
+    own = config(consumer_id=consumer, update_triggers=[{"schema_name": f"test.{consumer}.v1"}])
+    with looking_at(crumb_up, Path("built-in")) as server:
+        for _ in range(3):
+            server.post(f"test.{consumer}.v1", tags=[f"session:{session}"])
+        page = await open_window(at(crumb_up.url, session=session))
+        await is_ready(page)
+        await expect(page.locator(".config-effect")).to_contain_text("An edit is saved as a breadcrumb")
+        await edit(page, lambda _: laid_out(own))
+        await page.get_by_role("button", name="Save as breadcrumb").click()
+        await expect(page.locator(".config-head h2")).to_have_text(consumer)
+        await expect(page.locator(".config-head")).to_contain_text("in force")
+        (made,) = server.configs_of(consumer)
+        assert made["config"] == own and made["holds"] and made["version"] == 1
+
+        await is_ready(page)
+        await edit(page, lambda _: laid_out([own]))
+        await expect(page.locator(".config-complaints li")).to_contain_text("a breadcrumb holds one config")
+        await save(page)
+        await expect(page.locator(".toast.bad")).to_be_visible()
+        await edit(page, lambda _: laid_out(own | {"formatting": {"max_tokens": 77}}))
+        await is_ready(page)
+        await save(page)
+        await expect(page.locator(".config-effect")).to_contain_text("Version 2")
+        assert server.configs_of(consumer)[0]["config"]["formatting"] == {"max_tokens": 77}
+
+        # Somebody else changes it while an edit is under way: it says so at once, and loses nothing.
+        await edit(page, lambda text: text.replace("77", "88"))
+        server.change(made["id"], context=own | {"formatting": {"max_tokens": 66}})
+        await expect(page.get_by_role("alert")).to_contain_text("Somebody else has saved this")
+        await save(page)
+        await expect(page.locator(".toast.bad", has_text="meanwhile")).to_be_visible()
+        assert server.configs_of(consumer)[0]["config"]["formatting"] == {"max_tokens": 66}
+        await page.get_by_role("button", name="Take theirs").click()
+        await expect(text_field(page)).to_contain_text('"max_tokens": 66')
+
+        await page.get_by_role("button", name="Delete").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        await expect(page.locator(".config-list")).not_to_contain_text(consumer)
+        assert server.configs_of(consumer) == []
+
+
+async def test_a_new_config_is_begun_from_a_template_and_discarded(
+    server: Server, open_window: OpenWindow
+) -> None:
+    page = await open_window(at(server.url))
+    await is_ready(page)
+    await page.get_by_role("button", name="New config").click()
+    await expect(page.locator(".config-head h2")).to_have_text("New config")
+    await is_ready(page)
+    assert orjson.loads(await text_of(page))["consumer_id"] == "my-agent"
+    await page.get_by_role("button", name="Discard").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Discard").click()
+    await expect(page.locator(".config-head h2")).to_have_text("context.json")
+    assert server.client.get("/contexts/configs").json()["breadcrumbs"] == []
+
+
+# --- Everybody can use it, and nobody can misuse it -------------------------------------------------------
+
+
+async def test_what_others_wrote_is_shown_as_text(server: Server, open_window: OpenWindow) -> None:
+    session = a_session("evil")
+    server.say(session, EVIL)
+    server.client.patch(f"/sessions/{session}", json={"title": EVIL})
+    crumb = server.post("context.config.v1", title=EVIL, context={"consumer_id": EVIL, EVIL: EVIL})
+    page = await open_window(at(server.url, session=session))
+    await is_ready(page)
+    await expect(lines(page, "same").first).to_contain_text(EVIL)
+    await expect(page.locator(".config-list li").last).to_contain_text(EVIL)
+    await expect(page.get_by_label("Session").locator("option", has_text="<img").first).to_be_attached()
+    await page.locator(".config-list a").last.click()
+    await expect(page.locator(".config-head h2")).to_have_text(EVIL)
+    await expect(page.locator(".config-notice")).to_contain_text("It is not used")
+    await expect(page.locator(".config-complaints")).to_contain_text("img src=x")
+    await expect(text_field(page)).to_contain_text("<img src=x")
+    assert await page.locator("main img, main script").count() == 0
+    assert await page.title() == "Config · Breadcrumbs"
+    server.client.delete(f"/breadcrumbs/{crumb}")
+
+
+async def test_the_editor_has_its_styles_and_comes_only_when_it_is_wanted(
+    server: Server, open_window: OpenWindow
+) -> None:
+    """The policy allows no style elements; `open_window` fails where one was refused."""
+    loaded = "performance.getEntriesByType('resource').map(entry => entry.name).join(' ')"
+    page = await open_window(chat.at(server.url))
+    await expect(page.locator("#composer")).to_be_visible()
+    assert "codemirror" not in await page.evaluate(loaded)
+    await page.get_by_role("link", name="Config").click()
+    await is_ready(page)
+    assert "codemirror" in await page.evaluate(loaded)
+    scroller = page.locator(".config-code .cm-scroller")
+    assert await scroller.evaluate("element => getComputedStyle(element).display") == "flex"
+    assert "mono" in await scroller.evaluate("element => getComputedStyle(element).fontFamily")
+    assert await page.locator("style").count() == 0
+
+
+async def broken(page: Page) -> None:
+    await edit(page, lambda text: text.replace('"limit": 10', '"limit": 0').replace("sources", "sourcs"))
+    await expect(page.locator(".config-complaints li").first).to_be_visible()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1300, "light")])
+async def test_axe_finds_nothing_serious(
+    server: Server, open_window: OpenWindow, width: int, scheme: str
+) -> None:
+    session = a_session("axe")
+    for text in ("one", "two", "three"):
+        server.say(session, text)
+    page = await open_window(
+        at(server.url, session=session),
+        viewport={"width": width, "height": 780},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+    )
+    await is_ready(page)
+    await edit(page, lambda text: text.replace('"limit": 10', '"limit": 1', 1))
+    small = width < 700
+    if small:
+        assert await serious(page) == []
+        await page.get_by_role("button", name="Preview").click()
+    await expect(lines(page, "out")).to_have_count(2)
+    assert await serious(page) == []
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    if small:
+        await page.get_by_role("button", name="Edit", exact=True).click()
+    await broken(page)
+    assert await serious(page) == []
+
+
+async def test_the_keyboard_gets_in_and_out_and_saves(server: Server, open_window: OpenWindow) -> None:
+    page = await open_window(at(server.url))
+    await is_ready(page)
+    for _ in range(30):
+        await page.keyboard.press("Tab")
+        if await text_field(page).evaluate("field => field.getRootNode().activeElement === field"):
+            break
+    await expect(text_field(page)).to_be_focused()
+    await page.keyboard.press("ControlOrMeta+Home")
+    await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("Enter")
+    assert re.match(r"\{\s*\n\s*\n", await text_of(page))
+    await page.keyboard.press("ControlOrMeta+s")
+    await expect(page.locator(".toast")).to_contain_text("Saved.")
+    assert re.match(r"\{\s*\n\s*\n", server.file.read_text())
+    await page.keyboard.press("Tab")
+    await expect(text_field(page)).not_to_be_focused()
+
+
+async def test_a_token_that_may_not_edit_is_told_so(server: Server, open_window: OpenWindow) -> None:
+    reply = server.client.post("/auth/token", json={"session_id": "one"})
+    page = await open_window("about:blank")
+    await page.add_init_script(f"sessionStorage.setItem('crumb.credential', '{reply.json()['token']}')")
+    await page.goto(at(server.url))
+    await expect(page.get_by_role("alert")).to_contain_text("narrowed to a session or a user may not do this")

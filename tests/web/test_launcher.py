@@ -1,0 +1,91 @@
+"""./crumb test brings the browser that the tests of the page need, where it can. On tools that only note calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_cli_launcher import Clone
+
+NOTE = '#!/bin/sh\necho "${0##*/} $*" >>"$CALLS"\n'
+
+
+class Machine(Clone):
+    """A fresh clone on a Debian without Chromium."""
+
+    def has(self, tool: str, script: str = "") -> None:
+        (self.bin / tool).write_text(NOTE + script)
+        (self.bin / tool).chmod(0o755)
+
+    def installs(self) -> list[str]:
+        return [call for call in self.calls.read_text().splitlines() if call.startswith(("apt-get", "sudo"))]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path)
+    machine.has("grep")  # /etc/os-release says Debian
+    machine.has("id", "echo 0")
+    machine.has("apt-get")
+    (machine.bin / "env").symlink_to("/usr/bin/env")
+    return machine
+
+
+def test_root_installs_chromium(machine: Machine) -> None:
+    ended = machine.run("test")
+    assert ended.returncode == 0, ended.stderr
+    assert machine.installs() == [
+        "apt-get update -qq",
+        "apt-get install -y -qq --no-install-recommends chromium",
+    ]
+    assert "installing Chromium" in ended.stderr
+
+
+def test_whoever_may_use_sudo_without_a_password_installs_it_too(machine: Machine) -> None:
+    machine.has("id", "echo 1000")
+    machine.has("sudo", 'shift; exec "$@"')
+    (machine.bin / "true").symlink_to("/bin/true")
+    assert machine.run("test").returncode == 0
+    assert "apt-get install -y -qq --no-install-recommends chromium" in machine.installs()
+
+
+def test_everybody_else_is_told_how_and_the_other_tests_run(machine: Machine) -> None:
+    machine.has("id", "echo 1000")
+    machine.has("sudo", "exit 1")
+    ended = machine.run("test")
+    assert ended.returncode == 0
+    assert "sudo apt-get install chromium" in ended.stderr
+    assert "pytest: -n 2 -q" in ended.stdout
+    assert machine.installs() == ["sudo -n true"]
+
+
+def test_another_system_is_left_alone(machine: Machine) -> None:
+    machine.has("grep", "exit 1")
+    ended = machine.run("test")
+    assert ended.returncode == 0
+    assert "install it, or Chrome" in ended.stderr
+    assert machine.installs() == []
+
+
+@pytest.mark.parametrize("browser", ["chromium", "google-chrome"])
+def test_a_browser_that_is_there_is_enough(machine: Machine, browser: str) -> None:
+    machine.has(browser)
+    ended = machine.run("test")
+    assert ended.returncode == 0
+    assert machine.installs() == []
+    assert "Chrom" not in ended.stderr
+
+
+def test_an_installation_that_fails_is_said_and_the_other_tests_run(machine: Machine) -> None:
+    machine.has("apt-get", "exit 100")
+    ended = machine.run("test")
+    assert ended.returncode == 0
+    assert "Chromium could not be installed" in ended.stderr
+    assert "pytest: -n 2 -q" in ended.stdout
+
+
+def test_running_needs_no_browser(machine: Machine) -> None:
+    ended = machine.run("up")
+    assert ended.returncode == 0
+    assert machine.installs() == []

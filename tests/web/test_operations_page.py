@@ -1,0 +1,260 @@
+"""The operations page: who works where, how far behind, how fast, and what went wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, Route, expect
+
+from tests.client.support import CrumbUp
+from tests.web.conftest import MakeCrumbUp, Modelled, OpenWindow
+from tests.web.extension_support import kill
+from tests.web.watching import EVIL, Crumbs, board, serious, unused
+
+
+@pytest.fixture
+def crumbs(crumb_up: CrumbUp) -> Iterator[Crumbs]:
+    with closing(Crumbs(crumb_up.url)) as crumbs:
+        yield crumbs
+
+
+def operations(url: str) -> str:
+    return f"{url}/#/operations"
+
+
+def tile(page: Page, name: str) -> Locator:
+    return page.locator(".ops-tile").filter(has=page.locator("dt", has_text=name)).locator(".ops-value")
+
+
+def plot(page: Page, title: str) -> Locator:
+    return page.locator(".ops-plot").filter(has=page.get_by_role("heading", name=title))
+
+
+def letters(page: Page) -> Locator:
+    return page.locator(".ops-letter")
+
+
+async def told(page: Page, changes: dict[str, Any]) -> None:
+    """Let the server say something else about itself."""
+
+    async def answer(route: Route) -> None:
+        reply = await route.fetch()
+        await route.fulfill(response=reply, body=json.dumps({**await reply.json(), **changes}))
+
+    await page.route("**/operations", answer)
+
+
+async def test_lanes_workers_and_the_store_are_shown_as_they_are(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("ops")
+    crumbs.say(session, "Hello")
+    page = await open_window(operations(crumb_up.url))
+    facts = crumbs.asked("GET", "/operations")
+    lanes = page.get_by_role("region", name="All lanes").locator("tbody tr")
+    await expect(lanes).to_have_count(len(facts["lanes"]))
+    workers = {worker["kind"]: worker["name"] for worker in facts["workers"] if worker["alive"]}
+    assert set(workers) == {"agents", "contexts"}
+    for name in workers.values():
+        await expect(lanes.first).to_contain_text(name)
+        row = page.get_by_role("region", name="All workers").get_by_role("row").filter(has_text=name)
+        await expect(row).to_contain_text("alive")
+        await expect(row.get_by_role("img", name="lanes 0–15")).to_be_visible()
+    await expect(lanes.first).to_contain_text(re.compile(r"\d s, \d s left"))
+    await expect(tile(page, "Workers")).to_have_text("2")
+    await expect(tile(page, "Memory")).to_have_text(re.compile(r"MiB"))
+    schemas = page.get_by_role("region", name="Breadcrumbs by schema")
+    await expect(schemas.get_by_role("row").filter(has_text="user.message.v1")).to_be_visible()
+    await expect(page.get_by_role("region", name="Requests by route")).to_contain_text("/operations")
+
+
+async def test_what_happens_shows_in_the_plots(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    page = await open_window(operations(crumb_up.url))
+    for title in ("Turns per minute", "Per second", "HTTP latency", "Lag of the workers"):
+        await expect(plot(page, title).locator("canvas")).to_be_visible()
+    await expect(plot(page, "Per second").get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile(r"Now: events \d")
+    )
+    session = unused("plots")
+    for number in range(5):
+        crumbs.say(session, f"What is {number} + 1?")
+    await expect(tile(page, "Turns per minute")).to_have_text(re.compile(r"^([5-9]|\d\d+)$"))
+    await expect(tile(page, "HTTP latency")).to_have_text(re.compile(r"\d (µs|ms|s)$"))
+    await expect(plot(page, "Turns per minute").get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile(r"answered ([5-9]|\d\d+)")
+    )
+    # And they are really drawn: more than one colour is on the canvas.
+    colours = (
+        await plot(page, "Turns per minute")
+        .locator("canvas")
+        .evaluate(
+            """canvas => new Set(new Uint32Array(canvas.getContext("2d")
+            .getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"""
+        )
+    )
+    assert colours > 3
+    # What was drawn is there again when somebody comes back.
+    await page.goto(board(crumb_up.url))
+    await page.goto(operations(crumb_up.url))
+    await expect(tile(page, "Events per second")).not_to_have_text("–")
+
+
+async def test_paused_it_asks_no_more(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+    page = await open_window(operations(crumb_up.url))
+    await expect(tile(page, "Workers")).to_have_text("2")
+    await page.get_by_role("button", name="Pause").click()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.wait_for_timeout(4_000)
+    assert asked == []
+    async with page.expect_request("**/operations"):
+        await page.get_by_role("button", name="Go on").click()
+
+
+async def test_dead_letters_can_be_tried_again_and_thrown_away(
+    modelled: Modelled, open_window: OpenWindow
+) -> None:
+    again, never = unused("again"), unused("never")
+    modelled.behave("failing", status=400)
+    with closing(Crumbs(modelled.url)) as crumbs:
+        page = await open_window(operations(modelled.url))
+        crumbs.say(again, "Answer me")
+        crumbs.say(never, "Forget me")
+        first, second = (letters(page).filter(has_text=f"session {name}") for name in (again, never))
+        await expect(first).to_contain_text("The server had an error")
+        await expect(second).to_be_visible()
+        await expect(page.get_by_text("1 thing to look at")).to_be_visible()
+        modelled.behave("normal")
+
+        await first.get_by_role("button", name="Try again").click()
+        await expect(first).to_have_count(0)
+        await second.get_by_role("button", name="Delete this dead letter").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        await expect(second).to_be_visible()
+        await second.get_by_role("button", name="Delete this dead letter").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        await expect(second).to_have_count(0)
+        assert not {letter.get("session_id") for letter in crumbs.asked("GET", "/dlq")} & {again, never}
+
+        # One message, a failure, and the answer of the second try.
+        await page.goto(board(modelled.url, session=again))
+        await page.locator(".board-card[data-kind=answer] .board-open").click()
+        labels = page.locator(".turn-node .turn-label")
+        await expect(labels).to_have_text(["Message", "Context", "Error", "Answer"])
+        # A failed turn names no context, and another message has had it made anew: it is found all the same.
+        crumbs.say(never, "Another one")
+        await page.goto(board(modelled.url, session=never))
+        await expect(page.locator(".board-card[data-kind=answer]")).to_have_count(1)
+        await page.locator(".board-card[data-kind=error] .board-open").click()
+        await expect(labels).to_have_text(["Message", "Context", "Error"])
+
+
+async def test_a_server_that_goes_and_comes_back_is_noticed(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    up = make_crumb_up()
+    page = await open_window(operations(up.url))
+    await expect(page.get_by_text("All is well")).to_be_visible()
+    await expect(page.get_by_text("Everything that was begun came to an end")).to_be_visible()
+    kill(up)
+    await expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached.")
+    await expect(page.get_by_text("Not reached")).to_be_visible()
+    up.start()
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    await expect(page.get_by_text("All is well")).to_be_visible()
+
+
+async def test_trouble_is_said_in_words(crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs) -> None:
+    facts = crumbs.asked("GET", "/operations")
+    dead = [{**worker, "alive": worker["kind"] != "agents"} for worker in facts["workers"]]
+    late = facts["lanes"]
+    late[3]["kinds"][1] |= {"lag_ms": 60_000, "waiting": 500, "more_waiting": True}
+    del late[5]["kinds"][1]["holder"]
+    page = await open_window("about:blank")
+    await told(page, {"workers": dead, "lanes": late})
+    await page.goto(operations(crumb_up.url))
+    await expect(page.get_by_text("No worker of the kind “agents” is running")).to_be_visible()
+    await expect(page.get_by_text("Nobody of the kind “contexts” has lane 5.")).to_be_visible()
+    await expect(page.get_by_text("“contexts” is behind in lane 3.")).to_be_visible()
+    await expect(page.get_by_text("3 things to look at")).to_be_visible()
+    await expect(tile(page, "Worst lag")).to_have_text("1 min 0 s")
+    row = page.get_by_role("region", name="All lanes").locator("tbody tr").nth(3)
+    await expect(row).to_contain_text("500+ waiting")
+
+
+async def test_whoever_may_not_see_it_is_told_so(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+    page = await open_window("about:blank")
+    problem = {"type": "x", "title": "x", "status": 403, "detail": "this needs the role 'curator'"}
+    await page.route(
+        "**/operations",
+        lambda route: route.fulfill(
+            status=403, content_type="application/problem+json", body=json.dumps(problem)
+        ),
+    )
+    await page.goto(operations(crumb_up.url))
+    await expect(page.get_by_role("alert")).to_contain_text("This page is for those with the role curator.")
+
+
+async def test_what_others_wrote_is_text_wherever_it_is_shown(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    """Names of workers and kinds come from whoever runs them, schemas and errors from anybody."""
+    crumbs.post(EVIL.replace(" ", "_")[:180], title="x")
+    facts = json.loads(
+        json.dumps(crumbs.asked("GET", "/operations")).replace("contexts", EVIL.replace('"', "'"))
+    )
+    for worker in facts["workers"]:
+        worker["name"] = EVIL
+    letter = {
+        "id": "01a1e2f4-40d9-7008-a8d3-9958abc20c9f",
+        "kind": EVIL,
+        "breadcrumb_id": EVIL,
+        "version": 1,
+        "session_id": EVIL,
+        "attempts": 4,
+        "last_error": EVIL,
+        "created_at": facts["at"],
+    }
+    page = await open_window("about:blank")
+    await told(page, {name: facts[name] for name in ("workers", "lanes", "kinds")})
+    await page.route("**/dlq", lambda route: route.fulfill(json=[letter]))
+    await page.goto(operations(crumb_up.url))
+    await expect(letters(page)).to_contain_text("<script>")
+    await expect(page.get_by_role("region", name="All workers")).to_contain_text("<script>")
+    await expect(page.get_by_role("region", name="Breadcrumbs by schema")).to_contain_text("<img")
+    assert await page.locator("main img, main script").count() == 0
+    assert await page.title() == "Operations · Breadcrumbs"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1200])
+async def test_axe_finds_nothing_serious(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs, scheme: str, width: int
+) -> None:
+    letter = {
+        "id": "01a1e2f4-40d9-7008-a8d3-9958abc20c9f",
+        "kind": "agents",
+        "breadcrumb_id": "01a1e2f4-40d9-7008-a8d3-9958abc20c9f",
+        "version": 1,
+        "session_id": "s",
+        "attempts": 4,
+        "last_error": "It broke",
+        "created_at": crumbs.asked("GET", "/operations")["at"],
+    }
+    look: dict[str, Any] = {"color_scheme": scheme, "reduced_motion": "reduce"}
+    page = await open_window("about:blank", viewport={"width": width, "height": 780}, **look)
+    await page.route(
+        "**/dlq", lambda route: route.fulfill(json=[letter, {**letter, "id": letter["id"][::-1]}])
+    )
+    await page.goto(operations(crumb_up.url))
+    await expect(letters(page)).to_have_count(2)
+    assert await serious(page) == []
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    assert await page.locator(".ops-page").evaluate("e => e.scrollWidth <= e.clientWidth")

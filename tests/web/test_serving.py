@@ -1,0 +1,140 @@
+"""The built files: what they are made from, how they are served, how much they weigh."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from breadcrumbs.web_page import POLICY
+from tests.client.support import CrumbUp
+from tests.http.conftest import problem
+
+WEB = Path(__file__).resolve().parents[2] / "web"
+DIST = WEB / "dist"
+SOURCES = ("index.html", "package-lock.json", "scripts", "src", "tsconfig.json", "vite.config.ts")
+
+
+def sources() -> Iterator[Path]:
+    for name in SOURCES:
+        path = WEB / name
+        for file in path.rglob("*") if path.is_dir() else [path]:
+            hidden = any(part.startswith(".") for part in file.relative_to(WEB).parts)
+            if file.is_file() and not hidden:
+                yield file
+
+
+def test_the_built_files_are_as_new_as_their_sources() -> None:
+    digest = hashlib.sha256()
+    for file in sorted(sources(), key=lambda file: file.relative_to(WEB).as_posix()):
+        digest.update(file.relative_to(WEB).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    built_from = (DIST / "stamp.txt").read_text("utf-8").strip()
+    assert digest.hexdigest() == built_from, (
+        "the built files are older than their sources: run npm ci && npm run build in web/"
+    )
+
+
+def test_everything_together_weighs_less_than_300_kilobytes() -> None:
+    weight = {file.name: len(gzip.compress(file.read_bytes())) for file in DIST.rglob("*") if file.is_file()}
+    assert sum(weight.values()) < 300_000, weight
+
+
+def test_nothing_is_loaded_from_anywhere_else() -> None:
+    html = (DIST / "index.html").read_text("utf-8")
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', html)
+    assert loaded and all(target.startswith("/assets/") or target == "/docs" for target in loaded)
+    assert not re.search(r"<style|\sstyle=|\son\w+=", html)
+    assert all(code == "" for code in re.findall(r"<script[^>]*>(.*?)</script>", html, re.DOTALL))
+    for sheet in DIST.rglob("*.css"):
+        assert not re.search(r"url\((?!/assets/)|@import|https?:", sheet.read_text("utf-8")), sheet.name
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    packages = json.loads((WEB / "package-lock.json").read_text("utf-8"))["packages"]
+    assert not [name for name, package in packages.items() if "resolved" in package]
+    assert all("integrity" in package for name, package in packages.items() if name)
+
+
+@pytest.fixture(scope="module")
+def client(crumb_up: CrumbUp) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=crumb_up.url, trust_env=False, headers={"accept-encoding": "gzip"}) as client:
+        yield client
+
+
+def assets(client: httpx.Client) -> list[str]:
+    found = re.findall(r'"(/assets/[^"]+)"', client.get("/").text)
+    assert found
+    return found
+
+
+def test_the_page_comes_with_a_strict_policy(client: httpx.Client) -> None:
+    answer = client.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["content-security-policy"] == POLICY
+    assert "unsafe" not in POLICY and POLICY.startswith("default-src 'none'")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["cache-control"] == "no-cache"
+
+
+def test_what_the_page_loads_may_be_kept_for_ever(client: httpx.Client) -> None:
+    types = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml"}
+    for path in assets(client):
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert answer.headers["content-type"] == types[path.rpartition(".")[2]]
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.content == (DIST / path.removeprefix("/")).read_bytes()
+
+
+def test_files_are_compressed_for_those_who_can_read_it(client: httpx.Client) -> None:
+    (script,) = (
+        path for path in assets(client) if path.startswith("/assets/index-") and path.endswith(".js")
+    )
+    packed = client.get(script)
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < len(packed.content) / 2
+    for plain in ("identity", "gzip;q=0", "br"):
+        answer = client.get(script, headers={"accept-encoding": plain})
+        assert "content-encoding" not in answer.headers
+        assert answer.content == packed.content
+        assert "Accept-Encoding" in answer.headers["vary"]
+    assert answer.headers["etag"] != packed.headers["etag"]
+
+
+def test_what_has_not_changed_is_not_sent_again(client: httpx.Client) -> None:
+    first = client.get("/")
+    for tag in (first.headers["etag"], f"W/{first.headers['etag']}", f'"other", {first.headers["etag"]}'):
+        again = client.get("/", headers={"if-none-match": tag})
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["etag"] == first.headers["etag"]
+    assert client.get("/", headers={"if-none-match": '"other"'}).status_code == 200
+
+
+def test_head_says_what_get_would(client: httpx.Client) -> None:
+    get, head = client.get("/"), client.head("/")
+    assert head.content == b""
+    for name in ("content-length", "etag", "content-type", "content-security-policy"):
+        assert head.headers[name] == get.headers[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing.js", "..%2findex.html", "%2e%2e%2fstamp.txt", "index.html", "a/b.js"]
+)
+def test_there_is_nothing_else_behind_the_page(client: httpx.Client, name: str) -> None:
+    assert client.get(f"/assets/{name}").status_code == 404
+    problem(client.get("/assets/nothing.js"), 404, "not-found")
+
+
+def test_the_interface_for_programs_stays_where_it_was(client: httpx.Client) -> None:
+    assert "Content-Security-Policy" in client.get("/docs").headers
+    assert client.get("/openapi.json").json()["paths"]["/"]["get"]["operationId"] == "startPage"
+    assert client.post("/").status_code == 405

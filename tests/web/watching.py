@@ -1,0 +1,89 @@
+"""What people do on the blackboard and on the operations page, and what they see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from uuid import uuid4
+
+import httpx
+from axe_playwright_python.base import AXE_FILE_PATH
+from playwright.async_api import Locator, Page
+
+EVIL = "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
+
+_AXE = Path(AXE_FILE_PATH).read_text("utf-8")
+
+
+def unused(name: str) -> str:
+    """A name that no other test uses: they share a server."""
+    return f"{name}-{uuid4().hex[:10]}"
+
+
+def board(url: str, id: str = "", **query: str | list[str]) -> str:
+    asked = urlencode(query, doseq=True)
+    return f"{url}/#/board{'/' + id if id else ''}{'?' + asked if asked else ''}"
+
+
+def cards(page: Page, kind: str = "") -> Locator:
+    return page.locator(f".board-card{f'[data-kind={kind}]' if kind else ''}")
+
+
+def card(page: Page, id: str) -> Locator:
+    return page.locator(f'.board-card[data-id="{id}"]')
+
+
+def texts(page: Page) -> Locator:
+    return page.locator(".board-card .board-text")
+
+
+def lanes(page: Page) -> Locator:
+    return page.locator(".board-lane-head .board-lane-name")
+
+
+class Crumbs:
+    """Breadcrumbs over HTTP, without a page."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=url, trust_env=False, timeout=60)
+
+    def say(self, session: str, text: str, *tags: str) -> str:
+        """A message that the agent answers."""
+        everything = ["user:message", "extension:chat", f"session:{session}", *tags]
+        return self.post("user.message.v1", *everything, message=text)
+
+    def post(self, schema_name: str, *tags: str, title: str = "", **context: Any) -> str:
+        crumb = {"schema_name": schema_name, "title": title, "tags": list(tags), "context": context}
+        return str(self.asked("POST", "/breadcrumbs", json=crumb)["id"])
+
+    def change(self, id: str, **fields: Any) -> None:
+        self.asked("PATCH", f"/breadcrumbs/{id}", json=fields)
+
+    def remove(self, id: str) -> None:
+        self.asked("DELETE", f"/breadcrumbs/{id}")
+
+    def of(self, session: str) -> list[dict[str, Any]]:
+        """What is in a session, the oldest first."""
+        query = {"session_id": session, "sort": "created_at", "include_context": "true"}
+        found: list[dict[str, Any]] = self.asked("GET", "/breadcrumbs", params=query)
+        return found
+
+    def asked(self, method: str, path: str, **options: Any) -> Any:
+        reply = self._client.request(method, path, **options)
+        assert reply.is_success, reply.text
+        return reply.json()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+async def serious(page: Page) -> list[dict[str, Any]]:
+    """What axe-core finds; run from here, because the page's policy lets nothing in."""
+    await page.evaluate(_AXE)
+    found = await page.evaluate("axe.run({resultTypes: ['violations']})")
+    return [
+        {"rule": one["id"], "where": [node["target"] for node in one["nodes"]], "help": one["help"]}
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]

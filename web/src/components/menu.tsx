@@ -1,0 +1,95 @@
+/** A button that opens a list of actions. The list is a popover, so nothing around it can cut it off. */
+
+import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { Icon, type IconName } from "./icons";
+
+export interface Action {
+  name: string;
+  icon: IconName;
+  run: () => void;
+  danger?: boolean;
+}
+
+export function Menu({ label, actions }: { label: string; actions: readonly Action[] }) {
+  const button = useRef<HTMLButtonElement>(null);
+  const sheet = useRef<HTMLDivElement>(null);
+  const [open, setOpen] = useState(false);
+  const id = useId();
+
+  useLayoutEffect(() => {
+    if (!open || !button.current || !sheet.current) return;
+    const from = button.current.getBoundingClientRect();
+    const { offsetWidth, offsetHeight } = sheet.current;
+    const below = from.bottom + 4 + offsetHeight < window.innerHeight;
+    const left = Math.max(8, Math.min(from.right - offsetWidth, window.innerWidth - offsetWidth - 8));
+    sheet.current.style.left = `${left}px`;
+    sheet.current.style.top = `${Math.max(8, below ? from.bottom + 4 : from.top - offsetHeight - 4)}px`;
+    items()[0]?.focus();
+  }, [open]);
+
+  const items = () => [...(sheet.current?.querySelectorAll<HTMLElement>("[role=menuitem]") ?? [])];
+
+  const onKeyDown = (event: KeyboardEvent) => {
+    const all = items();
+    const here = all.indexOf(document.activeElement as HTMLElement);
+    const to = { ArrowDown: here + 1, ArrowUp: here - 1, Home: 0, End: all.length - 1 }[event.key];
+    if (to === undefined) {
+      if (event.key === "Tab") sheet.current?.hidePopover();
+      return;
+    }
+    event.preventDefault();
+    all[(to + all.length) % all.length]?.focus();
+  };
+
+  return (
+    <span class="menu">
+      <button
+        ref={button}
+        type="button"
+        class="button bare tiny square"
+        aria-label={label}
+        title={label}
+        aria-haspopup="menu"
+        aria-expanded={open}
+        aria-controls={open ? id : undefined}
+        onClick={(event) => {
+          event.preventDefault();
+          event.stopPropagation();
+          sheet.current?.togglePopover();
+        }}
+      >
+        <Icon name="more" />
+      </button>
+      <div
+        ref={sheet}
+        id={id}
+        class="sheet"
+        role="menu"
+        aria-label={label}
+        popover="auto"
+        onKeyDown={onKeyDown}
+        onToggle={(event) => {
+          setOpen(event.newState === "open");
+        }}
+      >
+        {open &&
+          actions.map((action) => (
+            <button
+              key={action.name}
+              type="button"
+              role="menuitem"
+              tabIndex={-1}
+              class={`button bare ${action.danger ? "danger" : ""}`}
+              onClick={() => {
+                sheet.current?.hidePopover();
+                button.current?.focus();
+                action.run();
+              }}
+            >
+              <Icon name={action.icon} /> {action.name}
+            </button>
+          ))}
+      </div>
+    </span>
+  );
+}

@@ -1,0 +1,50 @@
+/** Short notes that go away by themselves. */
+
+import { signal } from "@preact/signals";
+import { messageOf } from "../lib/api";
+import { Icon } from "./icons";
+
+interface Toast {
+  id: number;
+  text: string;
+  bad: boolean;
+}
+
+const toasts = signal<readonly Toast[]>([]);
+let last = 0;
+
+export function toast(text: string, bad = false): void {
+  const id = ++last;
+  toasts.value = [...toasts.value, { id, text, bad }].slice(-4);
+  setTimeout(() => dismiss(id), bad ? 12_000 : 5_000);
+}
+
+/** Do something, and say so when it fails. */
+export async function attempt<T>(what: string, action: () => Promise<T>): Promise<T | undefined> {
+  try {
+    return await action();
+  } catch (error) {
+    toast(`${what}: ${messageOf(error)}`, true);
+    return undefined;
+  }
+}
+
+function dismiss(id: number): void {
+  toasts.value = toasts.value.filter((one) => one.id !== id);
+}
+
+/** Where they are shown; once in the shell. */
+export function Toasts() {
+  return (
+    <div class="toasts" role="status" aria-live="polite">
+      {toasts.value.map((one) => (
+        <div key={one.id} class={`toast ${one.bad ? "bad" : ""}`}>
+          <span class="grow">{one.text}</span>
+          <button type="button" class="button bare tiny square" aria-label="Dismiss" onClick={() => dismiss(one.id)}>
+            <Icon name="close" />
+          </button>
+        </div>
+      ))}
+    </div>
+  );
+}

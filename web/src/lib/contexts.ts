@@ -1,0 +1,353 @@
+/** What a model gets to see: contexts, what made them, and the configs that they are made by. */
+
+import { api, request, type Json, type JsonObject } from "./api";
+
+export type Place = "conversation" | "elsewhere" | "shared";
+
+export interface SourceView {
+  key: string;
+  schema_name?: string;
+  any_tags?: string[];
+  all_tags?: string[];
+  method: "recent" | "latest" | "event_data";
+  limit?: number;
+  scope?: "current" | "user" | "all";
+  shared?: boolean;
+  found: number;
+}
+
+/** A breadcrumb in a context, in the order of the prompt. */
+export interface Item {
+  source: string;
+  number?: number;
+  place: Place;
+  rank: number;
+  tokens: number;
+  id?: string;
+  version?: number;
+  schema_name?: string;
+  session_id?: string;
+  created_at?: string;
+  title?: string;
+  excerpt?: string;
+  matched?: string[];
+  is_trigger?: boolean;
+  gone?: boolean;
+  hidden?: boolean;
+}
+
+export type Reason =
+  | "over budget"
+  | "duplicate"
+  | "excluded"
+  | "internal"
+  | "secret"
+  | "private"
+  | "not yet its turn";
+
+export interface LeftOut {
+  source: string;
+  number?: number;
+  reason: Reason;
+  tokens?: number;
+  id?: string;
+  version?: number;
+  schema_name?: string;
+  created_at?: string;
+  title?: string;
+  gone?: boolean;
+  hidden?: boolean;
+}
+
+export interface Part {
+  place: Place;
+  key: string;
+  items: { id: string; creator?: string; content: JsonObject; [more: string]: unknown }[];
+}
+
+export interface Explanation {
+  consumer_id: string;
+  session_id?: string;
+  trigger_id: string;
+  as_of: string;
+  config: string;
+  tokens: number;
+  budget: number;
+  counted_by: string;
+  sources: SourceView[];
+  items: Item[];
+  left_out: LeftOut[];
+  left_out_besides: number;
+  notes: string[];
+  parts?: Part[];
+  /** Of contexts that exist: byte for byte what was shown. */
+  parts_as_shown?: boolean;
+  context_id?: string;
+  version?: number;
+  made_at?: string;
+}
+
+export interface Complaint {
+  line: number;
+  column: number;
+  where: string;
+  message: string;
+}
+
+export interface Consumer {
+  consumer_id: string;
+  digest: string;
+}
+
+export interface Checked {
+  ok: boolean;
+  configs: Consumer[];
+  complaints: Complaint[];
+}
+
+export interface ConfigFile {
+  name: string;
+  path?: string;
+  text?: string;
+  etag: string;
+  writable: boolean;
+  locked?: string;
+  configs: Consumer[];
+  complaints: Complaint[];
+}
+
+export interface OwnConfig {
+  id: string;
+  version: number;
+  updated_at: string;
+  title: string;
+  consumer_id?: string;
+  config: JsonObject;
+  holds: boolean;
+  problem?: string;
+}
+
+export interface Configs {
+  file?: ConfigFile;
+  breadcrumbs: OwnConfig[];
+  in_force: (Consumer & { origin: "file" | "breadcrumb"; id?: string })[];
+}
+
+export interface PreviewRequest {
+  session_id: string;
+  config: Json;
+  consumer_id?: string;
+  trigger_id?: string;
+}
+
+export const CONFIG_SCHEMA = "context.config.v1";
+
+export const contexts = {
+  explain: (id: string, version?: number, signal?: AbortSignal) =>
+    api<Explanation>(`/contexts/${encodeURIComponent(id)}/explain`, {
+      query: { version, parts: true },
+      ...(signal && { signal }),
+    }),
+  preview: (body: PreviewRequest, signal?: AbortSignal) =>
+    api<Explanation>("/contexts/preview", { body, ...(signal && { signal }) }),
+  configs: (signal?: AbortSignal) => api<Configs>("/contexts/configs", { ...(signal && { signal }) }),
+  check: (text: string, signal?: AbortSignal) =>
+    api<Checked>("/contexts/check", { body: { text }, ...(signal && { signal }) }),
+  schema: () => api<JsonObject>("/contexts/config/schema"),
+  replaceFile: async (text: string, etag?: string): Promise<ConfigFile> => {
+    const headers = etag === undefined ? {} : { "if-match": `"${etag}"` };
+    return (await request<ConfigFile>("/contexts/config", { method: "PUT", body: { text }, headers })).data;
+  },
+};
+
+// --- In words ---------------------------------------------------------------------------------------------
+
+export const REASONS: Record<Reason, string> = {
+  "over budget": "It, or something newer in the conversation, did not fit.",
+  duplicate: "Another source had found it already.",
+  excluded: "The config excludes its schema or one of its tags.",
+  internal: "The system's own breadcrumbs are shown to no model.",
+  secret: "What is secret is shown to no model.",
+  private: "What is private is shown to no model.",
+  "not yet its turn": "It was said after what is being answered, and gets an answer of its own.",
+};
+
+const SCOPES = { current: "in this session", user: "in every session of this user", all: "in every session" };
+
+/** What a source looks for. */
+export function sourceInWords(source: SourceView): string {
+  if (source.method === "event_data") return "the breadcrumb that is to be answered";
+  const what = [
+    source.schema_name,
+    source.all_tags?.length ? `with ${source.all_tags.join(" and ")}` : "",
+    source.any_tags?.length ? `with ${source.any_tags.join(" or ")}` : "",
+  ].filter(Boolean);
+  const many = source.method === "recent" ? `the newest ${source.limit ?? ""}`.trim() : "the newest one";
+  const where = source.scope ? SCOPES[source.scope] : "";
+  return [many, "of", ...what, where, source.shared ? "or of no session" : ""].filter(Boolean).join(" ");
+}
+
+/** `newest`, `2nd newest`: how far back in what a source found. */
+export function rankInWords(rank: number): string {
+  if (rank === 0) return "newest";
+  const n = rank + 1;
+  const teen = n % 100 > 10 && n % 100 < 14;
+  return `${n}${teen ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th")} newest`;
+}
+
+/** Who or what an item is, for a reader. */
+export function speakerOf(item: { schema_name?: string; title?: string }, creator?: string): string {
+  switch (item.schema_name) {
+    case "user.message.v1":
+      return "User";
+    case "agent.response.v1":
+      return creator ?? "Agent";
+    case "tool.response.v1":
+      return "Tool result";
+    default:
+      return item.title || item.schema_name || "Breadcrumb";
+  }
+}
+
+const SPOKEN = ["message", "content", "text"];
+
+/** What an item says in plain words, and what else there is in it. */
+export function wordsOf(content: JsonObject): { words: string; rest: JsonObject } {
+  const rest = { ...content };
+  for (const name of SPOKEN) {
+    const value = content[name];
+    if (typeof value !== "string") continue;
+    delete rest[name];
+    // Answers say the same under two names.
+    for (const other of SPOKEN) if (rest[other] === value) delete rest[other];
+    return { words: value, rest };
+  }
+  const names = Object.keys(content);
+  const only = names.length === 1 ? content[names[0]!] : undefined;
+  return typeof only === "string" ? { words: only, rest: {} } : { words: "", rest };
+}
+
+// --- A budget -----------------------------------------------------------------------------------------------
+
+export interface Share {
+  name: string;
+  place: Place;
+  tokens: number;
+}
+
+/** Tokens by part of the prompt, in its order. */
+export function sharesOf(items: readonly Item[]): Share[] {
+  const found = new Map<string, Share>();
+  for (const item of items) {
+    const name = item.place === "conversation" ? "conversation" : item.source;
+    const key = `${item.place} ${name}`;
+    const share = found.get(key) ?? { name, place: item.place, tokens: 0 };
+    share.tokens += item.tokens;
+    found.set(key, share);
+  }
+  return [...found.values()];
+}
+
+// --- Two of them --------------------------------------------------------------------------------------------
+
+export type Change = "in" | "out" | "changed" | "moved" | "same";
+
+export interface Line {
+  change: Change;
+  item: Item;
+  /** What it was before, where something about it has changed. */
+  before?: Item;
+  /** Of what falls out. */
+  reason?: Reason | "not found";
+}
+
+/** Both in one list, in the order of the prompt: what comes in, what falls out, what stays. */
+export function difference(before: Explanation, after: Explanation): Line[] {
+  const old = before.items.filter((item) => item.id !== undefined);
+  const now = after.items.filter((item) => item.id !== undefined);
+  const kept = inOrder(
+    old.map((item) => item.id!),
+    now.map((item) => item.id!),
+  );
+  const wasThere = new Map(old.map((item) => [item.id!, item]));
+  const isThere = new Set(now.map((item) => item.id!));
+  const reasons = new Map(
+    after.left_out.filter((out) => out.reason !== "duplicate").map((out) => [out.id, out.reason]),
+  );
+  const lines: Line[] = [];
+  let at = 0;
+  const pass = (until: number) => {
+    for (; at < until; at++) {
+      const item = old[at]!;
+      if (isThere.has(item.id!)) continue; // moved: shown where it is now
+      lines.push({ change: "out", item, reason: reasons.get(item.id!) ?? "not found" });
+    }
+  };
+  for (const [place, item] of now.entries()) {
+    const was = wasThere.get(item.id!);
+    const from = kept.get(place);
+    if (from !== undefined) {
+      pass(from);
+      at = from + 1;
+    }
+    if (was === undefined) lines.push({ change: "in", item });
+    else if (from === undefined || was.place !== item.place || was.source !== item.source)
+      lines.push({ change: "moved", item, before: was });
+    else if (was.tokens !== item.tokens || was.version !== item.version)
+      lines.push({ change: "changed", item, before: was });
+    else lines.push({ change: "same", item });
+  }
+  pass(old.length);
+  return lines;
+}
+
+/** The longest run that kept its order: place in the new list → place in the old one. */
+function inOrder(old: readonly string[], now: readonly string[]): Map<number, number> {
+  const places = new Map(old.map((id, place) => [id, place]));
+  const common = now.flatMap((id, place) => {
+    const was = places.get(id);
+    return was === undefined ? [] : [{ place, was, previous: -1 }];
+  });
+  const ends: number[] = []; // by length of a run: the index of its last member, with the smallest `was`
+  for (const [index, one] of common.entries()) {
+    let low = 0;
+    let high = ends.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (common[ends[middle]!]!.was < one.was) low = middle + 1;
+      else high = middle;
+    }
+    one.previous = low ? ends[low - 1]! : -1;
+    ends[low] = index;
+  }
+  const kept = new Map<number, number>();
+  for (let index = ends.at(-1) ?? -1; index >= 0; index = common[index]!.previous) {
+    kept.set(common[index]!.place, common[index]!.was);
+  }
+  return kept;
+}
+
+// --- Writing it -------------------------------------------------------------------------------------------------
+
+const WIDTH = 96;
+
+/** JSON as a person would lay it out: what fits on a line stays on one. */
+export function laidOut(value: Json, indent = ""): string {
+  const flat = onOneLine(value);
+  if (typeof value !== "object" || value === null) return flat;
+  const inner = `${indent}  `;
+  const entries = Array.isArray(value)
+    ? value.map((one) => laidOut(one, inner))
+    : Object.entries(value).map(([key, one]) => `${JSON.stringify(key)}: ${laidOut(one, inner)}`);
+  // The document itself is always spread out.
+  if (!entries.length || (indent && indent.length + flat.length <= WIDTH)) return flat;
+  const [open, close] = Array.isArray(value) ? "[]" : "{}";
+  return `${open}\n${inner}${entries.join(`,\n${inner}`)}\n${indent}${close}`;
+}
+
+function onOneLine(value: Json): string {
+  if (Array.isArray(value)) return `[${value.map(onOneLine).join(", ")}]`;
+  if (typeof value !== "object" || value === null) return JSON.stringify(value);
+  const members = Object.entries(value).map(([key, one]) => `${JSON.stringify(key)}: ${onOneLine(one)}`);
+  return `{${members.join(", ")}}`;
+}

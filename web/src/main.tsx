@@ -1,0 +1,263 @@
+/** The shell: what is around every page. */
+
+import { render, type ComponentType } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { computed, effect, signal } from "@preact/signals";
+import { Dialog, Questions } from "./components/dialog";
+import { Icon, type IconName } from "./components/icons";
+import { Toasts } from "./components/toast";
+import { api, ApiError, credentialWanted, messageOf, useCredential } from "./lib/api";
+import { shortcuts, useShortcuts } from "./lib/keys";
+import { go, href, route, type Page } from "./lib/router";
+import { connection } from "./lib/stream";
+import { theme, type Theme } from "./lib/theme";
+import icon from "./style/icon.svg";
+import "./style/main.css";
+
+interface PageModule {
+  default: ComponentType;
+}
+
+// Each page comes when it is wanted: the first paint waits for none of them.
+const pages: Record<Page, { name: string; icon: IconName; key: string; load: () => Promise<PageModule> }> = {
+  chat: { name: "Chat", icon: "chat", key: "g c", load: () => import("./pages/chat") },
+  board: { name: "Blackboard", icon: "board", key: "g b", load: () => import("./pages/board") },
+  config: { name: "Config", icon: "config", key: "g f", load: () => import("./pages/config") },
+  operations: { name: "Operations", icon: "operations", key: "g o", load: () => import("./pages/operations") },
+};
+const names = Object.keys(pages) as Page[];
+
+const loaded = signal<Partial<Record<Page, ComponentType>>>({});
+const failed = signal<string | null>(null);
+const showKeys = signal(false);
+
+const shownPage = computed(() => route.value.page);
+
+effect(() => {
+  const page = shownPage.value;
+  document.title = `${pages[page].name} · Breadcrumbs`;
+  if (loaded.value[page]) return;
+  failed.value = null;
+  pages[page].load().then(
+    (module) => {
+      loaded.value = { ...loaded.peek(), [page]: module.default };
+    },
+    () => {
+      failed.value = "This part of the page did not load. The server may be away, or newer than this page.";
+    },
+  );
+});
+
+function Shell() {
+  const { page } = route.value;
+  const Shown = loaded.value[page];
+  useShortcuts(
+    [
+      ...names.map((name) => ({
+        keys: pages[name].key,
+        what: pages[name].name,
+        group: "Go to",
+        run: () => go(href(name)),
+      })),
+      { keys: "?", what: "Show this list", group: "Everywhere", run: () => (showKeys.value = true) },
+    ],
+    [],
+  );
+  return (
+    <>
+      <a
+        class="skip"
+        href="#main"
+        onClick={(event) => {
+          event.preventDefault(); // the part after # is the route
+          document.getElementById("main")?.focus();
+        }}
+      >
+        Skip to the content
+      </a>
+      <header class="bar">
+        <a class="brand" href={href("chat")} aria-label="Breadcrumbs">
+          <img src={icon} alt="" width="26" height="26" />
+          <span class="name">Breadcrumbs</span>
+        </a>
+        <nav aria-label="Pages">
+          {names.map((name) => (
+            <a
+              key={name}
+              href={href(name)}
+              aria-current={name === page ? "page" : undefined}
+              aria-label={pages[name].name}
+              title={pages[name].name}
+            >
+              <Icon name={pages[name].icon} />
+              <span class="name">{pages[name].name}</span>
+            </a>
+          ))}
+        </nav>
+        <span class="grow" />
+        <ConnectionState />
+        <ThemeButton />
+        <button
+          type="button"
+          class="button bare square"
+          aria-label="Keyboard shortcuts"
+          title="Keyboard shortcuts (?)"
+          onClick={() => (showKeys.value = true)}
+        >
+          <Icon name="help" />
+        </button>
+      </header>
+      <main id="main" tabIndex={-1}>
+        {Shown ? <Shown /> : failed.value && <Failed text={failed.value} />}
+      </main>
+      {showKeys.value && <Keys />}
+      {credentialWanted.value !== null && <CredentialDialog reason={credentialWanted.value} />}
+      <Questions />
+      <Toasts />
+    </>
+  );
+}
+
+function Failed({ text }: { text: string }) {
+  return (
+    <div class="empty" role="alert">
+      <Icon name="alert" />
+      <p>{text}</p>
+      <button type="button" class="button" onClick={() => location.reload()}>
+        Load it again
+      </button>
+    </div>
+  );
+}
+
+const WORDS = { idle: "", connecting: "Connecting …", open: "Live", lost: "Reconnecting …" };
+
+function ConnectionState() {
+  const state = connection.value;
+  return (
+    <span class={`connection ${state}`} role="status" title={WORDS[state]}>
+      {state !== "idle" && (
+        <>
+          <span class="dot" />
+          <span class="words">{WORDS[state]}</span>
+        </>
+      )}
+    </span>
+  );
+}
+
+const THEMES: Record<Theme, { next: Theme; icon: IconName; name: string }> = {
+  system: { next: "light", icon: "system", name: "as the system" },
+  light: { next: "dark", icon: "sun", name: "light" },
+  dark: { next: "system", icon: "moon", name: "dark" },
+};
+
+function ThemeButton() {
+  const { next, icon, name } = THEMES[theme.value];
+  const label = `Colours: ${name}. Change to: ${THEMES[next].name}`;
+  return (
+    <button
+      type="button"
+      class="button bare square"
+      aria-label={label}
+      title={label}
+      onClick={() => (theme.value = next)}
+    >
+      <Icon name={icon} />
+    </button>
+  );
+}
+
+function Keys() {
+  const groups = [...new Set(shortcuts.value.map((one) => one.group))];
+  return (
+    <Dialog title="Keyboard shortcuts" onClose={() => (showKeys.value = false)}>
+      {groups.map((group) => (
+        <section key={group}>
+          <h3>{group}</h3>
+          <dl class="keys">
+            {shortcuts.value
+              .filter((one) => one.group === group)
+              .map((one) => (
+                <>
+                  <dt>
+                    {one.keys.split(/ |(?<=\w)\+/).map((key) => (
+                      <>
+                        <kbd>{key}</kbd>{" "}
+                      </>
+                    ))}
+                  </dt>
+                  <dd>{one.what}</dd>
+                </>
+              ))}
+          </dl>
+        </section>
+      ))}
+    </Dialog>
+  );
+}
+
+function CredentialDialog({ reason }: { reason: string }) {
+  const field = useRef<HTMLInputElement>(null);
+  const [problem, setProblem] = useState("");
+  const [busy, setBusy] = useState(false);
+  useEffect(() => field.current?.focus(), []);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    const given = field.current?.value.trim() ?? "";
+    if (!given) return;
+    setBusy(true);
+    try {
+      await api("/breadcrumbs", {
+        query: { limit: 1 },
+        quiet: true,
+        credential: given,
+      });
+      useCredential(given);
+    } catch (error) {
+      // What it may not do it will be told there and then.
+      if (error instanceof ApiError && error.status === 403) useCredential(given);
+      else setProblem(messageOf(error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <Dialog title="This server wants a key" onClose={() => {}} closable={false}>
+      <form onSubmit={submit}>
+        <p class="soft small">{reason}</p>
+        <label class="label" for="credential">
+          API key or token
+        </label>
+        <input
+          ref={field}
+          id="credential"
+          class="field mono"
+          type="password"
+          autoComplete="off"
+          spellcheck={false}
+          aria-describedby="credential-note"
+        />
+        <p id="credential-note" class="soft small">
+          It stays in this tab and goes to this server only. Closing the tab forgets it.
+        </p>
+        {problem && (
+          <p class="notice bad" role="alert">
+            <Icon name="alert" /> {problem}
+          </p>
+        )}
+        <div class="actions">
+          <button type="submit" class="button main" disabled={busy}>
+            Use it
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+const app = document.getElementById("app");
+if (app) {
+  app.replaceChildren();
+  render(<Shell />, app);
+}

@@ -1,0 +1,5 @@
+/** The server's times have microseconds; `Date` knows milliseconds only. */
+export function millis(iso: string): number {
+  const [whole = iso, fraction] = iso.replace(/Z$/, "").split(".");
+  return Date.parse(`${whole}Z`) + (fraction ? Number(`0.${fraction}`) * 1000 : 0);
+}

@@ -1,0 +1,240 @@
+/** A turn: what one message led to, put together from the breadcrumbs that name it as their trigger. */
+
+import { api, ApiError, breadcrumbs, type Breadcrumb } from "../../lib/api";
+import { plural } from "../../lib/format";
+import { gist, itemsIn, kindOf, sessionOf, type Kind } from "./kinds";
+import { millis } from "./time";
+
+export interface Step {
+  key: string;
+  /** Of the breadcrumb. */
+  id: string;
+  version?: number;
+  kind: Kind;
+  text: string;
+  /** Milliseconds since 1970, with fractions. Unknown where the breadcrumb is gone. */
+  ms: number | undefined;
+  at: string | undefined;
+}
+
+/** What one agent made of the message. */
+export interface Branch {
+  name: string;
+  steps: Step[];
+  /** It ended with an answer or an error. */
+  ended: boolean;
+}
+
+export interface TurnView {
+  /** The message; unknown where it is gone. */
+  origin: Step | undefined;
+  originId: string;
+  branches: Branch[];
+  /** Breadcrumbs that the answers led to in their turn. */
+  next: Step[];
+}
+
+const AROUND = 120;
+const FURTHEST_BACK = 4;
+
+/** The id of the message that led to this breadcrumb. */
+export function originOf(crumb: Breadcrumb): string {
+  const trigger = crumb.context?.["trigger_id"];
+  return typeof trigger === "string" ? trigger : crumb.id;
+}
+
+export async function loadTurn(crumb: Breadcrumb, originId: string, signal: AbortSignal): Promise<TurnView> {
+  const origin = originId === crumb.id ? crumb : await unlessGone(breadcrumbs.full(originId, signal));
+  const session = sessionOf(crumb.tags);
+  // In the order of writing, from the message on: a turn is at the beginning of that, however long the session is.
+  const { items } = await breadcrumbs.list(
+    {
+      ...(session !== undefined && { session_id: session }),
+      updated_since: origin?.created_at ?? crumb.created_at,
+      sort: "updated_at",
+      include_context: true,
+      limit: AROUND,
+    },
+    signal,
+  );
+  const around = new Map(items.map((item) => [item.id, item]));
+  around.set(crumb.id, crumb);
+  const mine = [...around.values()].filter((item) => item.id !== originId && item.context?.["trigger_id"] === originId);
+  const turn = new Builder();
+  for (const item of mine) turn.add(item);
+  await turn.addContexts(mine, originId, signal);
+  if (origin) await turn.searchContext(origin, items, signal);
+  const ids = new Set(mine.filter((item) => kindOf(item.schema_name, item.tags) === "answer").map((item) => item.id));
+  const next = items.filter((item) => ids.has(String(item.context?.["trigger_id"])));
+  return {
+    origin: origin && stepOf(origin),
+    originId,
+    branches: turn.branches(),
+    next: next.map((item) => stepOf(item)),
+  };
+}
+
+class Builder {
+  readonly #steps = new Map<string, Step[]>();
+  /** Which agent asked: a tool's result names its request only. */
+  readonly #asked = new Map<string, string>();
+  /** Errors that do not say whose they are. */
+  readonly #strays: { step: Step; creator: string }[] = [];
+
+  add(crumb: Breadcrumb): void {
+    const context = crumb.context ?? {};
+    const kind = kindOf(crumb.schema_name, crumb.tags);
+    if (kind === "context") return;
+    if (kind === "request") this.#asked.set(crumb.id, text(context["requestedBy"]));
+    if (kind === "error") {
+      this.#strays.push({ step: stepOf(crumb), creator: creatorOf(context) });
+      return;
+    }
+    const agent = kind === "request" ? text(context["requestedBy"]) : creatorOf(context);
+    this.#put(agent || `request ${text(context["request_id"])}`, stepOf(crumb));
+  }
+
+  async addContexts(mine: readonly Breadcrumb[], originId: string, signal: AbortSignal): Promise<void> {
+    const done = new Set<string>();
+    const wanted: Promise<void>[] = [];
+    for (const crumb of mine) {
+      const { context_id: id, context_version: version } = crumb.context ?? {};
+      const agent = creatorOf(crumb.context ?? {});
+      if (typeof id !== "string" || typeof version !== "number" || done.has(`${agent} ${id}:${version}`)) continue;
+      done.add(`${agent} ${id}:${version}`);
+      done.add(id);
+      wanted.push(this.#madeContext(agent, id, version, signal));
+    }
+    await Promise.all(wanted);
+    // A context that nobody has answered yet is still the newest of its session.
+    for (const crumb of mine) {
+      if (kindOf(crumb.schema_name, crumb.tags) !== "context" || done.has(crumb.id)) continue;
+      if (crumb.context?.["trigger_id"] !== originId) continue;
+      this.#put(text(crumb.context["consumer_id"]), stepOf(crumb));
+    }
+  }
+
+  /**
+   * A turn that failed names no context, and the context has had newer versions since. It is one of those just
+   * before the one that the next answer of the session was given.
+   */
+  async searchContext(origin: Breadcrumb, items: readonly Breadcrumb[], signal: AbortSignal): Promise<void> {
+    if (this.#strays.length === 0 || this.#hasContext()) return;
+    const later = items.flatMap((item) => {
+      const { context_id: id, context_version: version } = item.context ?? {};
+      if (typeof id === "string" && typeof version === "number") return [{ id, version }];
+      return kindOf(item.schema_name, item.tags) === "context" ? [{ id: item.id, version: item.version }] : [];
+    })[0];
+    if (!later) return;
+    for (let version = later.version - 1; version >= Math.max(1, later.version - FURTHEST_BACK); version -= 1) {
+      const explained = await this.#explained(later.id, version, signal);
+      if (!explained || explained.made_at < origin.created_at) return;
+      if (explained.trigger_id === origin.id) {
+        this.#put(explained.consumer_id, contextStep(later.id, version, explained));
+        return;
+      }
+    }
+  }
+
+  #hasContext(): boolean {
+    return [...this.#steps.values()].some((steps) => steps.some((step) => step.kind === "context"));
+  }
+
+  #explained(id: string, version: number, signal: AbortSignal): Promise<Explained | undefined> {
+    return unlessGone(api<Explained>(`/contexts/${encodeURIComponent(id)}/explain`, { query: { version }, signal }));
+  }
+
+  async #madeContext(agent: string, id: string, version: number, signal: AbortSignal): Promise<void> {
+    this.#put(agent, contextStep(id, version, await this.#explained(id, version, signal)));
+  }
+
+  #put(name: string, step: Step): void {
+    const steps = this.#steps.get(name);
+    if (steps) steps.push(step);
+    else this.#steps.set(name, [step]);
+  }
+
+  /** Who had begun and not ended when this error was left; nobody, where that does not tell. */
+  #underWay(error: Step): string | undefined {
+    const found = [...this.#steps].flatMap(([name, steps]) => {
+      const before = steps.filter((step) => order(step) <= order(error)).sort((a, b) => order(a) - order(b));
+      const last = before.at(-1)?.kind;
+      return last === undefined || last === "answer" ? [] : [name];
+    });
+    return found.length === 1 ? found[0] : undefined;
+  }
+
+  branches(): Branch[] {
+    // What a tool gave back belongs to whoever asked for it.
+    for (const [name, steps] of [...this.#steps]) {
+      if (!name.startsWith("request ")) continue;
+      this.#steps.delete(name);
+      for (const step of steps) this.#put(this.#asked.get(name.slice(8)) ?? "a tool", step);
+    }
+    for (const { step, creator } of this.#strays) this.#put(this.#underWay(step) ?? (creator || "error"), step);
+    return [...this.#steps].map(([name, steps]) => {
+      const ordered = steps.sort((a, b) => order(a) - order(b));
+      const last = ordered.at(-1)?.kind;
+      return { name, steps: ordered, ended: last === "answer" || last === "error" };
+    });
+  }
+}
+
+interface Explained {
+  consumer_id: string;
+  trigger_id: string;
+  made_at: string;
+  tokens: number;
+  items: unknown[];
+}
+
+function contextStep(id: string, version: number, explained: Explained | undefined): Step {
+  return {
+    key: `${id}:${version}`,
+    id,
+    version,
+    kind: "context",
+    text: explained ? `${plural(explained.items.length, "item")} · ${plural(explained.tokens, "token")}` : "not kept any more",
+    at: explained?.made_at,
+    ms: explained && millis(explained.made_at),
+  };
+}
+
+/** A context whose time is not known comes first: it was there before everything else. */
+const order = (step: Step) => step.ms ?? Number.NEGATIVE_INFINITY;
+
+export function stepOf(crumb: Breadcrumb): Step {
+  const kind = kindOf(crumb.schema_name, crumb.tags);
+  // A context is made anew for each message, everything else is what it was when it was created.
+  const at = kind === "context" ? crumb.updated_at : crumb.created_at;
+  const context = crumb.context ?? {};
+  const items = kind === "context" ? itemsIn(context) : undefined;
+  return {
+    key: `${crumb.id}:${crumb.version}`,
+    id: crumb.id,
+    version: crumb.version,
+    kind,
+    text: (items === undefined ? gist(kind, context) : plural(items, "item")) || crumb.title || crumb.schema_name || "",
+    at,
+    ms: millis(at),
+  };
+}
+
+function creatorOf(context: Record<string, unknown>): string {
+  const creator = context["creator"];
+  if (typeof creator === "string") return creator;
+  return creator !== null && typeof creator === "object" ? text((creator as Record<string, unknown>)["agent_id"]) : "";
+}
+
+function text(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
+async function unlessGone<T>(asked: Promise<T>): Promise<T | undefined> {
+  try {
+    return await asked;
+  } catch (error) {
+    if (error instanceof ApiError && (error.status === 404 || error.status === 403)) return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,126 @@
+/** The chat page's own state: the list, the open conversation, and the stream that feeds both. */
+
+import { effect, signal } from "@preact/signals";
+import { newId, type Message } from "../../lib/api";
+import { shortened } from "../../lib/format";
+import { go, href, route } from "../../lib/router";
+import { Stream, type StreamQuery } from "../../lib/stream";
+import { Conversation } from "./conversation";
+import { nameOf, SessionList } from "./list";
+
+export class Chat {
+  readonly list = new SessionList();
+  readonly open = signal<Conversation | null>(null);
+  /** The answer that somebody asks about. */
+  readonly why = signal<Message | null>(null);
+  /** On narrow screens the list lies over the conversation. */
+  readonly listShown = signal(false);
+
+  readonly #stream: Stream;
+  readonly #unwatch: () => void;
+  readonly #untitle: () => void;
+
+  constructor() {
+    this.#stream = new Stream(queryFor(sessionInAddress()), {
+      onEvent: (event) => {
+        this.open.peek()?.onEvent(event);
+        this.list.onEvent(event, this.open.peek()?.id);
+      },
+      onDelta: (delta) => this.open.peek()?.onDelta(delta),
+      onOpen: (again) => {
+        // What was said while nobody listened. The stream tells of it too; but whoever was away for longer than
+        // the server keeps events, or comes to another server at the same address, hears of it only here.
+        void this.open.peek()?.catchUp();
+        if (again) void this.list.load();
+      },
+      onGap: () => {
+        void this.open.peek()?.startOver();
+        void this.list.load();
+      },
+    });
+    void this.list.load();
+    this.#unwatch = effect(() => {
+      if (route.value.page === "chat") this.#show(sessionInAddress());
+    });
+    this.#untitle = effect(() => {
+      const unread = this.list.unread.value.size;
+      const open = this.open.value;
+      const name = open ? shortened(nameOf(this.list.get(open.id)), 60) : "Chat";
+      document.title = `${unread ? `(${unread}) ` : ""}${name} · Breadcrumbs`;
+    });
+    window.addEventListener("focus", this.#onFocus);
+  }
+
+  close(): void {
+    this.#unwatch();
+    this.#untitle();
+    this.#stream.close();
+    this.open.peek()?.close();
+    this.list.close();
+    window.removeEventListener("focus", this.#onFocus);
+  }
+
+  /** Say something; in a new session where none is open. */
+  say(text: string): void {
+    let conversation = this.open.peek();
+    if (conversation === null) {
+      conversation = new Conversation(newId(), true);
+      this.#enter(conversation);
+      go(href("chat", [conversation.id]), true);
+    }
+    conversation.say(text);
+    this.list.touch(conversation.id);
+  }
+
+  startNew(): void {
+    this.listShown.value = false;
+    go(href("chat"));
+  }
+
+  /** Go to the session above or below in the list. */
+  step(by: 1 | -1): void {
+    const shown = this.list.shown.peek();
+    const here = shown.findIndex((session) => session.id === this.open.peek()?.id);
+    const next = shown[here < 0 ? 0 : here + by];
+    if (next) go(href("chat", [next.id]));
+  }
+
+  #show(id: string | undefined): void {
+    const before = this.open.peek();
+    this.listShown.value = false;
+    if (before?.id === id) return;
+    if (id === undefined) {
+      this.#leave();
+      this.#stream.follow(queryFor(undefined));
+    } else {
+      this.#enter(new Conversation(id));
+    }
+  }
+
+  #enter(conversation: Conversation): void {
+    this.#leave();
+    this.open.value = conversation;
+    this.list.seen(conversation.id);
+    this.#stream.follow(queryFor(conversation.id));
+  }
+
+  #leave(): void {
+    this.open.peek()?.close();
+    this.open.value = null;
+    this.why.value = null;
+  }
+
+  readonly #onFocus = () => {
+    void this.list.load();
+  };
+}
+
+function sessionInAddress(): string | undefined {
+  return route.value.page === "chat" ? route.value.rest[0] : undefined;
+}
+
+/** All of the open session, and of the others what the list shows of them. */
+function queryFor(session: string | undefined): StreamQuery {
+  const said = ["user:message", "agent:response", "agent:error", "session-change"];
+  return { any_tags: session === undefined ? said : [`session:${session}`, ...said] };
+}

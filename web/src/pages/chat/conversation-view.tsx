@@ -1,0 +1,438 @@
+/** What was said in a session, and what is being said. */
+
+import type { ComponentChild } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { signal } from "@preact/signals";
+import { Icon } from "../../components/icons";
+import { Markdown } from "../../components/markdown";
+import { Menu } from "../../components/menu";
+import { Time } from "../../components/time";
+import { attempt, toast } from "../../components/toast";
+import type { Message } from "../../lib/api";
+import { dayName, sentence, shortened, time } from "../../lib/format";
+import { fork, sessionActions, setActive } from "./actions";
+import type { Chat } from "./chat";
+import type { Conversation, Draft, Progress, Unsent } from "./conversation";
+import { nameOf } from "./list";
+import { wasCancelled, type Turn } from "./message";
+import { ToolCall } from "./tool-call";
+import { Welcome } from "./welcome";
+
+interface Props {
+  chat: Chat;
+  conversation: Conversation | null;
+}
+
+export function ConversationView({ chat, conversation }: Props) {
+  return (
+    <>
+      <Head chat={chat} conversation={conversation} />
+      {conversation === null ? <Welcome chat={chat} /> : <Body chat={chat} conversation={conversation} />}
+    </>
+  );
+}
+
+function Head({ chat, conversation }: Props) {
+  const session = conversation ? chat.list.get(conversation.id) : undefined;
+  return (
+    <header class="chat-head">
+      <button
+        type="button"
+        class="button bare square chat-burger"
+        aria-label="Show the sessions"
+        aria-controls="sessions"
+        aria-expanded={chat.listShown.value}
+        onClick={() => (chat.listShown.value = true)}
+      >
+        <Icon name="menu" />
+      </button>
+      <h1 class="chat-title">{nameOf(session)}</h1>
+      {session && <Menu label="Actions for this session" actions={sessionActions(chat, session)} />}
+    </header>
+  );
+}
+
+/** How near to the end somebody has to be to be taken along when something is added. */
+const NEAR = 80;
+
+function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }) {
+  const frame = useRef<HTMLDivElement>(null);
+  const top = useRef<HTMLDivElement>(null);
+  const atEnd = useRef(true);
+  const height = useRef(0);
+  const first = useRef<string | undefined>(undefined);
+  const away = useRef(signal(false)).current;
+
+  const messages = conversation.messages.value;
+  const unsent = conversation.shownUnsent.value;
+  const state = conversation.state.value;
+  const session = chat.list.get(conversation.id);
+
+  const toEnd = () => {
+    if (frame.current) frame.current.scrollTop = frame.current.scrollHeight;
+  };
+
+  // Whoever sends something wants to see it.
+  useEffect(() => {
+    if (unsent.length === 0) return;
+    atEnd.current = true;
+    toEnd();
+  }, [unsent.length]);
+
+  useLayoutEffect(() => {
+    const element = frame.current;
+    if (!element) return;
+    const older = first.current !== undefined && messages[0]?.id !== first.current && !atEnd.current;
+    if (atEnd.current) element.scrollTop = element.scrollHeight;
+    else if (older) element.scrollTop += element.scrollHeight - height.current; // stay where we were
+    first.current = messages[0]?.id;
+    height.current = element.scrollHeight;
+  });
+
+  // Pictures, fonts and streaming text change the height without a new message.
+  useEffect(() => {
+    const element = frame.current;
+    if (!element) return undefined;
+    const observer = new ResizeObserver(() => {
+      if (atEnd.current) toEnd();
+    });
+    for (const child of element.children) observer.observe(child);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+
+  useEffect(() => {
+    if (!top.current || state !== "ready") return undefined;
+    const observer = new IntersectionObserver(
+      (entries) => {
+        if (entries.some((entry) => entry.isIntersecting)) void conversation.loadOlder();
+      },
+      { root: frame.current, rootMargin: "400px 0px 0px" },
+    );
+    observer.observe(top.current);
+    return () => observer.disconnect();
+  }, [conversation, state, messages[0]?.id]);
+
+  const onScroll = () => {
+    const element = frame.current;
+    if (!element) return;
+    atEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR;
+    away.value = !atEnd.current;
+    height.current = element.scrollHeight;
+  };
+
+  return (
+    <div class="chat-scroll">
+      <div class="chat-frame" ref={frame} onScroll={onScroll} tabIndex={0} role="region" aria-label="Messages">
+        <div class="chat-column">
+          <div ref={top} class="chat-top">
+            {conversation.loadingOlder.value && <span class="spinner" role="status" aria-label="Loading older messages" />}
+          </div>
+          {state === "loading" && <LoadingMessages />}
+          {state === "failed" && (
+            <div class="notice bad" role="alert">
+              <Icon name="alert" />
+              <span class="grow">{conversation.problem.value}</span>
+              <button type="button" class="button tiny" onClick={() => void conversation.load()}>
+                Try again
+              </button>
+            </div>
+          )}
+          {state === "ready" && messages.length === 0 && unsent.length === 0 && (
+            <p class="chat-nothing soft">Nothing has been said here yet.</p>
+          )}
+          <Turns chat={chat} conversation={conversation} />
+          {unsent.map((one) => (
+            <UnsentMessage key={one.key} conversation={conversation} unsent={one} />
+          ))}
+          {session && !session.active && (
+            <div class="notice warn">
+              <Icon name="pause" />
+              <span class="grow">This session is paused: agents do not answer in it.</span>
+              <button type="button" class="button tiny" onClick={() => void setActive(chat, session.id, true)}>
+                Resume
+              </button>
+            </div>
+          )}
+        </div>
+      </div>
+      {away.value && (
+        <button
+          type="button"
+          class="button chat-down"
+          onClick={() => {
+            atEnd.current = true;
+            toEnd();
+          }}
+        >
+          <Icon name="down" /> To the end
+        </button>
+      )}
+      <Announcer conversation={conversation} />
+    </div>
+  );
+}
+
+function Turns({ chat, conversation }: { chat: Chat; conversation: Conversation }) {
+  const turns = conversation.turns.value;
+  const progress = conversation.progress.value;
+  const paused = chat.list.get(conversation.id)?.active === false;
+  let day = "";
+  return (
+    <>
+      {turns.map((turn) => {
+        const begin = turn.message ?? turn.steps.flatMap((step) => (step.kind === "message" ? step.message : []))[0];
+        const today = begin ? dayName(begin.created_at) : day;
+        const divider = today !== day;
+        day = today;
+        return (
+          <div key={turn.id} class="turn">
+            {divider && (
+              <p class="day">
+                <span>{today}</span>
+              </p>
+            )}
+            <TurnView
+              chat={chat}
+              conversation={conversation}
+              turn={turn}
+              progress={paused ? undefined : progress.get(turn.id)}
+            />
+          </div>
+        );
+      })}
+      <Drafts conversation={conversation} wanted={(draft) => !turns.some((turn) => turn.id === draft.trigger)} />
+    </>
+  );
+}
+
+interface TurnProps {
+  chat: Chat;
+  conversation: Conversation;
+  turn: Turn;
+  progress: Progress | undefined;
+}
+
+function TurnView({ chat, conversation, turn, progress }: TurnProps) {
+  const answered = turn.steps.findLast((step) => step.kind === "message" && step.message.role === "assistant");
+  return (
+    <>
+      {turn.message && <UserMessage chat={chat} message={turn.message} queued={progress === "queued"} />}
+      {turn.steps.map((step) =>
+        step.kind === "tool" ? (
+          <ToolCall key={step.id} use={step} running={progress === "answering"} />
+        ) : step.message.role === "error" ? (
+          <ErrorMessage
+            key={step.message.id}
+            conversation={conversation}
+            message={step.message}
+            over={answered !== undefined || progress !== undefined}
+          />
+        ) : (
+          <Answer key={step.message.id} chat={chat} message={step.message} />
+        ),
+      )}
+      <Drafts
+        conversation={conversation}
+        wanted={(draft) => draft.trigger === turn.id}
+        otherwise={progress === "answering" ? <Thinking /> : null}
+      />
+    </>
+  );
+}
+
+interface DraftsProps {
+  conversation: Conversation;
+  wanted: (draft: Draft) => boolean;
+  otherwise?: ComponentChild;
+}
+
+/** On its own, so that a piece of an answer draws this again and not the whole conversation. */
+function Drafts({ conversation, wanted, otherwise = null }: DraftsProps) {
+  const drafts = conversation.drafts.value.filter(wanted);
+  return drafts.length ? (
+    <>
+      {drafts.map((draft) => (
+        <DraftView key={draft.id} draft={draft} />
+      ))}
+    </>
+  ) : (
+    <>{otherwise}</>
+  );
+}
+
+function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; queued: boolean }) {
+  return (
+    <article class="said user" aria-label="You" data-id={message.id}>
+      <div class="bubble">{message.text}</div>
+      <footer>
+        {queued && (
+          <span class="badge info" title="The agent is busy. It takes this message when it is done.">
+            Queued
+          </span>
+        )}
+        <Time iso={message.created_at}>{time(message.created_at)}</Time>
+        <CopyButton text={message.text} />
+        <ForkButton chat={chat} message={message} />
+      </footer>
+    </article>
+  );
+}
+
+function Answer({ chat, message }: { chat: Chat; message: Message }) {
+  return (
+    <article class="said agent" aria-label="Answer" data-id={message.id}>
+      <Markdown text={message.text} />
+      <footer>
+        <button
+          type="button"
+          class="button bare tiny"
+          aria-pressed={chat.why.value?.id === message.id}
+          onClick={() => (chat.why.value = chat.why.value?.id === message.id ? null : message)}
+        >
+          <Icon name="why" /> Why did it say that?
+        </button>
+        <CopyButton text={message.text} />
+        <ForkButton chat={chat} message={message} />
+        <span class="facts">
+          {message.agent_id && <span>{message.agent_id}</span>}
+          <Time iso={message.created_at}>{time(message.created_at)}</Time>
+        </span>
+      </footer>
+    </article>
+  );
+}
+
+function ErrorMessage({
+  conversation,
+  message,
+  over,
+}: {
+  conversation: Conversation;
+  message: Message;
+  over: boolean;
+}) {
+  const stopped = wasCancelled(message);
+  const busy = useRef(signal(false)).current;
+  const again = async () => {
+    busy.value = true;
+    await attempt("It was not started again", () => conversation.retry(message));
+    busy.value = false;
+  };
+  return (
+    <article class="said agent" aria-label={stopped ? "Stopped" : "Error"} data-id={message.id}>
+      <div class={`notice ${stopped || over ? "" : "bad"}`}>
+        <Icon name={stopped ? "stop" : "alert"} />
+        <span class="grow">
+          <strong>{stopped ? "Stopped." : "No answer."}</strong> {!stopped && sentence(message.text)}
+        </span>
+        {!over && (
+          <button type="button" class="button tiny" disabled={busy.value} onClick={() => void again()}>
+            <Icon name="retry" /> {stopped ? "Answer it after all" : "Retry"}
+          </button>
+        )}
+      </div>
+    </article>
+  );
+}
+
+function DraftView({ draft }: { draft: Draft }) {
+  return (
+    <article class="said agent draft" aria-label="Answer, being written" aria-busy="true">
+      <Markdown text={draft.text} />
+    </article>
+  );
+}
+
+function Thinking() {
+  return (
+    <div class="thinking" role="status">
+      <span class="unseen">The agent is working on an answer</span>
+      <span class="dots" aria-hidden="true">
+        <i />
+        <i />
+        <i />
+      </span>
+    </div>
+  );
+}
+
+function UnsentMessage({ conversation, unsent }: { conversation: Conversation; unsent: Unsent }) {
+  return (
+    <article class={`said user unsent ${unsent.state}`} aria-label="You, not sent yet">
+      <div class="bubble">{unsent.text}</div>
+      <footer>
+        {unsent.state === "sending" && <span>Sending …</span>}
+        {unsent.state === "waiting" && <span class="problem">{unsent.problem} It will be sent by itself.</span>}
+        {unsent.state === "refused" && (
+          <>
+            <span class="problem" role="alert">
+              Not sent. {unsent.problem}
+            </span>
+            <button type="button" class="button tiny" onClick={() => conversation.resend(unsent.key)}>
+              <Icon name="retry" /> Retry
+            </button>
+            <button type="button" class="button tiny bare" onClick={() => conversation.discard(unsent.key)}>
+              Discard
+            </button>
+          </>
+        )}
+      </footer>
+    </article>
+  );
+}
+
+function CopyButton({ text }: { text: string }) {
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      toast("Copied.");
+    } catch {
+      toast("The browser does not let this page copy.", true);
+    }
+  };
+  return (
+    <button type="button" class="button bare tiny square quiet" aria-label="Copy" title="Copy" onClick={() => void copy()}>
+      <Icon name="copy" />
+    </button>
+  );
+}
+
+function ForkButton({ chat, message }: { chat: Chat; message: Message }) {
+  const label = "Fork the session from here";
+  const id = chat.open.value?.id;
+  return (
+    <button
+      type="button"
+      class="button bare tiny square quiet"
+      aria-label={label}
+      title={label}
+      onClick={() => id !== undefined && void fork(chat, id, message.id)}
+    >
+      <Icon name="fork" />
+    </button>
+  );
+}
+
+/** Says new answers once, when they are finished; the text that is being written would be read out in pieces. */
+function Announcer({ conversation }: { conversation: Conversation }) {
+  const news = conversation.news.value;
+  return (
+    <p class="unseen" aria-live="polite">
+      {news && `${news.role === "error" ? "Error" : "Answer"}: ${shortened(news.text, 300)}`}
+    </p>
+  );
+}
+
+function LoadingMessages() {
+  return (
+    <div class="chat-ghosts" aria-busy="true">
+      <span class="unseen" role="status">
+        Loading the conversation
+      </span>
+      <div class="ghost right" style={{ width: "40%" }} />
+      <div class="ghost" style={{ width: "75%" }} />
+      <div class="ghost" style={{ width: "60%" }} />
+    </div>
+  );
+}

@@ -1,0 +1,125 @@
+/** The sessions at the left. */
+
+import { useEffect, useRef } from "preact/hooks";
+import { Icon } from "../../components/icons";
+import { Menu } from "../../components/menu";
+import { Time } from "../../components/time";
+import type { Session } from "../../lib/api";
+import { now } from "../../lib/clock";
+import { ago, plural } from "../../lib/format";
+import { href } from "../../lib/router";
+import { sessionActions } from "./actions";
+import type { Chat } from "./chat";
+import { nameOf } from "./list";
+
+export function SessionSidebar({ chat }: { chat: Chat }) {
+  const { list } = chat;
+  const first = useRef<HTMLButtonElement>(null);
+  useEffect(() => {
+    if (chat.listShown.value) first.current?.focus();
+  }, [chat.listShown.value]);
+  return (
+    <nav class="sidebar" aria-label="Sessions" id="sessions">
+      <div class="sidebar-head">
+        <button ref={first} type="button" class="button main grow" onClick={() => chat.startNew()}>
+          <Icon name="plus" /> New session
+        </button>
+        <button
+          type="button"
+          class="button bare square sidebar-close"
+          aria-label="Hide the sessions"
+          onClick={() => (chat.listShown.value = false)}
+        >
+          <Icon name="close" />
+        </button>
+      </div>
+      <div class="sidebar-search">
+        <Icon name="search" />
+        <input
+          id="session-search"
+          class="field"
+          type="search"
+          placeholder="Search"
+          aria-label="Search the sessions"
+          autoComplete="off"
+          value={list.search.value}
+          onInput={(event) => void list.find(event.currentTarget.value)}
+        />
+      </div>
+      <Sessions chat={chat} />
+    </nav>
+  );
+}
+
+function Sessions({ chat }: { chat: Chat }) {
+  const { list } = chat;
+  const shown = list.shown.value;
+  if (list.state.value === "failed") {
+    return (
+      <div class="sidebar-note" role="alert">
+        <p>{list.problem.value}</p>
+        <button type="button" class="button tiny" onClick={() => void list.load()}>
+          <Icon name="retry" /> Try again
+        </button>
+      </div>
+    );
+  }
+  if (list.state.value === "loading") return <Waiting />;
+  return (
+    <div class="sidebar-list">
+      {shown.length === 0 && (
+        <p class="sidebar-note">{list.search.value ? "No session is called that." : "No sessions yet."}</p>
+      )}
+      <ul>
+        {shown.map((session) => (
+          <Item key={session.id} chat={chat} session={session} />
+        ))}
+      </ul>
+      {list.hasMore.value && (
+        <button
+          type="button"
+          class="button bare sidebar-more"
+          disabled={list.loadingMore.value}
+          onClick={() => void list.loadMore()}
+        >
+          {list.loadingMore.value ? "Loading …" : "Load more"}
+        </button>
+      )}
+    </div>
+  );
+}
+
+function Item({ chat, session }: { chat: Chat; session: Session }) {
+  const current = chat.open.value?.id === session.id;
+  const unread = chat.list.unread.value.has(session.id);
+  const name = nameOf(session);
+  return (
+    <li class={`session ${current ? "current" : ""} ${unread ? "unread" : ""}`}>
+      <a href={href("chat", [session.id])} aria-current={current ? "page" : undefined}>
+        <span class="session-name">
+          {unread && <span class="unseen">Unread: </span>}
+          {name}
+        </span>
+        <span class="session-facts">
+          <Time iso={session.last_active_at}>{ago(session.last_active_at, now.value)}</Time>
+          {session.counts.messages > 0 && <span>{plural(session.counts.messages, "message")}</span>}
+          {!session.active && <span class="badge warn">paused</span>}
+        </span>
+      </a>
+      <Menu label={`Actions for ${name}`} actions={sessionActions(chat, session)} />
+    </li>
+  );
+}
+
+function Waiting() {
+  return (
+    <div class="sidebar-list" aria-busy="true">
+      <span class="unseen" role="status">
+        Loading the sessions
+      </span>
+      {[70, 45, 60, 52].map((width) => (
+        <div key={width} class="ghost" style={{ width: `${width}%` }} />
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,51 @@
+/** A tool that an agent used, folded. What tools take and give is data: it is shown as JSON or as text. */
+
+import { Icon } from "../../components/icons";
+import { JsonView } from "../../components/json";
+import { duration, shortened } from "../../lib/format";
+import type { Json } from "../../lib/api";
+import type { ToolUse } from "./message";
+
+export function ToolCall({ use, running }: { use: ToolUse; running: boolean }) {
+  const input = use.request?.context["input"];
+  const response = use.response?.context;
+  const failed = response?.["status"] === "error";
+  const took = response?.["execution_time_ms"];
+  const status = response ? (failed ? "failed" : "done") : running ? "running" : "no result";
+  return (
+    <details class="tool-call">
+      <summary>
+        <Icon name="chevron" />
+        <Icon name="tool" />
+        <span class="mono tool-name">{use.name}</span>
+        <span class="tool-brief mono">{brief(input)}</span>
+        <span class={`badge ${response ? (failed ? "bad" : "good") : running ? "info" : ""}`}>{status}</span>
+        {typeof took === "number" && took > 0 && <span class="soft small">{duration(took)}</span>}
+      </summary>
+      <div class="tool-body">
+        {input !== undefined && (
+          <>
+            <h3 class="label">Input</h3>
+            <JsonView value={input} label={`Input of ${use.name}`} />
+          </>
+        )}
+        {response && (
+          <>
+            <h3 class="label">{failed ? "Error" : "Output"}</h3>
+            <JsonView
+              value={(failed ? response["error"] : response["output"]) ?? null}
+              label={`Result of ${use.name}`}
+            />
+          </>
+        )}
+      </div>
+    </details>
+  );
+}
+
+function brief(input: Json | undefined): string {
+  if (input === undefined || input === null) return "";
+  if (typeof input !== "object" || Array.isArray(input)) return shortened(JSON.stringify(input), 60);
+  const pairs = Object.entries(input).map(([name, value]) => `${name}: ${JSON.stringify(value)}`);
+  return shortened(pairs.join(", "), 60);
+}
