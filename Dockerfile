@@ -9,6 +9,7 @@ COPY runtime runtime
 COPY context_builder context_builder
 COPY agents agents
 COPY config config
+COPY web web
 RUN /opt/breadcrumbs/bin/pip install --no-cache-dir --disable-pip-version-check .
 
 FROM python:3.12-slim

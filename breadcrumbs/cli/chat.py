@@ -37,11 +37,10 @@ _RETRIES = 5
 _SHOWN_AT_START = 6
 _SHOWN_OF_HISTORY = 20
 _MOST_SESSIONS = 20
-_MOST_SCANNED = 2_000
 _CANCEL_SECONDS = 15.0
 
 _HELP = """\
-/sessions        the sessions, the newest first
+/sessions        the sessions, the last active one first
 /new [NAME]      begin a new session
 /switch NAME     go on with another session
 /history [N]     what was said here: the last N messages
@@ -269,20 +268,15 @@ class Chat:
             self._face.said(who, message.text)
 
     def _sessions(self) -> None:
-        # By their newest message: it is listed first.
-        newest: dict[str, tuple[str, str]] = {}
-        for crumb in self._client.list(schema_name=_MESSAGE, limit=_MOST_SCANNED):
-            name = crumb.session_id
-            if name is not None and name not in newest:
-                newest[name] = (shown_time(crumb.created_at.isoformat()), crumb.text)
-                if len(newest) == _MOST_SESSIONS:
-                    break
-        if not newest:
+        found = list(self._client.sessions(limit=_MOST_SESSIONS))
+        if not found:
             self._face.notice("there are no sessions yet")
-        width = max((len(one_line(name, 40)) for name in newest), default=0)
-        for name, (when, text) in newest.items():
-            mark = "*" if name == self._session.id else " "
-            self._face.told(f"{mark} {one_line(name, 40):{width}}  {when}  {one_line(text, 60)}")
+        width = max((len(one_line(session.id, 40)) for session in found), default=0)
+        for session in found:
+            mark = "*" if session.id == self._session.id else " "
+            when = shown_time(session.last_active_at.isoformat())
+            words = one_line(session.title or session.summary or "", 60)
+            self._face.told(f"{mark} {one_line(session.id, 40):{width}}  {when}  {words}")
 
 
 class Pipe:

@@ -103,6 +103,7 @@ async def _check_store(settings: Settings, url: str, *, served: bool, fix: bool)
             *await checks.check_events(store, window=int(settings.event_window.total_seconds() * 1_000_000)),
             await checks.check_expired(store, served=served, fix=fix),
             await checks.check_indexes(store, fix=fix),
+            await checks.check_sessions(store, fix=fix),
         ]
     finally:
         await store.close()

@@ -10,7 +10,7 @@ from uuid import uuid4
 import anyio
 import httpx
 
-from breadcrumbs.client import turns
+from breadcrumbs.client import sessions, turns
 from breadcrumbs.client.effects import (
     Channel,
     Effect,
@@ -25,8 +25,26 @@ from breadcrumbs.client.effects import (
     as_item,
 )
 from breadcrumbs.client.http import client_options, core_of, lost, reply_of, request_options, stream_options
-from breadcrumbs.client.options import Listing, Message, Saying, Subscription, TokenRequest, Waiting
-from breadcrumbs.client.values import Answer, Breadcrumb, ChatMessage, Delta, Event, Token, Version, Written
+from breadcrumbs.client.options import (
+    Listing,
+    Message,
+    Saying,
+    SessionChange,
+    Subscription,
+    TokenRequest,
+    Waiting,
+)
+from breadcrumbs.client.values import (
+    Answer,
+    Breadcrumb,
+    ChatMessage,
+    Delta,
+    Event,
+    SessionInfo,
+    Token,
+    Version,
+    Written,
+)
 
 T = TypeVar("T")
 
@@ -129,6 +147,26 @@ class AsyncClient:
         """See `Client.session`."""
         return AsyncSession(self, id or str(uuid4()))
 
+    def sessions(
+        self, *, user_id: str | None = None, limit: int | None = None
+    ) -> AsyncGenerator[SessionInfo, None]:
+        """See `Client.sessions`."""
+        return self._each(sessions.listed(self._core, user_id=user_id, limit=limit))
+
+    async def create_session(
+        self,
+        id: str | None = None,
+        *,
+        title: str | None = None,
+        user_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncSession:
+        """See `Client.create_session`."""
+        fields = {"id": id, "title": title, "user_id": user_id, "state": state}
+        made = await self._run(sessions.created(self._core, fields, idempotency_key=idempotency_key))
+        return AsyncSession(self, made.id)
+
     # Carrying out effects
 
     async def _run(self, operation: Operation[T]) -> T:
@@ -227,6 +265,36 @@ class AsyncSession:
     async def cancel(self, reason: str | None = None) -> Written:
         """See `Session.cancel`."""
         return await self._client._run(self._conversation.cancel(reason))
+
+    async def info(self) -> SessionInfo:
+        """See `Session.info`."""
+        return await self._client._run(sessions.read(self._client._core, self.id))
+
+    async def change(
+        self, *, expected_version: int | None = None, **changes: Unpack[SessionChange]
+    ) -> SessionInfo:
+        """See `Session.change`."""
+        return await self._client._run(
+            sessions.changed(self._client._core, self.id, changes, expected_version=expected_version)
+        )
+
+    async def delete(self, *, expected_version: int | None = None) -> int:
+        """See `Session.delete`."""
+        return await self._client._run(
+            sessions.deleted(self._client._core, self.id, expected_version=expected_version)
+        )
+
+    async def fork(
+        self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
+    ) -> AsyncSession:
+        """See `Session.fork`."""
+        fields = {"message_id": message_id, "id": id, "title": title}
+        made = await self._client._run(sessions.forked(self._client._core, self.id, fields))
+        return AsyncSession(self._client, made.id)
+
+    async def retry(self, message_id: str | None = None) -> str:
+        """See `Session.retry`."""
+        return await self._client._run(sessions.retried(self._client._core, self.id, message_id))
 
     def __repr__(self) -> str:
         return f"<AsyncSession {self.id} at {self._client.url}>"

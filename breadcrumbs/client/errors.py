@@ -9,6 +9,9 @@ BreadcrumbsError
 │   ├── Forbidden
 │   ├── NotFound             no such thing, or not yours: the two look the same on purpose
 │   ├── AlreadyExists
+│   ├── SessionGone          the session is being deleted
+│   ├── NothingToRetry       no turn has failed there
+│   ├── RateLimited          too much at once; after all retries
 │   ├── VersionMismatch      somebody else wrote first; `current` is the version that is there
 │   ├── IdempotencyMismatch  the key was used for another body
 │   └── StoreUnavailable     the server cannot do it now
@@ -38,9 +41,12 @@ __all__ = [
     "InvalidInput",
     "NoAnswer",
     "NotFound",
+    "NothingToRetry",
     "ProblemError",
+    "RateLimited",
     "ServerUnreachable",
     "SessionConflict",
+    "SessionGone",
     "StoreFull",
     "StoreUnavailable",
     "Unauthenticated",
@@ -106,6 +112,23 @@ class AlreadyExists(ProblemError, runtime.AlreadyExists):
     """The id is taken."""
 
 
+class SessionGone(ProblemError, runtime.SessionGone):
+    """The session is being deleted: nothing more can be written into it."""
+
+
+class NothingToRetry(ProblemError, runtime.NothingToRetry):
+    """No turn has failed there, or it was answered since."""
+
+
+class RateLimited(ProblemError, runtime.RateLimited):
+    """Too much was asked for at once. `retry_after` says for how many seconds to wait."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        ProblemError.__init__(self, document)
+        self.retry_after = int(document.get("retry_after", 1))
+        self.limit = int(document.get("limit", 0))
+
+
 class VersionMismatch(ProblemError, runtime.VersionMismatch):
     """The change was based on a version that is no longer the newest."""
 
@@ -165,6 +188,9 @@ _BY_NAME: dict[str, type[ProblemError]] = {
     "foreign-origin": Forbidden,
     "not-found": NotFound,
     "already-exists": AlreadyExists,
+    "session-gone": SessionGone,
+    "nothing-to-retry": NothingToRetry,
+    "rate-limited": RateLimited,
     "version-mismatch": VersionMismatch,
     "idempotency-mismatch": IdempotencyMismatch,
     "store-unavailable": StoreUnavailable,

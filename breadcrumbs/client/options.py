@@ -68,6 +68,17 @@ class Saying(Message, Waiting, total=False):
     """A message and the wait for its answer."""
 
 
+class SessionChange(TypedDict, total=False):
+    """What of a session is to change."""
+
+    title: str | None
+    """None: it shall have none."""
+    state: Mapping[str, Any]
+    """Is merged; what is None goes."""
+    active: bool
+    """False: agents do not answer until it is True again; then what waited is answered."""
+
+
 class TokenRequest(TypedDict, total=False):
     """Whom a token is for and what it may do. What is left out is as much as you may have."""
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import httpx
 
-from breadcrumbs.client import turns
+from breadcrumbs.client import sessions, turns
 from breadcrumbs.client.effects import (
     Channel,
     Effect,
@@ -25,8 +25,26 @@ from breadcrumbs.client.effects import (
     as_item,
 )
 from breadcrumbs.client.http import client_options, core_of, lost, reply_of, request_options, stream_options
-from breadcrumbs.client.options import Listing, Message, Saying, Subscription, TokenRequest, Waiting
-from breadcrumbs.client.values import Answer, Breadcrumb, ChatMessage, Delta, Event, Token, Version, Written
+from breadcrumbs.client.options import (
+    Listing,
+    Message,
+    Saying,
+    SessionChange,
+    Subscription,
+    TokenRequest,
+    Waiting,
+)
+from breadcrumbs.client.values import (
+    Answer,
+    Breadcrumb,
+    ChatMessage,
+    Delta,
+    Event,
+    SessionInfo,
+    Token,
+    Version,
+    Written,
+)
 
 T = TypeVar("T")
 
@@ -143,6 +161,26 @@ class Client:
         """A session, there already or not; without an id a new one."""
         return Session(self, id or str(uuid4()))
 
+    def sessions(
+        self, *, user_id: str | None = None, limit: int | None = None
+    ) -> Generator[SessionInfo, None, None]:
+        """The sessions, the last active one first; those of one user, where a `user_id` is given."""
+        return self._each(sessions.listed(self._core, user_id=user_id, limit=limit))
+
+    def create_session(
+        self,
+        id: str | None = None,
+        *,
+        title: str | None = None,
+        user_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Session:
+        """Begin a session with a title, a user, a state. Not needed otherwise: the first message begins one."""
+        fields = {"id": id, "title": title, "user_id": user_id, "state": state}
+        made = self._run(sessions.created(self._core, fields, idempotency_key=idempotency_key))
+        return Session(self, made.id)
+
     # Carrying out effects
 
     def _run(self, operation: Operation[T]) -> T:
@@ -245,6 +283,34 @@ class Session:
     def cancel(self, reason: str | None = None) -> Written:
         """Stop what is being answered here. Who waits for it gets an `AgentFailed` that is `cancelled`."""
         return self._client._run(self._conversation.cancel(reason))
+
+    def info(self) -> SessionInfo:
+        """What is known of this session: version, title, counts, state."""
+        return self._client._run(sessions.read(self._client._core, self.id))
+
+    def change(self, *, expected_version: int | None = None, **changes: Unpack[SessionChange]) -> SessionInfo:
+        """Change its title or its state, pause it or let it go on: all that is given, or nothing."""
+        return self._client._run(
+            sessions.changed(self._client._core, self.id, changes, expected_version=expected_version)
+        )
+
+    def delete(self, *, expected_version: int | None = None) -> int:
+        """Delete it with everything in it; how many breadcrumbs that were. What is being answered stops."""
+        return self._client._run(
+            sessions.deleted(self._client._core, self.id, expected_version=expected_version)
+        )
+
+    def fork(
+        self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
+    ) -> Session:
+        """A new session with what was said here, up to a message, that one included; or with all of it."""
+        fields = {"message_id": message_id, "id": id, "title": title}
+        made = self._client._run(sessions.forked(self._client._core, self.id, fields))
+        return Session(self._client, made.id)
+
+    def retry(self, message_id: str | None = None) -> str:
+        """Run a turn again that failed, the newest one unless told which. Gives the id of its message, for `wait`."""
+        return self._client._run(sessions.retried(self._client._core, self.id, message_id))
 
     def __repr__(self) -> str:
         return f"<Session {self.id} at {self._client.url}>"

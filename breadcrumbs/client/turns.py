@@ -44,8 +44,6 @@ RESPONSE = "agent.response.v1"
 ERROR = "agent.error.v1"
 CANCEL = "agent.cancel.v1"
 
-OWN = "agents/"
-
 DEFAULT_TIMEOUT = 120.0
 
 # The server says something at least every `ping_interval` (10 s); silence for longer is a dead connection.
@@ -325,7 +323,8 @@ def _outcome(id: str, what: Event | Breadcrumb, message_id: str, agent: str | No
     if context.get("trigger_id") != message_id and not (isinstance(merged, list) and message_id in merged):
         return None
     if what.schema_name == ERROR:
-        if agent is not None and _is_of_another(agent, context.get("creator")):
+        # An error that names no agent concerns everybody who waits.
+        if agent is not None and context.get("agent_id", agent) != agent:
             return None
         raise AgentFailed(
             str(context.get("error") or "the agent failed and did not say why"),
@@ -349,11 +348,6 @@ def _outcome(id: str, what: Event | Breadcrumb, message_id: str, agent: str | No
         tags=what.tags,
         context=context,
     )
-
-
-def _is_of_another(agent: str, creator: object) -> bool:
-    """Whether an error is surely another agent's: agents that run on their own sign with their name."""
-    return isinstance(creator, str) and creator.startswith(OWN) and creator != OWN + agent
 
 
 def _chat_message(crumb: Breadcrumb) -> ChatMessage:

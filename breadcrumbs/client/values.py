@@ -157,6 +157,29 @@ class ChatMessage:
     """The message that it answers."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """What is known of a session."""
+
+    id: str
+    title: str | None
+    summary: str | None
+    """How its first message begins: what to show where there is no title."""
+    user_id: str | None
+    version: int
+    """Counts what is written in it; for `expected_version`."""
+    created_at: datetime
+    last_active_at: datetime
+    returning: bool
+    """Somebody was answered here before."""
+    active: bool
+    """False: paused, agents do not answer."""
+    counts: Mapping[str, int]
+    """`messages`, `answers`, `errors`, `breadcrumbs`."""
+    state: dict[str, Any] | None = None
+    """None in a list: there it does not come along."""
+
+
 def session_in(tags: tuple[str, ...]) -> str | None:
     return next((tag[len(SESSION) :] for tag in tags if tag.startswith(SESSION)), None)
 
@@ -187,6 +210,22 @@ def version_of(document: Mapping[str, Any]) -> Version:
         context=document.get("context"),
         updated_at=datetime.fromisoformat(document["updated_at"]),
         updated_by=document.get("updated_by"),
+    )
+
+
+def session_info_of(document: Mapping[str, Any]) -> SessionInfo:
+    return SessionInfo(
+        id=document["id"],
+        title=document.get("title"),
+        summary=document.get("summary"),
+        user_id=document.get("user_id"),
+        version=document["version"],
+        created_at=datetime.fromisoformat(document["created_at"]),
+        last_active_at=datetime.fromisoformat(document["last_active_at"]),
+        returning=document["returning"],
+        active=document["active"],
+        counts=document["counts"],
+        state=document.get("state"),
     )
 
 

@@ -61,6 +61,7 @@ class Application:
         extra: Sequence[Operation] = (),
     ) -> None:
         self.metrics = Metrics()
+        self.hub = hub
         self.auth = Authenticator(store, settings)
         operations = (*OPERATIONS, *extra)
         self.document = build_document(

@@ -271,6 +271,10 @@ async def change_session(call: Call) -> Reply:
         tags.append(RESUMED if change.active else PAUSED)
         if facts.about.paused_at is not None:
             context["paused_at"] = facts.about.paused_at
+    if len(context) == 1:  # as active as it was: nothing changes
+        if expected not in (None, facts.version):
+            raise VersionMismatch(facts.version, expected or 0)
+        return session_reply(facts, principal)
     if (user := user_of(facts)) is not None:
         tags.append(USER + user)
     # One breadcrumb for all of it: the version is checked and everything is set in one script, or nothing is.

@@ -16,6 +16,7 @@ from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 from tests.support.servers import Cluster
 
@@ -62,9 +63,12 @@ async def test_a_store_in_order_is_found_in_order(store: Store) -> None:
         await doctor.check_expired(store, served=True),
         await doctor.check_indexes(store),
         await doctor.check_indexes(store, fix=True),
+        await doctor.check_sessions(store),
+        await doctor.check_sessions(store, fix=True),
     ]
-    assert [finding.status for finding in findings] == ["ok"] * 6
-    assert findings[-1].details["breadcrumbs"] == 40 and findings[-1].details["mended"] == 0
+    assert [finding.status for finding in findings] == ["ok"] * 8
+    assert findings[5].details["breadcrumbs"] == 40 and findings[5].details["mended"] == 0
+    assert findings[7].details == {"sessions": 2, "wrong": 0}
 
 
 async def test_every_node_is_looked_at_once(store: Store, request: pytest.FixtureRequest) -> None:
@@ -137,6 +141,58 @@ async def test_a_store_that_is_being_written_is_not_called_wrong(store: Store) -
         for number in range(6):
             finding = await doctor.check_indexes(store, fix=bool(number % 2))
             assert finding.status == "ok" and finding.details["mended"] == 0, finding
+        done.set()
+
+
+async def test_sessions_that_do_not_agree_with_their_breadcrumbs_are_found_and_mended(store: Store) -> None:
+    await fill(store)
+    sessions, keys = Sessions(store), store.keys
+    await store.create(OWNER, BreadcrumbCreate(tags=["session:whole"]))
+    before = {name: await sessions.get(OWNER, name) for name in ("1", "3", "whole")}
+    lanes = {name: sessions.lane(OWNER, name) for name in ("1", "3", "whole", "ghost")}
+    call = store.connection.call
+    await call(
+        lanes["1"], b"DEL", keys.session(lanes["1"], OWNER, "1")
+    )  # as in a store from before there were any
+    await call(lanes["1"], b"ZREM", keys.sessions(lanes["1"], OWNER), "1")
+    await call(lanes["3"], b"HINCRBY", keys.session(lanes["3"], OWNER, "3"), "size", 7)
+    await call(lanes["whole"], b"ZREM", keys.sessions(lanes["whole"], OWNER), "whole")
+    await call(lanes["ghost"], b"HSET", keys.session(lanes["ghost"], OWNER, "ghost"), "version", 3, "size", 2)
+    await call(lanes["ghost"], b"ZADD", keys.sessions(lanes["ghost"], OWNER), 5, "ghost")
+    finding = await doctor.check_sessions(store)
+    assert finding.status == "wrong" and finding.details["wrong"] == 4 and "--fix" in finding.advice
+    assert (await doctor.check_sessions(store, fix=True)).details["wrong"] == 4
+    assert (await doctor.check_sessions(store)).status == "ok"
+    assert {facts.id for facts in (await sessions.page(OWNER)).items} == {"1", "3", "whole"}
+    for name, facts in before.items():
+        mended = await sessions.get(OWNER, name)
+        assert (mended.counts, mended.created) == (facts.counts, facts.created)
+    for crumb_id in [crumb.id async for crumb in store.walk(OWNER, Query(session_id="3"))]:
+        await store.delete(OWNER, crumb_id)
+    with pytest.raises(NotFound):
+        await sessions.get(OWNER, "3")
+
+
+async def test_sessions_that_are_being_written_are_not_called_wrong(store: Store) -> None:
+    done = anyio.Event()
+
+    async def write(name: str) -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            new = BreadcrumbCreate(tags=[f"session:{name}"], schema_name=f"s{number % 5}.v1")
+            written = await store.create(OWNER, new)
+            if number % 3:
+                await store.delete(OWNER, written.id)
+            elif number % 9 == 0:
+                await Sessions(store).delete(OWNER, name)
+
+    async with anyio.create_task_group() as tasks:
+        for name in "abcd":
+            tasks.start_soon(write, name)
+        for number in range(8):
+            finding = await doctor.check_sessions(store, fix=bool(number % 2))
+            assert finding.status == "ok" and finding.details["wrong"] == 0, finding
         done.set()
 
 

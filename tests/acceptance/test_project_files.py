@@ -52,9 +52,11 @@ DOCUMENTS = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "docs/context-config.md",
     "docs/design.md",
     "docs/http.md",
     "docs/operations.md",
+    "docs/python.md",
 ]
 
 
@@ -308,11 +310,11 @@ def test_every_package_folder_is_in_the_distribution() -> None:
 
 
 def data_files() -> set[Path]:
-    """What is not Python in the package folders."""
+    """What is not Python in the package folders; of the page what was built, not what it was built from."""
     return {
         file
         for folder in package_folders().values()
-        for file in folder.rglob("*")
+        for file in (folder / "dist" if folder == ROOT / "web" else folder).rglob("*")
         if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
     }
 
@@ -341,13 +343,16 @@ def test_type_checkers_find_every_top_level_package() -> None:
             assert (ROOT / "typings" / Path(*name.split("."))).resolve() == folder, name
 
 
+LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.egg-info", "node_modules")
+
+
 def test_the_wheel_of_what_an_image_gets_is_complete(tmp_path: Path) -> None:
     tree = tmp_path / "src"
     tree.mkdir()
     for name in copied():
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(source, tree / name, ignore=LEFT_BEHIND)
         else:
             shutil.copy(source, tree / name)
     wheel = build_wheel(tree, tmp_path / "dist")
@@ -492,6 +497,11 @@ def help_of(*command: str) -> str:
     return ended.stdout
 
 
+COMMAND = re.compile(
+    r"(?:^|[\s|;(])(?:\./)?crumb ((?:context|audit|sessions|dead-letters) [a-z-]+|[a-z][a-z-]*)([^|;#]*)"
+)
+
+
 def shown_commands() -> dict[str, set[str]]:
     """Every `crumb` command that the documents show, with the options they show it with."""
     shown: dict[str, set[str]] = {}
@@ -504,7 +514,7 @@ def shown_commands() -> dict[str, set[str]]:
         ]
         lines += [token.content for token in tokens_of(document) if token.type == "code_inline"]
         for line in lines:
-            for found in re.finditer(r"(?:^|[\s|;(])(?:\./)?crumb ([a-z][a-z-]*)([^|;#]*)", line):
+            for found in COMMAND.finditer(line):
                 shown.setdefault(found[1], set()).update(re.findall(r"(?<!\S)--?[a-z][\w-]*", found[2]))
     return shown
 
@@ -515,7 +525,7 @@ def test_every_command_and_option_that_the_documents_show_exists() -> None:
     for command, options in shown.items():
         if command == "test":  # the launcher's own; the rest of its line goes to pytest
             continue
-        text = help_of(command)
+        text = help_of(*command.split())
         for option in options:
             assert re.search(rf"(?<![\w-]){option}(?![\w-])", text), f"crumb {command} {option}"
 

@@ -153,8 +153,8 @@ def test_a_conversation_in_two_sessions_that_stay_apart(up: CrumbUp, name: str) 
         shown = person.says("/sessions", one)
         lines = [line.strip() for line in shown.splitlines()]
         mine = [line for line in lines if line.startswith(("* " + one, one, two))]
-        assert mine[0].startswith(f"* {one}") and "What did I say?" in mine[0]
-        assert mine[1].startswith(two) and "Hello session 2" in mine[1]
+        assert mine[0].startswith(f"* {one}") and "Hello session 1" in mine[0]
+        assert mine[1].startswith(two) and "What did I say?" in mine[1]
         person.types("/quit")
         assert person.ends() == 0
 
@@ -252,6 +252,19 @@ def test_the_arrow_brings_the_last_line_back(up: CrumbUp, name: str) -> None:
     with Client(up.url) as client:
         said = [message.text for message in client.session(name).messages() if message.role == "user"]
     assert said == ["say: again"] * 2
+
+
+def test_what_others_said_meanwhile_is_shown_with_the_next_turn(
+    up: CrumbUp, client: Client, name: str
+) -> None:
+    with Person(up, "--session", name) as person:
+        person.at_prompt(name)
+        person.says("say: mine", name)
+        client.session(name).say("say: from elsewhere")
+        shown = person.says("say: mine again", name)
+        assert "somebody: say: from elsewhere" in shown
+        assert "default-chat-assistant: from elsewhere" in shown
+        assert shown.index("from elsewhere") < shown.rindex("mine again")
 
 
 def test_an_error_of_an_agent_is_shown_in_words_and_the_chat_goes_on(

@@ -391,6 +391,18 @@ def test_the_answer_of_one_agent_can_be_waited_for() -> None:
     assert [one.text for one in played.items] == ["mi", "mine"]
 
 
+def test_the_error_of_another_agent_does_not_end_the_wait_for_one() -> None:
+    others = happened("A1", "agent.error.v1", trigger_id=ID, error="not I", agent_id="a")
+    wanted = happened(
+        "A2", "agent.response.v1", trigger_id=ID, message="mine", creator={"type": "agent", "agent_id": "b"}
+    )
+    assert turn([*BEGUN, others, wanted], agent="b").items[0].text == "mine"
+    for mine in ({"agent_id": "b"}, {}):  # one that names nobody concerns everybody
+        failed = happened("A1", "agent.error.v1", trigger_id=ID, error="no key", **mine)
+        with pytest.raises(AgentFailed, match="no key"):
+            turn([*BEGUN, failed], agent="b")
+
+
 def test_an_agent_may_give_its_answers_another_schema() -> None:
     report = happened("A1", "report.v1", trigger_id=ID, message="report", creator=BY_AGENT)
     assert turn([*BEGUN, report]).items[0].text == "report"

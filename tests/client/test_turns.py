@@ -90,10 +90,9 @@ async def test_a_message_said_twice_with_one_key_is_answered_once(client: Any, n
     assert len(await session.messages()) == 2
 
 
-async def test_a_retry_after_a_killed_connection_leaves_one_message_and_one_answer(
+async def test_P3_a_retry_after_a_killed_connection_leaves_one_message_and_one_answer(
     up: CrumbUp, kind: str, name: str
 ) -> None:
-    """P3: a retry stored the user's message twice."""
     with Line(up.url) as line:
         client = client_of(kind, line.url)
         session = client.session(name)

@@ -47,6 +47,8 @@ class Site:
     app: Application
     store: Store
     client: httpx.AsyncClient
+    url: str = ""
+    """Of the store's server."""
 
     async def token(self, key: str | None = None, **wanted: Any) -> dict[str, str]:
         """Headers with a fresh token."""
@@ -80,7 +82,7 @@ async def running_site(url: str, *, namespace: str | None = None, **settings: An
         app = build_app(store, hub, Hygiene(store, chosen), chosen)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
-            yield Site(app, store, client)
+            yield Site(app, store, client, url)
     finally:
         await hub.close()
         await store.close()

@@ -173,7 +173,17 @@ async def test_nulls_in_a_token_request_count_as_left_out(site: Site) -> None:
 # With API keys
 
 PROTECTED = [
+    ("GET", "/sessions"),
+    ("POST", "/sessions"),
+    ("GET", f"/sessions/{DEVELOPER}"),
+    ("PATCH", f"/sessions/{DEVELOPER}"),
+    ("DELETE", f"/sessions/{DEVELOPER}"),
+    ("GET", f"/sessions/{DEVELOPER}/messages"),
+    ("POST", f"/sessions/{DEVELOPER}/messages"),
+    ("POST", f"/sessions/{DEVELOPER}/fork"),
+    ("POST", f"/sessions/{DEVELOPER}/retry"),
     ("GET", "/dlq"),
+    ("GET", "/operations"),
     ("POST", f"/dlq/{DEVELOPER}/retry"),
     ("DELETE", f"/dlq/{DEVELOPER}"),
     ("POST", "/breadcrumbs"),

@@ -96,13 +96,9 @@ def test_every_example_is_valid(operation: Any) -> None:
 
 
 def test_every_problem_is_documented_somewhere() -> None:
-    """All but those that belong to no operation: a bug, a method that is not there, an id that is taken."""
+    """All but those that belong to no operation: a bug, a method that is not there."""
     found = {kind for operation in OPERATIONS for kind in operation.problems}
-    assert {kind.name for kind in set(PROBLEM_TYPES) - found} == {
-        "internal",
-        "method-not-allowed",
-        "already-exists",
-    }
+    assert {kind.name for kind in set(PROBLEM_TYPES) - found} == {"internal", "method-not-allowed"}
 
 
 def test_only_in_the_development_mode_a_token_may_be_left_out() -> None:

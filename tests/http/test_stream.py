@@ -18,12 +18,13 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StoreUnavailable
+from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
-from breadcrumbs.runtime.hub import EventHub
+from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store import Store
@@ -235,6 +236,39 @@ async def test_a_client_cut_off_before_its_first_event_can_come_back_to_where_it
     id = await site.post("s", title="missed")
     async with site.stream(headers={"last-event-id": start}) as stream:
         assert (await stream.next())["breadcrumb_id"] == id
+
+
+async def test_a_client_that_comes_back_while_the_only_other_one_leaves_hears_what_follows(
+    site: Live,
+) -> None:
+    """The hub reads while somebody listens: who is still being brought up to date is somebody."""
+
+    class Everything:
+        owner_id = DEVELOPER
+
+        def wants(self, event: Event) -> bool:
+            return True
+
+        def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+            return True
+
+        def shows_context(self, crumb: Breadcrumb) -> bool:
+            return True
+
+    leaving, returning = Subscription(Everything()), Subscription(Everything())
+    start = await site.hub.log.end()
+    await site.post("s", title="missed")
+    await site.hub.subscribe(leaving)
+    frames = site.hub.catch_up(returning, start)
+    assert b"missed" in await anext(frames)
+    site.hub.leave(leaving)
+    later = [frame async for frame in frames]
+    await site.post("s", title="after")
+    with anyio.fail_after(10):
+        while not any(b"after" in frame for frame in later):
+            later.append(await returning.take(1))
+    site.hub.leave(returning)
+    assert len([frame for frame in later if frame]) == 1
 
 
 async def test_a_position_is_good_on_every_replica(standalone_server: Any) -> None:

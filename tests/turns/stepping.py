@@ -156,14 +156,14 @@ class SteppedWorker(Worker):
 
     async def read(self) -> int:
         """Read all that is there in its lanes; how many events."""
+        lanes = {number: lane for number, lane in self._lanes.items() if not lane.closing}
         position = [0] * self.store.lanes
         end = [0] * self.store.lanes
-        for number, lane in self._lanes.items():
-            if not lane.closing:
-                position[number], end[number] = lane.position, 1 << 60
+        for number, lane in lanes.items():
+            position[number], end[number] = lane.position, 1 << 60
         events = await EventLog(self.store).between(position, end, count=1_000)
         for event in events:
-            await self._accept(event)
+            await self._accept(event, lanes[event.lane])
         return len(events)
 
     def begin(self, which: int) -> Actor:

@@ -540,6 +540,25 @@ async def test_one_agent_that_fails_does_not_silence_another(store: Store) -> No
         assert (await chat.answer_to(message)).context["creator"]["agent_id"] == "b-well"
 
 
+async def test_an_error_names_the_agent_that_failed_where_it_was_one(store: Store) -> None:
+    """So that somebody who waits for one agent goes on waiting when another one fails."""
+
+    def fail(request: ModelRequest) -> str:
+        if last_words(request) in (request.messages[0].content, "all"):
+            raise ModelError("out of order", retry=False)
+        return "here"
+
+    # Both react to the message itself, so that one turn is the work of both.
+    said = {"selectors": [{"schema_name": MESSAGE}]}
+    agents = [agent(name, system_prompt=name, subscriptions=said) for name in ("ann", "ben")]
+    async with working(store, FunctionModel(fail), agents=agents, configs=()) as chat:
+        message = await chat.say("s", "ben")
+        assert (await chat.error_about(message)).context["agent_id"] == "ben"
+        assert (await chat.answer_to(message)).context["creator"]["agent_id"] == "ann"
+        both = await chat.error_about(await chat.say("s", "all"))
+        assert both.context["error"] == "out of order" and "agent_id" not in both.context
+
+
 async def test_an_edit_of_an_answered_message_is_not_answered_again(store: Store) -> None:
     model = FunctionModel(recite)
     async with working(store, model) as chat:

@@ -344,6 +344,64 @@ async def begun(recorder: Recorder, count: int) -> bool:
     return len(recorder.begun) >= count
 
 
+async def test_P2_a_worker_that_lost_a_lane_and_has_it_again_begins_where_it_was_not_done(
+    embedded_server: EmbeddedServer,
+) -> None:
+    """What it was reading when it lost the lane comes from further on, and must not move the new start there."""
+    first_try = True
+
+    async def hang(turn: Turn, text: str) -> None:
+        nonlocal first_try
+        if text == "first" and first_try:
+            first_try = False
+            await anyio.sleep_forever()  # until the lane is lost
+
+    async with opened(embedded_server.url, lanes=1) as store:
+        chat, recorder = Chat(store), Recorder(store, hang)
+        worker = Worker(store, recorder, lease_seconds=0.6)
+        async with running(worker):
+            await eventually(lambda: taken(worker, 1), "no lane")
+            await chat.say("a", "first")
+            await eventually(lambda: begun(recorder, 1), "not begun")
+            held = worker._lanes[0]
+            # As if it had been frozen for longer than its lease.
+            await store.connection.call(0, b"DEL", store.keys.lease(0, recorder.kind))
+
+            async def taken_again() -> bool:
+                return worker._lanes.get(0, held) is not held
+
+            await eventually(taken_again, "the lane was not taken again")
+            await chat.say("b", "second")  # comes to a read that began before
+            await eventually(lambda: all_done(chat, "b", 1), "the second was lost")
+            await eventually(lambda: all_done(chat, "a", 1), "the first was lost")
+        assert recorder.begun.count("second") == 1 and await chat.dead_letters(recorder.kind) == []
+
+
+class FarAway(SteppedConnection):
+    """A server at the end of a slow line."""
+
+    async def _ask(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        await anyio.sleep(0.1)
+        return await send()
+
+
+async def test_on_a_slow_line_a_worker_keeps_its_lanes_however_many_they_are(
+    embedded_server: EmbeddedServer,
+) -> None:
+    async with opened(embedded_server.url, lanes=64) as store:
+        slow = Store(FarAway(store.connection), store.keys, secret=store.secret)
+        worker = Worker(slow, Recorder(slow), lease_seconds=3)
+        async with running(worker):
+            await eventually(lambda: taken(worker, 64), "it does not get its lanes")
+            await anyio.sleep(4)
+            leases = await store.connection.call_all(
+                [(lane, (b"GET", store.keys.lease(lane, Recorder.kind))) for lane in range(64)]
+            )
+            assert all(lease and lease.startswith(b"1 ") for lease in leases), "lanes were lost"
+            await Chat(store).say("a", "fine")
+            await eventually(lambda: all_done(Chat(store), "a", 1), "not done")
+
+
 async def test_sessions_of_two_tenants_with_the_same_name_are_two_sessions(
     embedded_server: EmbeddedServer,
 ) -> None:

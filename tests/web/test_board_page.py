@@ -438,8 +438,7 @@ async def test_what_others_wrote_is_text_wherever_it_is_shown(
     assert await page.title() == "Blackboard · Breadcrumbs"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 1200)])
 async def test_axe_finds_nothing_serious(
     crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs, scheme: str, width: int
 ) -> None:

@@ -209,12 +209,12 @@ async def test_a_message_whose_confirmation_got_lost_is_there_once(
         session = a_session()
         page = await open_window(at(line.url, session))
         await is_connected(page)
-        line.answers_to_lose = 2
+        line.answers_to_lose = 5  # Chromium itself tries again once or twice, and the page after that
         await say(page, "only once")
         await expect(answers(page)).to_have_count(1)
         await expect(page.locator(".unsent")).to_have_count(0)
         await expect(said(page)).to_have_text(["only once"])
-    assert len(line.lost) == 2
+    assert len(line.lost) == 5
     assert api.messages(session) == ["only once"]
 
 

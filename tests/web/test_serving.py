@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
+import pty
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import httpx
 import pytest
 
 from breadcrumbs.web_page import POLICY
-from tests.client.support import CrumbUp
+from tests.client.support import CRUMB, CrumbUp, environment
 from tests.http.conftest import problem
 
 WEB = Path(__file__).resolve().parents[2] / "web"
@@ -59,6 +62,27 @@ def test_the_lock_file_names_no_registry() -> None:
     packages = json.loads((WEB / "package-lock.json").read_text("utf-8"))["packages"]
     assert not [name for name, package in packages.items() if "resolved" in package]
     assert all("integrity" in package for name, package in packages.items() if name)
+
+
+def test_crumb_up_prints_a_link_to_the_page(tmp_path: Path) -> None:
+    """In a terminal; programs get the same address as JSON."""
+    ours, theirs = pty.openpty()
+    command = [CRUMB, "up", "--port", "0", "--data", tmp_path / "data"]
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment(TERM="dumb", COLUMNS="200")
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        try:
+            while b"Ctrl-C stops it" not in seen:
+                seen += os.read(ours, 65536)
+            link = re.search(r"look at it +(http://127\.0\.0\.1:\d+/)", seen.decode())
+            assert link is not None, seen.decode()
+            assert "<title>Breadcrumbs</title>" in httpx.get(link[1], trust_env=False).text
+        finally:
+            process.terminate()
+            process.wait(60)
+            os.close(ours)
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,22 @@ from tests.store.contract.importing import Importing
 from tests.store.contract.isolation import Isolation
 from tests.store.contract.listing import Listing
 from tests.store.contract.opening import Opening
+from tests.store.contract.session_life import SessionLife
 from tests.store.contract.sessions import Sessions
 from tests.store.contract.updating import Updating
 
 
 class StoreContract(
-    Creating, Sessions, Idempotency, Updating, Deleting, Listing, Expiring, Importing, Isolation, Opening
+    Creating,
+    Sessions,
+    SessionLife,
+    Idempotency,
+    Updating,
+    Deleting,
+    Listing,
+    Expiring,
+    Importing,
+    Isolation,
+    Opening,
 ):
     """All of it."""

@@ -100,7 +100,7 @@ export function chooseLanes(shown: readonly string[], items: readonly Item[], mo
   return lanes;
 }
 
-const QUIET_MS = 10_000;
+const QUIET_MS = 4_000;
 
 export interface Row {
   key: string;

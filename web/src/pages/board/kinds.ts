@@ -1,7 +1,7 @@
 /** What a breadcrumb is to people: a message, a context, a tool call, an answer, an error, or something else. */
 
 import type { IconName } from "../../components/icons";
-import { duration, plural, shortened } from "../../lib/format";
+import { plural, shortened } from "../../lib/format";
 
 export type Kind = "message" | "context" | "request" | "response" | "answer" | "error" | "other";
 
@@ -38,14 +38,11 @@ export function gist(kind: Kind, context: Record<string, unknown> | undefined): 
   switch (kind) {
     case "request":
       return words(`${text(context["tool"])} ${brief(context["input"])}`);
-    case "response": {
-      const took = typeof context["execution_time_ms"] === "number" ? duration(context["execution_time_ms"]) : "";
-      return words(`${text(context["tool"])} ${took} ${brief(context["error"] ?? context["output"])}`);
-    }
+    case "response":
+      return words(`${text(context["tool"])}: ${brief(context["error"] ?? context["output"])}`);
     case "context": {
       const items = itemsIn(context);
-      const about = items === undefined ? "" : plural(items, "item");
-      return words([text(context["consumer_id"]), about].filter(Boolean).join(" · "));
+      return items === undefined ? "" : words(`${plural(items, "item")} for ${text(context["consumer_id"])}`);
     }
     case "error":
       return words(text(context["error"]));

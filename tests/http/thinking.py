@@ -1,0 +1,37 @@
+"""Workers in a process of their own whose model thinks for a long time: `python -m tests.http.thinking URL NAMESPACE`.
+
+It says on standard output when the model begins, and when somebody stops it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+
+from breadcrumbs.agents.models.base import ModelRequest
+from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.runtime.settings import DEVELOPER
+from tests.support.turns import opened, working
+
+
+async def think(request: ModelRequest) -> str:
+    print("begins", flush=True)
+    try:
+        await anyio.sleep(120)
+    finally:
+        print("stopped", flush=True)
+    return "too late"
+
+
+async def main(url: str, namespace: str) -> None:
+    async with (
+        opened(url, lanes=16, namespace=namespace) as store,
+        working(store, FunctionModel(think), owner=DEVELOPER),
+    ):
+        print("ready", flush=True)
+        await anyio.sleep_forever()
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], sys.argv[2])

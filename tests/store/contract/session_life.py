@@ -1,0 +1,427 @@
+"""What is kept of a session: its version, its state, what is known about it, and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import anyio
+import pytest
+
+from breadcrumbs.runtime import transfer
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.dead_letters import DeadLetters
+from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput, NotFound, SessionGone, VersionMismatch
+from breadcrumbs.runtime.leasing import Leases
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, About
+from breadcrumbs.runtime.sessions import STATE_HOLDER, Sessions
+from breadcrumbs.runtime.store import Fence, Store
+from tests.store.contract.base import ALICE, ANSWER, BOB, MESSAGE, Contract, Opener, change, crumb
+from tests.store.contract.importing import NOON, foreign
+from tests.store.keyspace import Keyspace, events, keyspace, kind_of, without
+
+CONTEXT = "agent.context.v1"
+
+
+def delta(session: str, schema: str = STATE_CHANGE, /, **changes: Any) -> Any:
+    return crumb(schema=schema, session=session, context={"state_delta": changes})
+
+
+def about(session: str, schema: str = STATE_CHANGE, /, **said: Any) -> Any:
+    return crumb(schema=schema, session=session, context=said)
+
+
+async def ids_in(sessions: Sessions, owner: UUID = ALICE, *, limit: int = 50) -> list[str]:
+    """All pages; no page but the last is short, and there is no cursor where there is no more."""
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = await sessions.page(owner, limit=limit, cursor=cursor)
+        found += [facts.id for facts in page.items]
+        if page.next_cursor is None:
+            return found
+        assert len(page.items) == limit
+        cursor = page.next_cursor
+
+
+class SessionLife(Contract):
+    # Version
+
+    async def test_every_write_gives_its_session_the_next_version(self, store: Store) -> None:
+        sessions = Sessions(store)
+        with pytest.raises(NotFound):
+            await sessions.get(ALICE, "s")
+        first = await store.create(ALICE, crumb("1", session="s"))
+        second = await store.create(ALICE, crumb("2", session="s", schema=ANSWER))
+        assert (first.session_version, second.session_version) == (1, 2)
+        await store.update(ALICE, first.id, change(title="edited"))
+        assert (await sessions.get(ALICE, "s")).version == 3
+        await store.delete(ALICE, second.id)
+        facts = await sessions.get(ALICE, "s")
+        assert (facts.version, facts.counts, facts.created) == (4, {MESSAGE: 1}, first.created)
+        assert (await store.create(ALICE, crumb("elsewhere", session="t"))).session_version == 1
+        assert (await store.create(BOB, crumb("his", session="s"))).session_version == 1
+        assert (await sessions.get(ALICE, "s")).version == 4
+
+    async def test_a_session_ends_with_its_last_breadcrumb(self, store: Store) -> None:
+        sessions = Sessions(store)
+        before = without(await keyspace(store), "ec")
+        written = [await store.create(ALICE, delta("s", x=number)) for number in range(3)]
+        for one in written:
+            await store.delete(ALICE, one.id)
+        with pytest.raises(NotFound):
+            await sessions.get(ALICE, "s")
+        assert without(await keyspace(store), "ec") == before
+
+    async def test_contexts_do_not_count(self, store: Store) -> None:
+        sessions = Sessions(store)
+        message = await store.create(ALICE, crumb(session="s"))
+        lane = sessions.lane(ALICE, "s")
+        lease = await Leases(store, "contexts", "w", seconds=30).take(lane)
+        assert lease is not None
+        after: Breadcrumb | None = None
+        for number in range(3):
+            new = crumb(schema=CONTEXT, session="s", context={"n": number})
+            after = await store.put(
+                ALICE,
+                UUID(int=lane << 64 | 5),
+                new,
+                after=after,
+                slim=lambda old: old.json,
+                fence=Fence(lease, since=message.created),
+            )
+        facts = await sessions.get(ALICE, "s")
+        assert (facts.version, facts.active, facts.counts) == (1, message.created, {MESSAGE: 1, CONTEXT: 1})
+
+    async def test_P4_of_many_who_begin_a_session_at_once_one_does(self, store: Store) -> None:
+        outcomes: list[str] = []
+
+        async def begin(number: int) -> None:
+            try:
+                await store.create(ALICE, delta("s", SESSION_RECORD, by=number), session_version=0)
+                outcomes.append("made")
+            except VersionMismatch as error:
+                assert (error.current, error.expected) == (1, 0)
+                outcomes.append("there")
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(begin, number)
+        assert sorted(outcomes) == ["made"] + ["there"] * 19
+        assert (await Sessions(store).get(ALICE, "s")).version == 1
+
+    async def test_a_version_that_is_not_the_sessions_writes_nothing(self, store: Store) -> None:
+        await store.create(ALICE, delta("s", x=1))
+        await store.create(ALICE, crumb(session="s"))
+        before = await keyspace(store)
+        for expected in (0, 1, 3, 99):
+            with pytest.raises(VersionMismatch) as caught:
+                await store.create(ALICE, delta("s", x=2), session_version=expected)
+            assert caught.value.current == 2
+        with pytest.raises(NotFound):
+            await store.create(ALICE, delta("not there", x=2), session_version="*")
+        with pytest.raises(VersionMismatch):
+            await store.create(ALICE, delta("not there", x=2), session_version=1)
+        assert await keyspace(store) == before
+        assert (await store.create(ALICE, delta("s", x=2), session_version=2)).session_version == 3
+        assert (await store.create(ALICE, delta("s", x=3), session_version="*")).session_version == 4
+
+    async def test_P3_a_replay_is_one_also_where_the_version_has_moved_on(self, store: Store) -> None:
+        first = await store.create(ALICE, crumb("x", session="s"), idempotency_key="k", session_version=0)
+        await store.create(ALICE, crumb("y", session="s"))
+        again = await store.create(ALICE, crumb("x", session="s"), idempotency_key="k", session_version=0)
+        assert again.replayed and again.id == first.id
+        assert (await Sessions(store).get(ALICE, "s")).version == 2
+
+    # State
+
+    async def test_state_is_merged_and_null_takes_a_name_out(self, store: Store) -> None:
+        sessions = Sessions(store)
+        await store.create(ALICE, delta("s", SESSION_RECORD, a=1, b={"deep": []}, gone=None))
+        await store.create(ALICE, delta("s", a=None, c=9007199254740993))
+        await store.create(ALICE, crumb(session="s", context={"state_delta": {"b": "not a change"}}))
+        assert await sessions.state(ALICE, "s") == {"b": {"deep": []}, "c": 9007199254740993}
+        assert (await sessions.get(ALICE, "s")).state == await sessions.state(ALICE, "s")
+        assert await sessions.state(BOB, "s") == await sessions.state(ALICE, "other") == {}
+
+    async def test_an_adk_event_keeps_null_as_a_value(self, store: Store) -> None:
+        await store.create(ALICE, delta("s", ADK_EVENT, a=None, b=1))
+        assert await Sessions(store).state(ALICE, "s") == {"a": None, "b": 1}
+        await store.create(ALICE, delta("s", b=None))
+        assert await Sessions(store).state(ALICE, "s") == {"a": None}
+
+    async def test_many_writers_lose_nothing_of_the_state(self, store: Store) -> None:
+        async def write(number: int) -> None:
+            await store.create(ALICE, delta("s", **{f"k{number}": number, "last": number}))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(100):
+                tasks.start_soon(write, number)
+        state = await Sessions(store).state(ALICE, "s")
+        assert state.pop("last") in range(100)
+        assert state == {f"k{number}": number for number in range(100)}
+        assert (await Sessions(store).get(ALICE, "s")).version == 100
+
+    @pytest.mark.parametrize("wrong", [[], "x", 7, {"\0title": "no"}])
+    async def test_a_delta_that_is_none_is_refused(self, store: Store, wrong: Any) -> None:
+        before = await keyspace(store)
+        with pytest.raises(InvalidInput):
+            await store.create(ALICE, crumb(schema=STATE_CHANGE, session="s", context={"state_delta": wrong}))
+        assert await keyspace(store) == before
+
+    async def test_title_user_and_pause_are_known_and_are_no_state(self, store: Store) -> None:
+        sessions = Sessions(store)
+        await store.create(
+            ALICE, about("s", SESSION_RECORD, title="T", user_id="ann", state_delta={"title": 1})
+        )
+        facts = await sessions.get(ALICE, "s")
+        assert (facts.about, facts.state) == (About("T", "ann"), {"title": 1})
+        paused = await store.create(ALICE, about("s", active=False, user_id="eve"))
+        assert (await sessions.get(ALICE, "s")).about == About("T", "ann", paused.created)
+        assert await sessions.paused_at(ALICE, "s") == paused.created
+        assert await sessions.paused_at(ALICE, "other") is None
+        await store.create(ALICE, about("s", active=True, title=None))
+        assert (await sessions.get(ALICE, "s")).about == About(None, "ann")
+        await store.create(ALICE, about("s", title=["no title"], active="no"))
+        assert (await sessions.get(ALICE, "s")).about == About(None, "ann")
+        await store.create(ALICE, crumb(session="s", context={"title": "only a message", "active": False}))
+        assert (await sessions.get(ALICE, "s")).about == About(None, "ann")
+
+    async def test_P8_an_export_brings_sessions_back_as_they_were_in_any_order(
+        self, store: Store, opener: Opener
+    ) -> None:
+        sessions = Sessions(store)
+        await store.create(ALICE, about("s", SESSION_RECORD, title="old", user_id="u", state_delta={"a": 1}))
+        edited = await store.create(ALICE, delta("s", b=2, a=None))
+        await store.update(ALICE, edited.id, change(context={"state_delta": {"b": "corrected"}}))
+        await store.create(ALICE, about("s", title="new", active=False))
+        await store.create(ALICE, crumb("hello", session="s"))
+        facts = await sessions.get(ALICE, "s", first_message=True)
+        lines = [
+            transfer.encode(one, (await store.history(ALICE, one.id))[1:])
+            async for one in store.walk(ALICE, Query())
+        ]
+        for namespace, order in (("one", 1), ("two", -1)):
+            other = await opener(namespace=namespace)
+            for line in lines[::order]:
+                await other.restore(*transfer.decode(line))
+            back = await Sessions(other).get(ALICE, "s", first_message=True)
+            assert (back.state, back.about, back.counts) == (facts.state, facts.about, facts.counts)
+            assert (back.created, back.active) == (facts.created, facts.active)
+            assert back.first_message is not None and back.first_message.title == "hello"
+            assert await ids_in(Sessions(other)) == ["s"]
+
+    # Listing
+
+    async def test_the_last_active_session_comes_first(self, store: Store) -> None:
+        sessions = Sessions(store)
+        for name in ("a", "b", "c", "a"):
+            await store.create(ALICE, crumb(session=name))
+        await store.create(ALICE, crumb())
+        await store.create(BOB, crumb(session="z"))
+        await store.create(ALICE, delta(STATE_HOLDER + "app/x", k=1))
+        assert await ids_in(sessions) == ["a", "c", "b"]
+        assert await ids_in(sessions, BOB) == ["z"]
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
+    async def test_P7_pages_go_to_the_end_and_there_is_more_until_there_is_not(
+        self, store: Store, limit: int
+    ) -> None:
+        """Also where an import brings many sessions of the very same microsecond."""
+        names = [f"s{number}" for number in range(25)]
+        for name in names:
+            await store.create(ALICE, crumb(session=name))
+        for number in range(25):
+            await store.restore(foreign(session=f"old {number}", created=NOON), [])
+        found = await ids_in(Sessions(store), limit=limit)
+        assert found[:25] == names[::-1]
+        assert sorted(found[25:]) == sorted(f"old {number}" for number in range(25))
+
+    async def test_a_filter_that_hardly_matches_finds_what_there_is(self, store: Store) -> None:
+        for number in range(60):
+            await store.create(ALICE, crumb(session=f"s{number}", context={"n": number}))
+        sessions = Sessions(store)
+        page = await sessions.page(ALICE, limit=2, keep=lambda facts: facts.id in ("s3", "s40"))
+        assert [facts.id for facts in page.items] == ["s40", "s3"] and page.next_cursor is None
+        page = await sessions.page(ALICE, limit=1, keep=lambda facts: facts.id in ("s3", "s40"))
+        assert [facts.id for facts in page.items] == ["s40"] and page.next_cursor is not None
+
+    @pytest.mark.parametrize("cursor", ["", "x", "AAAA", "*" * 20])
+    async def test_a_cursor_from_nowhere_is_refused(self, store: Store, cursor: str) -> None:
+        with pytest.raises(InvalidCursor):
+            await Sessions(store).page(ALICE, cursor=cursor)
+
+    # Deletion
+
+    async def _full(self, store: Store, name: str = "s", owner: UUID = ALICE) -> list[UUID]:
+        """A session with a bit of everything: updates, state, answers, a lifetime, a dead letter."""
+        sessions, lane = Sessions(store), Sessions(store).lane(owner, name)
+        await store.create(
+            owner, about(name, SESSION_RECORD, title="T", state_delta={"a": 1}), session_version=0
+        )
+        for number in range(5):
+            one = await store.create(owner, crumb(str(number), session=name, tags=("blue",)))
+            await store.update(owner, one.id, change(tags=["red", f"session:{name}"], schema_name="other.v1"))
+            await store.create(owner, crumb(session=name, schema=ANSWER, ttl_config={"duration": "1h"}))
+        await store.create(owner, crumb(session=name), idempotency_key="once")
+        leases = Leases(store, "agents", "w", seconds=30)
+        await leases.register()
+        lease = await leases.take(lane)
+        if lease is not None:
+            letter = (
+                b'{"at":"2026-01-01T00:00:00Z","event":7,"kind":"agents","owner_id":"%s",'
+                % str(owner).encode()
+            )
+            letter += b'"breadcrumb_id":"%s","version":1,"session_id":"%s","attempts":4,"error":"no"}' % (
+                str(UUID(int=9)).encode(),
+                name.encode(),
+            )
+            await leases.acknowledge(lease, 7, 7, dead_letter=letter, release=True)
+            assert len(await DeadLetters(store).all(owner)) == 1
+        assert (await sessions.get(owner, name)).version > 10
+        return [one.id async for one in store.walk(owner, Query(session_id=name))]
+
+    async def test_P6_a_deleted_session_is_gone_from_every_key(self, store: Store) -> None:
+        neighbours = [await store.create(ALICE, crumb(session="t", tags=("blue",)))]
+        neighbours.append(await store.create(ALICE, crumb(schema=ANSWER, tags=("red",))))
+        before = without(await keyspace(store), "ecf")
+        ids = await self._full(store)
+        assert await Sessions(store).delete(ALICE, "s") == len(ids) == 12
+        for one in ids:
+            with pytest.raises(NotFound):
+                await store.get(ALICE, one)
+        assert await DeadLetters(store).all(ALICE) == []
+        left = _besides(await keyspace(store), before)
+        # When it was deleted, for turns that are still running; and what was used once stays used.
+        assert {kind_of(key) for key in left} <= {"n", "i", "K", "o", "k"}
+        (tombstone,) = [value for key, (_, value) in left.items() if kind_of(key) == "n"]
+        assert set(tombstone) == {b"gone"}
+        for neighbour in neighbours:
+            assert await store.get(ALICE, neighbour.id)
+
+    async def test_P6_then_it_is_not_there_and_deleting_it_again_says_so(self, store: Store) -> None:
+        sessions = Sessions(store)
+        await self._full(store)
+        await self._full(store, owner=BOB)
+        await sessions.delete(ALICE, "s")
+        for attempt in (sessions.get(ALICE, "s"), sessions.delete(ALICE, "s")):
+            with pytest.raises(NotFound):
+                await attempt
+        assert await ids_in(sessions) == [] and await sessions.state(ALICE, "s") == {}
+        assert (await store.list(ALICE, Query(session_id="s"))).items == []
+        assert len(await ids_in(sessions, BOB)) == 1
+        kinds = [event.kind for event in await events(store) if event.owner == ALICE]
+        assert kinds.count("s") == 1
+
+    async def test_a_deletion_of_another_version_deletes_nothing(self, store: Store) -> None:
+        await self._full(store)
+        version = (await Sessions(store).get(ALICE, "s")).version
+        before = await keyspace(store)
+        with pytest.raises(VersionMismatch):
+            await Sessions(store).delete(ALICE, "s", expected_version=version - 1)
+        assert await keyspace(store) == before
+        await Sessions(store).delete(ALICE, "s", expected_version=version)
+
+    async def test_P6_a_name_that_is_used_again_is_empty(self, store: Store) -> None:
+        sessions = Sessions(store)
+        await self._full(store)
+        await sessions.delete(ALICE, "s")
+        written = await store.create(ALICE, crumb("new", session="s"), session_version=0)
+        facts = await sessions.get(ALICE, "s")
+        assert (facts.version, facts.state, facts.about, facts.counts) == (1, {}, About(), {MESSAGE: 1})
+        assert facts.created == written.created
+        # What a key made in the session that is gone is no answer to whoever uses the name again.
+        again = await store.create(ALICE, crumb(session="s"), idempotency_key="once")
+        assert not again.replayed and (await store.get(ALICE, again.id)).session_id == "s"
+        lane = sessions.lane(ALICE, "s")
+        assert await store.connection.call(lane, b"TTL", store.keys.session(lane, ALICE, "s")) == -1
+
+    async def _closed(self, store: Store) -> list[UUID]:
+        """A session whose deletion was killed right after it had begun."""
+        ids = await self._full(store)
+        sessions = Sessions(store)
+
+        async def killed(*_: Any) -> int:
+            raise RuntimeError("killed")
+
+        sessions._clear = killed  # type: ignore[method-assign, assignment]
+        with pytest.raises(RuntimeError, match="killed"):
+            await sessions.delete(ALICE, "s")
+        return ids
+
+    async def test_P6_nothing_can_be_written_into_a_session_that_is_being_deleted(self, store: Store) -> None:
+        ids = await self._closed(store)
+        before = await keyspace(store)
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, crumb(session="s"))
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, crumb(session="s"), session_version=0)
+        with pytest.raises(SessionGone):
+            await store.update(ALICE, ids[0], change(title="x"))
+        with pytest.raises(SessionGone):
+            await store.restore(foreign(session="s"), [])
+        assert await keyspace(store) == before
+        with pytest.raises(NotFound):
+            await Sessions(store).get(ALICE, "s")
+
+    @pytest.mark.parametrize("by", ["housekeeping", "asking again"])
+    async def test_P6_a_deletion_that_was_killed_halfway_is_finished(self, store: Store, by: str) -> None:
+        ids = await self._closed(store)
+        for one in ids[:4]:  # it got that far
+            await store.delete(ALICE, one)
+        sessions = Sessions(store)
+        if by == "housekeeping":
+            assert sum([await sessions.finish_deletions(lane) for lane in range(store.lanes)]) == 1
+        else:
+            assert await sessions.delete(ALICE, "s") == len(ids) - 4
+        assert (await store.list(ALICE, Query(session_id="s"))).items == []
+        assert await DeadLetters(store).all(ALICE) == []
+        assert (await store.create(ALICE, crumb(session="s"), session_version=0)).session_version == 1
+        assert sum([await sessions.finish_deletions(lane) for lane in range(store.lanes)]) == 0
+
+    async def test_P6_what_began_before_a_deletion_cannot_commit_after_it(self, store: Store) -> None:
+        """Neither while nothing is there, nor once the name is used again."""
+        sessions = Sessions(store)
+        message = await store.create(ALICE, crumb(session="s"))
+        lane = sessions.lane(ALICE, "s")
+        lease = await Leases(store, "agents", "w", seconds=30).take(lane)
+        assert lease is not None
+        stale = Fence(lease, message.created, message.created, since=message.created)
+        await sessions.delete(ALICE, "s")
+        answer = crumb(session="s", schema=ANSWER)
+        before = await keyspace(store)
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, answer, fence=stale)
+        assert await keyspace(store) == before
+        again = await store.create(ALICE, crumb(session="s"))
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, answer, fence=replace(stale))
+        assert (await sessions.get(ALICE, "s")).counts == {MESSAGE: 1}
+        fresh = replace(stale, event=again.created, since=again.created)
+        assert (await store.create(ALICE, answer, fence=fresh)).session_version == 2
+
+    async def test_deletions_of_one_session_at_once_do_not_hurt_each_other(self, store: Store) -> None:
+        await self._full(store)
+        gone: list[int] = []
+
+        async def delete() -> None:
+            try:
+                gone.append(await Sessions(store).delete(ALICE, "s"))
+            except NotFound:
+                gone.append(0)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(delete)
+        assert max(gone) == 12 and (await store.list(ALICE, Query(session_id="s"))).items == []
+
+
+def _besides(space: Keyspace, before: Keyspace) -> Keyspace:
+    """What is there now and was not there before, or is not as it was."""
+    return {
+        key: value
+        for key, value in without(space, "ecf").items()
+        if key not in before or before[key] != value
+    }

@@ -1,0 +1,342 @@
+"""Worker processes that die, or freeze, at the point they were told to.
+
+`Nursery` starts a process that has imported everything and forks a worker for each command, because a test
+that kills hundreds of them would otherwise spend its time importing. The workers are those of the commands
+`crumb build-contexts` and `crumb run-agents`; only their model takes no time, and says what it saw. Commands
+are lines of JSON: start a worker that sends itself a signal when it comes to a point, or send a signal to one
+that lives (only the nursery knows for sure that it does).
+
+Everything dies with the process that started it: the nursery with the test, the workers with the nursery.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import orjson
+
+from breadcrumbs.agents.models.base import ModelRequest
+from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.cli import workers
+from breadcrumbs.runtime.connection import parse_address
+from breadcrumbs.runtime.lease import LeaseLost
+from breadcrumbs.runtime.leasing import Leases
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Fence, Store
+from breadcrumbs.runtime.worker import Worker
+
+Kind = Literal["build-contexts", "run-agents"]
+
+POINTS: dict[Kind, tuple[str, ...]] = {
+    "run-agents": ("after read", "in the model", "before commit", "after commit", "before ack", "after ack"),
+    "build-contexts": ("after read", "before commit", "after commit", "before ack", "after ack"),
+}
+"""Acknowledgements are part of commits. Those by themselves, which the last two points mean, are for what came to
+nothing, for the low-water mark, and for lanes that are given back."""
+
+MARK = re.compile(r"<(s\d+)/(\d+)>")
+
+
+def answer(request: ModelRequest) -> str:
+    """What was asked last, and whose words were in the prompt."""
+    seen = sorted({session for message in request.messages for session, _ in MARK.findall(message.content)})
+    return f"re {request.messages[-1].content} saw {' '.join(seen)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """Where a worker ends, or freezes."""
+
+    point: str = ""
+    after: float = 0.0
+    """For so many seconds nothing happens to it."""
+    signal: int = signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Where a worker works."""
+
+    url: str
+    namespace: str
+    lease_seconds: float
+    folder: str
+    """Where it leaves notes: `frozen-PID`, `refused-PID`."""
+
+
+# In the worker
+
+
+class _Laid:
+    """A trap in this process."""
+
+    def __init__(self, trap: Trap, folder: Path) -> None:
+        self._trap, self._folder = trap, folder
+        self._opens = time.monotonic() + trap.after
+        self._sprung = False
+
+    def come_to(self, point: str) -> None:
+        if point != self._trap.point or self._sprung or time.monotonic() < self._opens:
+            return
+        self._sprung = True
+        if self._trap.signal == signal.SIGSTOP:
+            (self._folder / f"frozen-{os.getpid()}").touch()
+        os.kill(os.getpid(), self._trap.signal)
+
+    def refused(self) -> None:
+        """A commit of ours came too late."""
+        (self._folder / f"refused-{os.getpid()}").touch()
+
+
+def _lay(trap: _Laid) -> None:
+    """Put the trap where it can be stepped on."""
+    run: Any = Store._run
+    acknowledge: Any = Leases.acknowledge
+    try_once: Any = Worker._try
+
+    async def run_trapped(self: Store, lane: int, scripts: Any, fence: Fence | None, *rest: Any) -> Any:
+        if fence is None:
+            return await run(self, lane, scripts, fence, *rest)
+        trap.come_to("before commit")
+        try:
+            reply = await run(self, lane, scripts, fence, *rest)
+        except LeaseLost:
+            trap.refused()
+            raise
+        trap.come_to("after commit")
+        return reply
+
+    async def acknowledge_trapped(self: Leases, *args: Any, **options: Any) -> None:
+        trap.come_to("before ack")
+        await acknowledge(self, *args, **options)
+        trap.come_to("after ack")
+
+    async def try_trapped(self: Worker, turn: Any) -> Any:
+        trap.come_to("after read")
+        return await try_once(self, turn)
+
+    changes: list[tuple[Any, str, Any]] = [
+        (Store, "_run", run_trapped),
+        (Leases, "acknowledge", acknowledge_trapped),
+        (Worker, "_try", try_trapped),
+    ]
+    for owner, name, changed in changes:
+        setattr(owner, name, changed)
+
+
+class _Models:
+    """Stands in for the pool of models."""
+
+    def __init__(self, trap: _Laid) -> None:
+        async def think(request: ModelRequest) -> str:
+            trap.come_to("in the model")
+            return answer(request)
+
+        self._model = FunctionModel(think)
+
+    def resolve(self, *_: Any, **__: Any) -> FunctionModel:
+        self._model.requests.clear()
+        return self._model
+
+    async def close(self) -> None:
+        return None
+
+
+def _work(kind: Kind, post: Post, trap: Trap) -> int:
+    laid = _Laid(trap, Path(post.folder))
+    _lay(laid)
+    pool: Any = workers
+    pool.ModelPool = lambda *_: _Models(laid)
+    settings = Settings(
+        redis=post.url,
+        namespace=post.namespace,
+        lease_seconds=post.lease_seconds,
+        turn_attempts=20,  # so many of them die that an innocent message may see a few deaths
+        log_level="error",
+    )
+    return workers.build_contexts(settings) if kind == "build-contexts" else workers.run_agents(settings)
+
+
+# In the nursery
+
+
+def _die_with(parent: int) -> None:
+    death_signal = 1
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(death_signal, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _nurse() -> None:
+    # These import what each worker would otherwise import by itself.
+    parse_address("redis://127.0.0.1")
+    anyio.run(anyio.sleep, 0)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    commands = b""
+    living: set[int] = set()
+    while True:
+        ready, _, _ = select.select([0, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            living -= _report_deaths()
+        if 0 in ready:
+            piece = os.read(0, 4096)
+            if not piece:
+                return  # with the death signal, the workers go too
+            commands += piece
+            while b"\n" in commands:
+                line, _, commands = commands.partition(b"\n")
+                command = orjson.loads(line)
+                if "start" in command:
+                    living.add(_fork(command["start"], Post(**command["post"]), Trap(**command["trap"])))
+                elif command["pid"] in living:
+                    os.kill(command["pid"], command["signal"])
+
+
+def _fork(kind: Kind, post: Post, trap: Trap) -> int:
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        os.write(1, f"started {child}\n".encode())
+        return child
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _die_with(parent)
+        silence = os.open(os.devnull, os.O_RDWR)
+        os.dup2(silence, 0)
+        os.dup2(silence, 1)
+        code = _work(kind, post, trap)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _report_deaths() -> set[int]:
+    dead: set[int] = set()
+    while True:
+        try:
+            child, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return dead
+        if not child:
+            return dead
+        dead.add(child)
+        os.write(1, f"ended {child} {os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+# In the test
+
+
+@dataclass
+class Running:
+    """One worker process."""
+
+    pid: int
+    kind: Kind = "run-agents"
+    ended: threading.Event = field(default_factory=threading.Event)
+    code: int | None = None
+    ended_at: float = 0.0
+
+
+class Nursery:
+    """Starts workers and knows how they end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "workers.log"
+        self._workers: dict[int, Running] = {}
+        self._started: list[Running] = []
+        self._changed = threading.Condition()
+        self._requests = threading.Lock()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=Path(__file__).parents[2],
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def living(self) -> list[Running]:
+        with self._changed:
+            return [worker for worker in self._workers.values() if not worker.ended.is_set()]
+
+    def start(self, kind: Kind, post: Post, trap: Trap | None = None) -> Running:
+        with self._requests:
+            self._ask({"start": kind, "post": asdict(post), "trap": asdict(trap or Trap())})
+            with self._changed:
+                assert self._changed.wait_for(lambda: self._started, 60), "the nursery does not answer"
+                worker = self._started.pop()
+                worker.kind = kind
+                return worker
+
+    def send(self, worker: Running, number: signal.Signals) -> None:
+        with self._requests:
+            self._ask({"pid": worker.pid, "signal": int(number)})
+
+    def _ask(self, command: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(orjson.dumps(command) + b"\n")
+        self._process.stdin.flush()
+
+    def clear(self) -> None:
+        """End every worker that is left."""
+        left = self.living
+        for worker in left:
+            self.send(worker, signal.SIGKILL)
+        for worker in left:
+            assert worker.ended.wait(60), f"{worker.pid} survived"
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self.clear()
+        finally:
+            self._process.stdin.close()
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                raise
+            self._reader.join(60)
+            self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            what, pid, *code = line.decode().split()
+            with self._changed:
+                if what == "started":
+                    self._workers[int(pid)] = worker = Running(int(pid))
+                    self._started.append(worker)
+                else:
+                    worker = self._workers[int(pid)]
+                    worker.code, worker.ended_at = int(code[0]), time.time()
+                    worker.ended.set()
+                self._changed.notify_all()
+
+
+if __name__ == "__main__":
+    _nurse()
