@@ -87,7 +87,7 @@ class BlockingLink(Protocol):
 
 
 # Readers wait for five seconds at most; a server that says nothing for longer is gone (a power cut, say).
-_BLOCKING_TIMEOUT = 20.0
+_BLOCKING_TIMEOUT = 10.0
 
 _T = TypeVar("_T")
 

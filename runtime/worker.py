@@ -53,7 +53,6 @@ INTERNAL: Final = "turn:internal"
 """Tag of what a turn wrote for itself on its way: nobody else reacts to it."""
 
 _LOOK_SECONDS: Final = 0.5
-_SILENCE_SECONDS: Final = 10.0
 _BLOCK_MS: Final = 200
 _SUSPECT: Final = 2
 
@@ -382,14 +381,13 @@ class Worker:
                     position = [0] * self.store.lanes
                     for number, lane in lanes.items():
                         position[number] = lane.position
-                    # Short blocks: a lane that was just taken is followed from the next round on. And a
-                    # limit: a server that vanished without a word would be waited for for ever.
-                    with anyio.fail_after(_SILENCE_SECONDS):
-                        events = await self.log.wait(link, position, mine, block_ms=_BLOCK_MS)
+                    # Short blocks: a lane that was just taken is followed from the next round on. A server that
+                    # vanished without a word is given up by the link.
+                    events = await self.log.wait(link, position, mine, block_ms=_BLOCK_MS)
                     for event in events:
                         await self._accept(event, lanes[event.lane])
                     wait = 0.05
-            except (LinkLost, ReplyError, StoreError, TimeoutError) as error:
+            except (LinkLost, ReplyError, StoreError) as error:
                 _log.warning("worker lost its server, trying again", kind=self.handler.kind, error=str(error))
                 await anyio.sleep(wait)
                 wait = min(1.0, wait * 2)

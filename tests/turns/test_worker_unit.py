@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -12,6 +13,7 @@ import anyio
 import pytest
 
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.connection import parse_address
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StoreError, StoreUnavailable
 from breadcrumbs.runtime.events import Event
@@ -19,6 +21,7 @@ from breadcrumbs.runtime.failures import leave_error
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
+from breadcrumbs.runtime.multiplexer import Multiplexer
 from breadcrumbs.runtime.store import Fence, Store
 from breadcrumbs.runtime.worker import Turn, TurnFailed, Worker
 from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
@@ -566,29 +569,25 @@ async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that vanishes says nothing, not even that the link is broken."""
-
-    class Silent:
-        async def call(self, command: Any) -> Any:
-            await anyio.sleep_forever()
-
-        async def close(self) -> None:
-            pass
-
+    silent = await asyncio.start_server(lambda *_: anyio.sleep_forever(), "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()
     blocking = store.connection.blocking
     opened_links = 0
 
     async def first_one_is_silent(lane: int) -> Any:
         nonlocal opened_links
         opened_links += 1
-        return Silent() if opened_links == 1 else await blocking(lane)
+        if opened_links > 1:
+            return await blocking(lane)
+        return Multiplexer(parse_address(f"redis://{host}:{port}"), reply_timeout=0.3)
 
     monkeypatch.setattr(store.connection, "blocking", first_one_is_silent)
-    monkeypatch.setattr("breadcrumbs.runtime.worker._SILENCE_SECONDS", 0.3)
     chat = Chat(store)
     async with running(Worker(store, Recorder(store), lease_seconds=2)):
         await chat.say("s", "hello")
         await eventually(lambda: all_done(chat, "s", 1), "it waits for ever")
     assert opened_links == 2
+    silent.close()
 
 
 async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_worker(
