@@ -52,17 +52,20 @@ def crumb_up() -> Iterator[str]:
             process.wait(20)
 
 
-def talk(url: str) -> None:
+def talk(url: str) -> str:
+    """Two conversations; the id of the answer that took a tool."""
+    answers = []
     with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
         for session, title in ((HARBOUR, "Harbour"), (GARDEN, "Garden")):
             client.post("/sessions", json={"id": session, "title": title}).raise_for_status()
         for session, text in TALK:
             said = client.post(f"/sessions/{session}/messages", params={"wait": 30}, json={"message": text})
             said.raise_for_status()
-            assert "answer" in said.json(), said.text
+            answers.append(str(said.json()["answer"]["id"]))
+    return answers[2]
 
 
-def picture(browser: Browser, url: str, name: str, *, narrow: bool = False, dark: bool = False) -> Page:
+def window(browser: Browser, url: str, *, narrow: bool = False, dark: bool = False) -> Page:
     """A window of its own, ready to be looked at; `taken` takes the picture."""
     context = browser.new_context(
         viewport=NARROW if narrow else WIDE,  # type: ignore[arg-type]
@@ -72,8 +75,7 @@ def picture(browser: Browser, url: str, name: str, *, narrow: bool = False, dark
     )
     page = context.new_page()
     page.goto(url)
-    page.wait_for_selector(".connection.open")
-    page.wait_for_timeout(1_500)  # until nothing moves any more
+    page.wait_for_timeout(2_500)  # until nothing moves any more
     return page
 
 
@@ -89,21 +91,21 @@ def main() -> None:
     if chromium is None:
         sys.exit("There is no Chromium here. Debian: apt-get install chromium")
     with crumb_up() as url, sync_playwright() as playwright:
-        talk(url)
+        answer = talk(url)
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--headless=new", "--no-sandbox", "--disable-gpu"]
         )
-        taken(picture(browser, f"{url}/#/chat/{HARBOUR}", "chat"), "chat")
-        taken(
-            picture(browser, f"{url}/#/chat/{GARDEN}", "chat-narrow", narrow=True, dark=True), "chat-narrow"
-        )
-        why = picture(browser, f"{url}/#/chat/{HARBOUR}", "why")
+        taken(window(browser, f"{url}/#/chat/{HARBOUR}"), "chat")
+        taken(window(browser, f"{url}/#/chat/{GARDEN}", narrow=True, dark=True), "chat-narrow")
+        why = window(browser, f"{url}/#/chat/{HARBOUR}")
         why.get_by_role("button", name="Why did it say that?").last.click()
         why.wait_for_timeout(1_500)
         taken(why, "why")
-        taken(picture(browser, f"{url}/#/board", "board"), "board")
-        taken(picture(browser, f"{url}/#/config", "config"), "config")
-        operations = picture(browser, f"{url}/#/operations", "operations")
+        taken(window(browser, f"{url}/#/board"), "board")
+        turn = window(browser, f"{url}/#/board/{answer}")
+        taken(turn, "turn")
+        taken(window(browser, f"{url}/#/config"), "config")
+        operations = window(browser, f"{url}/#/operations")
         for _ in range(4):  # something for the plots to show
             talk_once(url)
             operations.wait_for_timeout(3_000)

@@ -20,10 +20,10 @@ from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Place, Query
 from breadcrumbs.runtime.session_messages import ERROR
 from breadcrumbs.runtime.session_state import (
-    ADK_EVENT,
     REMOVED,
     SESSION_RECORD,
     STATE_CHANGE,
+    STATEFUL,
     is_about_session,
     state_changes,
 )
@@ -33,7 +33,6 @@ from breadcrumbs.runtime.store import Store, Written
 
 CANCEL: Final = "agent.cancel.v1"
 
-_STATEFUL: Final = (SESSION_RECORD, STATE_CHANGE, ADK_EVENT)
 _LEFT_BEHIND: Final = frozenset((SESSION_RECORD, STATE_CHANGE, CONTEXT, ERROR, CANCEL))
 """What is about the first session itself, or about turns in it: not part of what was said."""
 _ABOUT_CONTEXTS: Final = frozenset(("context_id", "context_version"))
@@ -100,7 +99,7 @@ async def _up_to(store: Store, owner: UUID, session: str, until: Place | None) -
     async for crumb in store.walk(owner, Query(session_id=session, sort="created_at")):
         if until is not None and Place(crumb.created, crumb.id.bytes) > until:
             break
-        found.append(await _first_version(store, crumb) if crumb.schema_name in _STATEFUL else crumb)
+        found.append(await _first_version(store, crumb) if crumb.schema_name in STATEFUL else crumb)
     return found
 
 
@@ -193,7 +192,7 @@ def _state_after(crumbs: list[Breadcrumb], principal: Principal) -> dict[str, An
     """What the copies themselves do not set of the state that some breadcrumbs led to. Null: it was taken out."""
     state: dict[str, Any] = {}
     for crumb in crumbs:
-        if crumb.schema_name not in _STATEFUL:
+        if crumb.schema_name not in STATEFUL:
             continue
         copied = _is_copied(crumb, principal)
         for name, value in state_changes(crumb.schema_name, crumb.context).items():

@@ -26,6 +26,9 @@ REMOVED: Final = b""
 _NULL_REMOVES: Final = {SESSION_RECORD: True, STATE_CHANGE: True, ADK_EVENT: False, ANSWER: False}
 """ADK keeps a None as a value; elsewhere null takes a name away, as in a merge patch."""
 
+STATEFUL: Final = frozenset(_NULL_REMOVES)
+"""The schemas that change the state."""
+
 _OWN: Final = "\0"
 """Before the names of what is known about the session itself."""
 _ABOUT: Final[dict[str, dict[str, type]]] = {

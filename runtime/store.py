@@ -215,7 +215,7 @@ class Store:
         """
         content = content_of(new, default_ttl=self._default_ttl(new.schema_name))
         if idempotency_key is not None:
-            _check_idempotency_key(idempotency_key)
+            check_idempotency_key(idempotency_key)
         lane = self._lane_of(owner, content.session_id, idempotency_key, id=id)
         if id is None:
             id = new_id(lane)
@@ -1018,7 +1018,8 @@ def _private_to(visibility: str | None, agent: UUID | None) -> UUID | None:
     return agent if visibility == "private" else None
 
 
-def _check_idempotency_key(key: str) -> None:
+def check_idempotency_key(key: str) -> None:
+    """A key is text of one line that fits into 255 characters."""
     try:
         check_name(key)
     except ValueError as error:

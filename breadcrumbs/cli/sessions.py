@@ -52,28 +52,35 @@ def list_(api: Api, *, user: str | None, limit: int, everything: bool, as_json: 
     elif not found:
         say("there are no sessions yet")
     else:
-        _print_table(found)
+        _print_lines(found)
     if more:
         say(f"there are more than these {limit}: --all lists everything, --limit more")
     return OK
 
 
-def _print_table(sessions: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+def _print_lines(sessions: list[dict[str, Any]]) -> None:
+    """Names are there to be copied: they are never cut, and on a narrow terminal what was said is."""
+    from rich.text import Text
 
-    table = Table(box=None, header_style="bold")
-    for heading in ("last active", "session", "said", "user", ""):
-        table.add_column(heading, no_wrap=True)
-    for session in sessions:
-        words = session.get("title", session.get("summary", ""))
-        table.add_row(
+    rows = [
+        (
             shown_time(session["last_active_at"]),
             visible(session["id"]),
-            str(session["counts"]["messages"]),
+            f"{session['counts']['messages']} said",
             one_line(session.get("user_id", "-"), 40),
-            one_line(f"(paused) {words}" if not session["active"] else words, 60),
+            ("" if session["active"] else "(paused) ") + session.get("title", session.get("summary", "")),
         )
-    console().print(table)
+        for session in sessions
+    ]
+    out = console()
+    widths = [max(len(row[place]) for row in rows) for place in range(4)]
+    left = max(20, out.width - sum(widths) - 2 * len(widths))
+    for row in rows:
+        line = Text()
+        for cell, width, style in zip(row, widths, ("dim", "cyan", "dim", "green"), strict=False):
+            line.append(cell.ljust(width) + "  ", style=style)
+        line.append(one_line(row[4], left))
+        out.print(line)
 
 
 def show(api: Api, session: str, *, as_json: bool) -> int:

@@ -192,7 +192,7 @@ class Call:
     def name(self) -> str:
         """The id in the path, where it is a name and not a UUID."""
         name: str = self.scope["path_params"]["id"]
-        return name.replace(SLASH, "/")
+        return name
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
@@ -326,6 +326,9 @@ class Resource:
         self._allow = ", ".join(sorted(self._by_method)).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if SLASH in scope["path"]:
+            given = scope["path_params"].items()
+            scope["path_params"] = {name: value.replace(SLASH, "/") for name, value in given}
         operation = self._by_method.get(scope["method"])
         if operation is not None and operation.handle is None:
             await self._serve_stream(scope, receive, send)

@@ -10,7 +10,7 @@ from uuid import UUID
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.access import USER, Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound
+from breadcrumbs.runtime.errors import Forbidden, NotFound
 from breadcrumbs.runtime.http import listing
 from breadcrumbs.runtime.http.conditions import (
     ETAG_HEADER,
@@ -52,7 +52,8 @@ from breadcrumbs.runtime.http.schemas import (
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.llm_view import apply_hints
 from breadcrumbs.runtime.schema_hints import own_hints
-from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE
+from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATEFUL
+from breadcrumbs.runtime.store import check_idempotency_key
 
 # Writing
 
@@ -60,7 +61,10 @@ from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_C
 async def create(call: Call) -> Reply:
     principal = call.principal
     new = principal.admitted(BreadcrumbCreate.parse(await call.json()))
-    if principal.user_id is not None and new.schema_name in (SESSION_RECORD, STATE_CHANGE, ADK_EVENT):
+    if principal.user_id is not None and (
+        new.schema_name in (SESSION_RECORD, STATE_CHANGE, ADK_EVENT)
+        or (new.schema_name in STATEFUL and "state_delta" in new.context)
+    ):
         # They change what is known of a whole session, which may be another user's.
         raise Forbidden(
             f"this token is for user {principal.user_id!r} only: use PATCH /sessions/{{id}} instead"
@@ -125,10 +129,11 @@ async def delete(call: Call) -> Reply:
 def idempotency_key(call: Call) -> str | None:
     """The key of a request, if it has one."""
     principal, key = call.principal, call.header(b"idempotency-key")
-    if key is None or principal.user_id is None or not key.strip():
+    if key is None:
+        return None
+    check_idempotency_key(key)
+    if principal.user_id is None:
         return key
-    if len(key) > 255:
-        raise InvalidInput("an Idempotency-Key has at most 255 characters", where="Idempotency-Key")
     # The store keeps keys per owner and session; users that share neither must not meet in one.
     return sha256(f"{len(principal.user_id)} {principal.user_id} {key}".encode()).hexdigest()
 

@@ -60,7 +60,6 @@ from breadcrumbs.runtime.http.session_schemas import (
     SessionList,
 )
 from breadcrumbs.runtime.http.waiting import (
-    ACCEPT,
     EVENT_STREAM,
     WAIT,
     AnswerStream,
@@ -664,7 +663,7 @@ OPERATIONS: Final = (
         role="emitter",
         spends="posting",
         uses_store="writes",
-        parameters=(SESSION_ID, WAIT, ACCEPT, IDEMPOTENCY_KEY, IF_MATCH),
+        parameters=(SESSION_ID, WAIT, IDEMPOTENCY_KEY, IF_MATCH),
         body=Body(MessageCreate, {"message": "Hello!"}),
         answers=(
             Answer(

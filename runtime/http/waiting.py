@@ -36,10 +36,7 @@ WAIT: Final = Parameter(
     "query",
     "For how many seconds to wait for the answer; 0 is not at all.",
     {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 0},
-    example=30,
-)
-ACCEPT: Final = Parameter(
-    "Accept", "header", f"`{EVENT_STREAM}`: the answer while it is made, as server-sent events."
+    example=0,
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import anyio.to_thread
 
-from breadcrumbs import AsyncClient, Client
+from breadcrumbs import AsyncClient, Client, Session
 
 CRUMB = Path(sys.executable).parent / "crumb"
 LIMIT = 60.0
@@ -156,11 +156,12 @@ class Awaited:
             return lambda *args: Awaited(found(*args))
         if not callable(found):
             return found
-        if name in ("list", "events", "stream", "turn"):
+        if name in ("list", "events", "sessions", "stream", "turn"):
             return lambda *args, **options: _stepped(found(*args, **options))
 
         async def awaited(*args: Any, **options: Any) -> Any:
-            return await anyio.to_thread.run_sync(partial(found, *args, **options), abandon_on_cancel=True)
+            made = await anyio.to_thread.run_sync(partial(found, *args, **options), abandon_on_cancel=True)
+            return Awaited(made) if isinstance(made, Session) else made
 
         return awaited
 

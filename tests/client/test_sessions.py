@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from typer.testing import CliRunner
 
 from breadcrumbs import (
     AgentFailed,
@@ -20,7 +22,9 @@ from breadcrumbs import (
     SessionInfo,
     VersionMismatch,
 )
+from breadcrumbs.cli.app import app
 from tests.client.support import CRUMB, CrumbUp, Line, client_of, environment
+from tests.support.turns import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -29,17 +33,11 @@ Crumb = Callable[..., Any]
 
 @pytest.fixture
 def crumb(up: CrumbUp) -> Crumb:
-    """The command in a pipe: what it printed, as JSON."""
+    """The command in a pipe: what it printed, as JSON; or what it complained about."""
 
     def run(*args: str, code: int = 0) -> Any:
-        ended = subprocess.run(
-            [CRUMB, "sessions", *args],
-            capture_output=True,
-            text=True,
-            cwd=up.folder,
-            env=environment(CRUMB_URL=up.url),
-        )
-        assert ended.returncode == code, ended.stderr
+        ended = CliRunner().invoke(app, ["sessions", *args], env={"CRUMB_URL": up.url})
+        assert ended.exit_code == code, ended.output
         return json.loads(ended.stdout) if code == 0 else ended.stderr
 
     return run
@@ -98,12 +96,20 @@ async def test_a_session_is_forked_paused_and_gone_on_with(client: Any, name: st
         await fork.retry()
 
 
-async def test_a_failed_turn_is_run_again(client: Any, name: str) -> None:
+async def test_a_turn_that_was_stopped_is_run_again(client: Any, name: str) -> None:
     session = client.session(name)
+    words = " ".join(f"word{number}" for number in range(100))
+    written = await session.say(f"say: {words}", wait=False)
+    await session.cancel()
     with pytest.raises(AgentFailed) as raised:
-        await session.say("fail: out of order")
-    assert await session.retry() == raised.value.trigger_id == await session.retry(raised.value.trigger_id)
-    assert [message.text for message in await session.messages()] == ["fail: out of order"]
+        await session.wait(written.id)
+    assert raised.value.cancelled
+    assert await session.retry() == written.id == await session.retry(written.id)
+
+    async def answered() -> bool:
+        return [message.role for message in await session.messages()] == ["user", "agent"]
+
+    await eventually(answered, "the turn was not run again")
 
 
 async def test_P3_a_session_or_a_fork_whose_answer_was_lost_is_made_once(
@@ -169,20 +175,33 @@ def test_the_command_says_what_to_do(crumb: Crumb, name: str) -> None:
     assert crumb("show", f"{name} a/b")["id"] == f"{name} a/b"
 
 
+def on_a_terminal(up: CrumbUp, *args: str) -> str:
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [CRUMB, *args],
+        stdout=theirs,
+        cwd=up.folder,
+        env=environment(CRUMB_URL=up.url, TERM="dumb", COLUMNS="200"),
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 65536):
+            shown += piece
+    except OSError:  # the other side has closed it
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait(60) == 0
+    return shown.decode()
+
+
 def test_on_a_terminal_the_command_draws_tables(up: CrumbUp, name: str) -> None:
     with Client(up.url) as client:
         client.create_session(name, title="Holidays", user_id="ann")
         client.session(name).say("say: [red]hi[/red]")
-    shown = {
-        " ".join(args): subprocess.run(
-            ["script", "-qec", " ".join([str(CRUMB), "sessions", *args]), "/dev/null"],
-            capture_output=True,
-            text=True,
-            env=environment(CRUMB_URL=up.url, TERM="dumb", COLUMNS="200"),
-        ).stdout
-        for args in (["list"], ["show", name], ["messages", name])
-    }
-    table, one, said = shown.values()
+    shown = [on_a_terminal(up, "sessions", *args) for args in (["list"], ["show", name], ["messages", name])]
+    table, one, said = shown
     assert name in table and "Holidays" in table and "ann" in table
     assert "title" in one and "Holidays" in one and "1 answers" in one
     assert "user: say: [red]hi[/red]" in said and "default-chat-assistant: [red]hi[/red]" in said

@@ -181,12 +181,14 @@ async def test_options_without_a_page_lists_the_methods(site: Site) -> None:
 
 async def test_requests_are_counted_by_route_and_not_by_path(site: Site) -> None:
     id = (await site.post(title="x"))["id"]
+    await site.client.get(f"/breadcrumbs/{id}")
     await site.client.get(f"/breadcrumbs/{id}?nothing=1")
     await site.client.get("/nowhere/at/all")
     await site.client.request("BREW", "/health")
     text = (await site.client.get("/metrics")).text
     assert 'breadcrumbs_http_requests_total{method="POST",route="/breadcrumbs",status="201"} 1.0' in text
     assert 'breadcrumbs_http_requests_total{method="GET",route="/breadcrumbs/{id}",status="200"} 1.0' in text
+    assert 'breadcrumbs_http_requests_total{method="GET",route="/breadcrumbs/{id}",status="422"} 1.0' in text
     assert 'breadcrumbs_http_requests_total{method="GET",route="unknown",status="404"} 1.0' in text
     assert 'breadcrumbs_http_requests_total{method="other",route="/health",status="405"} 1.0' in text
     assert (

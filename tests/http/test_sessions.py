@@ -735,7 +735,7 @@ async def test_a_token_for_a_user_knows_that_users_sessions_only(keyed: Site) ->
 async def test_nobody_takes_over_another_users_session_with_a_breadcrumb(keyed: Site) -> None:
     ann, eve = await keyed.token(KEY, user_id="ann"), await keyed.token(KEY, user_id="eve")
     await begin(keyed, ann, id="s", title="ann's")
-    for schema in ("session.v1", "session.state.v1"):
+    for schema in ("session.v1", "session.state.v1", "adk.event.v1", "agent.response.v1"):
         crumb = {
             "schema_name": schema,
             "tags": ["session:s"],

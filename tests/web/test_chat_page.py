@@ -212,6 +212,9 @@ async def test_a_message_whose_confirmation_got_lost_is_there_once(
         line.answers_to_lose = 5  # Chromium itself tries again once or twice, and the page after that
         await say(page, "only once")
         await expect(answers(page)).to_have_count(1)
+        async with asyncio.timeout(60):
+            while await page.evaluate("sessionStorage.length"):  # something is left to be sent
+                await page.wait_for_timeout(50)
         await expect(page.locator(".unsent")).to_have_count(0)
         await expect(said(page)).to_have_text(["only once"])
     assert len(line.lost) == 5

@@ -54,6 +54,7 @@ export class Conversation {
   #before: string | undefined;
   #after: string | undefined;
   #sending = false;
+  #loading: Promise<void> | null = null;
   #catchingUp: Promise<void> | null = null;
 
   /** `isNew`: a session that begins with its first message. */
@@ -69,7 +70,14 @@ export class Conversation {
     this.#abort.abort();
   }
 
-  async load(): Promise<void> {
+  load(): Promise<void> {
+    this.#loading ??= this.#load().finally(() => {
+      this.#loading = null;
+    });
+    return this.#loading;
+  }
+
+  async #load(): Promise<void> {
     const again = this.state.value === "ready";
     if (this.state.value === "failed") this.state.value = "loading";
     try {
@@ -122,7 +130,8 @@ export class Conversation {
   }
 
   async #fetchNewer(): Promise<void> {
-    if (this.state.value === "loading") return;
+    // What is being loaded may have been looked up before the stream was there.
+    await this.#loading;
     if (this.state.value === "failed" || this.#after === undefined) {
       await this.load();
       return;

@@ -1,0 +1,293 @@
+"""Where the sessions of a service are: in a store, or behind a server. Both take and give the same JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+from uuid import UUID, uuid4
+
+import orjson
+
+from breadcrumbs.adk.ledger import AdkSessions
+from breadcrumbs.adk.wire import Json
+from breadcrumbs.client.aio import AsyncClient
+from breadcrumbs.client.effects import Reply, Request
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.embedded import EmbeddedServer, default_data_dir
+from breadcrumbs.runtime.errors import DataDirectoryInUse, InvalidInput, NotFound
+from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.store import Store
+
+ADK_PROGRAM: Final = UUID("00000000-0000-0000-0000-000000000003")
+"""Who has written what a service writes straight into a store."""
+
+SCHEMES: Final = (
+    *("crumb", "crumb+http", "crumb+https", "crumb+redis", "crumb+rediss", "crumb+unix"),
+    *("crumb+redis+cluster", "crumb+rediss+cluster"),
+)
+DEFAULT_PORT: Final = 8081
+
+_STORES: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_STARTING: Final = 30.0
+_WHOLE: Final = (("whole", "true"),)
+
+
+class Backend(Protocol):
+    """What a service needs; see `AdkSessions`."""
+
+    async def create(self, app: str, user: str, id: str | None, state: Json | None) -> Json: ...
+
+    async def get(
+        self, app: str, user: str, id: str, recent: int | None, after: float | None
+    ) -> Json | None: ...
+
+    async def list_all(self, app: str, user: str | None) -> list[Json]: ...
+
+    async def delete(self, app: str, user: str, id: str) -> None: ...
+
+    async def append(self, app: str, user: str, id: str, event: Json) -> bool:
+        """True: it was there already."""
+        ...
+
+    async def user_state(self, app: str, user: str) -> Json: ...
+
+    async def close(self) -> None: ...
+
+
+class InStore:
+    """Straight on a store."""
+
+    def __init__(self, store: Store, owner: UUID, *, owned: bool) -> None:
+        self._sessions = AdkSessions(store)
+        self._who = Principal(owner, ADK_PROGRAM)
+        self._store = store
+        self._owned = owned
+
+    async def create(self, app: str, user: str, id: str | None, state: Json | None) -> Json:
+        return await self._sessions.create(self._who, app, user, id, state)
+
+    async def get(self, app: str, user: str, id: str, recent: int | None, after: float | None) -> Json | None:
+        return await self._sessions.get(self._who, app, user, id, recent=recent, after=after)
+
+    async def list_all(self, app: str, user: str | None) -> list[Json]:
+        return await self._sessions.list_all(self._who, app, user)
+
+    async def delete(self, app: str, user: str, id: str) -> None:
+        await self._sessions.delete(self._who, app, user, id)
+
+    async def append(self, app: str, user: str, id: str, event: Json) -> bool:
+        return (await self._sessions.append(self._who, app, user, id, event)).repeated
+
+    async def user_state(self, app: str, user: str) -> Json:
+        return await self._sessions.user_state(self._who, app, user)
+
+    async def close(self) -> None:
+        if self._owned:
+            await self._store.close()
+
+
+class OverHttp:
+    """Behind a Breadcrumbs server.
+
+    Every request may be sent again when its answer is lost: a session is created under a key, an event has its id.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def create(self, app: str, user: str, id: str | None, state: Json | None) -> Json:
+        # The id is made up here: a server that made up another one for a second try would leave two sessions.
+        wanted = {"sessionId": id.strip() if id and id.strip() else str(uuid4()), "state": state}
+        key = {"idempotency-key": str(uuid4())}
+        return _object(await self._send("POST", _path(app, user, "sessions"), _WHOLE, wanted, key))
+
+    async def get(self, app: str, user: str, id: str, recent: int | None, after: float | None) -> Json | None:
+        limits = {"numRecentEvents": recent, "afterTimestamp": after}
+        given = [(name, repr(value)) for name, value in limits.items() if value is not None]
+        try:
+            return _object(await self._send("GET", _path(app, user, "sessions", id), [*given, *_WHOLE]))
+        except NotFound:
+            return None
+
+    async def list_all(self, app: str, user: str | None) -> list[Json]:
+        found: list[Json] = orjson.loads((await self._send("GET", _path(app, user, "sessions"), _WHOLE)).body)
+        return found
+
+    async def delete(self, app: str, user: str, id: str) -> None:
+        await self._send("DELETE", _path(app, user, "sessions", id))
+
+    async def append(self, app: str, user: str, id: str, event: Json) -> bool:
+        reply = await self._send("POST", _path(app, user, "sessions", id, "events"), (), event)
+        return reply.headers.get("idempotency-replayed") == "true"
+
+    async def user_state(self, app: str, user: str) -> Json:
+        return _object(await self._send("GET", _path(app, user, "state"), _WHOLE))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Iterable[tuple[str, str]] = (),
+        document: Json | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        sent = dict(headers or {})
+        body = None
+        if document is not None:
+            sent["content-type"] = "application/json"
+            try:
+                body = orjson.dumps(document)
+            except orjson.JSONEncodeError as error:
+                raise InvalidInput(f"this cannot be written as JSON: {error}") from None
+        request = Request(method, path, tuple(params), body=body, headers=sent, repeatable=True)
+        return await self._client._run(self._client._core.perform(request))
+
+
+def _path(app: str, user: str | None, *parts: str) -> str:
+    places = ["apps", app, *(() if user is None else ("users", user)), *parts]
+    return "".join(f"/{_segment(place)}" for place in places)
+
+
+def _segment(text: str) -> str:
+    # A segment of dots alone would be taken for a direction.
+    return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
+
+
+def _object(reply: Reply) -> Json:
+    document: Json = orjson.loads(reply.body)
+    return document
+
+
+# Which one
+
+
+class Place(Protocol):
+    """Where a service was told to keep its sessions."""
+
+    async def open(self) -> Backend:
+        """Connect, for the event loop that runs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A Breadcrumbs server."""
+
+    url: str
+    token: str | None = field(repr=False)
+    api_key: str | None = field(repr=False)
+
+    async def open(self) -> Backend:
+        return OverHttp(AsyncClient(self.url, token=self.token, api_key=self.api_key))
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """A Redis server with a store on it."""
+
+    url: str = field(repr=False)
+    owner: UUID
+    namespace: str
+
+    async def open(self) -> Backend:
+        return InStore(await Store.open(self.url, namespace=self.namespace), self.owner, owned=True)
+
+
+class Directory:
+    """A data directory: the server that runs on it, or one of our own, for as long as this process lives."""
+
+    def __init__(self, path: Path, owner: UUID, namespace: str) -> None:
+        self._path = path
+        self._owner = owner
+        self._namespace = namespace
+        self._starting = threading.Lock()
+        self._server: EmbeddedServer | None = None
+
+    async def open(self) -> Backend:
+        url = await asyncio.to_thread(self._address)
+        return InStore(await Store.open(url, namespace=self._namespace), self._owner, owned=True)
+
+    def stop(self) -> None:
+        with self._starting:
+            if self._server is not None:
+                self._server.stop()
+                self._server = None
+
+    def _address(self) -> str:
+        from breadcrumbs.cli.attach import running_server
+
+        with self._starting:
+            if self._server is not None:
+                self._server.start()  # it may have died
+                return self._server.url
+            deadline = time.monotonic() + _STARTING
+            while True:
+                if running := running_server(self._path):
+                    return running.url
+                server = EmbeddedServer(self._path)
+                try:
+                    server.start()
+                except DataDirectoryInUse:
+                    # Somebody else starts one, just now.
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
+                else:
+                    self._server = server
+                    return server.url
+
+
+def place_of(
+    where: str,
+    *,
+    owner: UUID | str | None = None,
+    token: str | None = None,
+    api_key: str | None = None,
+    namespace: str | None = None,
+) -> Server | Redis | Directory:
+    """Read an address.
+
+    http://host:port, crumb://[token@]host[:port], crumb+https://…   a Breadcrumbs server
+    redis://…, unix://…, redis+cluster://…, and with crumb+ before    a Redis server
+    crumb:///directory, crumb://                                      a data directory; the default one
+    The last two take `?owner=` and `?namespace=`.
+    """
+    scheme, _, rest = where.partition("://")
+    kind = scheme.removeprefix("crumb+")
+    parts = urlsplit(where)
+    if kind in ("http", "https") or (kind == "crumb" and parts.netloc):
+        if owner is not None or namespace is not None:
+            raise ValueError("on a server the owner comes with the token: leave owner and namespace out")
+        token = token or unquote(parts.password or parts.username or "") or None
+        return Server(_server_url(parts, "http" if kind == "crumb" else kind), token, api_key)
+    if token is not None or api_key is not None:
+        raise ValueError("a token is for a Breadcrumbs server: a store takes the owner itself")
+    options = dict(parse_qsl(parts.query))
+    tenant = owner or options.pop("owner", None) or DEVELOPER
+    tenant = tenant if isinstance(tenant, UUID) else UUID(tenant)
+    name = namespace or options.pop("namespace", None) or "bc"
+    if kind == "crumb":
+        directory = Path(unquote(parts.path)) if parts.path.strip("/") else default_data_dir()
+        return Directory(directory.expanduser(), tenant, name)
+    if kind in _STORES:
+        rest = rest.partition("?")[0] + (f"?{urlencode(options)}" if options else "")
+        return Redis(f"{kind}://{rest}", tenant, name)
+    raise ValueError(
+        f"{scheme or where!r} is no address of sessions: use http://127.0.0.1:{DEFAULT_PORT} (a Breadcrumbs server), "
+        "redis://host:6379 (a Redis server) or crumb:///directory (a data directory)"
+    )
+
+
+def _server_url(parts: SplitResult, scheme: str) -> str:
+    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname or ""
+    port = parts.port or (DEFAULT_PORT if parts.scheme == "crumb" else None)
+    return f"{scheme}://{host}{f':{port}' if port else ''}{parts.path.rstrip('/')}"

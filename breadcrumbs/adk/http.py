@@ -1,0 +1,468 @@
+"""The Session Service over REST, as ADK's servers have it: a front end of ADK can point here instead.
+
+Every route is there twice: as ADK's Python server has it, and below `/api`. Works on plain JSON, without google-adk.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import unquote
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from breadcrumbs.adk.ledger import AdkSessions
+from breadcrumbs.adk.wire import EVALUATIONS, TEMP, Json, event_of, public_event, redacted, restored
+from breadcrumbs.runtime.breadcrumb import complaints_of
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.http.conditions import etag_of
+from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.http.problems import (
+    ALREADY_EXISTS,
+    IDEMPOTENCY_MISMATCH,
+    NOT_FOUND,
+)
+from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+# What goes in and out
+
+
+class SessionRequest(BaseModel):
+    """A new session. All of it may be left out."""
+
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+    session_id: str | None = Field(
+        None, alias="sessionId", description="Its id; none: one is made up. Also as `session_id`"
+    )
+    state: dict[str, Any] | None = Field(None, description="The state that it begins with")
+    events: list[dict[str, Any]] | None = Field(None, description="Events that it begins with")
+
+
+class StateRequest(BaseModel):
+    """A change of state."""
+
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+    state_delta: dict[str, Any] = Field(alias="stateDelta", description="Also as `state_delta`")
+
+
+class EventRequest(BaseModel):
+    """An event, in camel case or in snake case, as ADK writes it. What is missing is filled in."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    id: str | None = Field(None, description="The same id a second time is the same event")
+    author: str | None = Field(None, description="`user`, or the name of an agent")
+    invocation_id: str | None = Field(None, alias="invocationId")
+    timestamp: float | None = Field(None, description="Seconds since 1970")
+    partial: bool | None = Field(None, description="true: it is not stored, because the whole follows")
+    content: dict[str, Any] | None = None
+    actions: dict[str, Any] | None = None
+
+
+@with_config(extra="forbid")
+class SessionView(TypedDict):
+    """A session."""
+
+    id: str
+    appName: str
+    userId: str
+    state: Annotated[
+        dict[str, Any], Field(description="With that of the app (`app:`) and the user (`user:`)")
+    ]
+    events: list[dict[str, Any]]
+    lastUpdateTime: Annotated[float, Field(description="Of the last event, in seconds since 1970")]
+
+
+# What they do
+
+
+async def create_session(call: Call) -> Reply:
+    document = await _document(call)
+    wanted = _parsed(SessionRequest, document)
+    return await _create(call, wanted.session_id, wanted.state, wanted.events)
+
+
+async def create_session_with_id(call: Call) -> Reply:
+    document = await _document(call)
+    # ADK's Python server takes the state itself here, its other servers `{"state": …}`. Nobody's state consists
+    # of just an object called `state`.
+    if document.keys() <= {"state", "events"} and isinstance(document.get("state"), dict | None):
+        wanted = _parsed(SessionRequest, document)
+        return await _create(call, _names(call)["session"], wanted.state, wanted.events)
+    return await _create(call, _names(call)["session"], document, None)
+
+
+async def _create(
+    call: Call, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
+) -> Reply:
+    who, names, sessions = call.principal, _names(call), AdkSessions(call.services.store)
+    who.require("subscriber")  # the answer tells the state of the app and the user
+    first = [restored(event_of(event, now=time.time()), number) for number, event in enumerate(events or ())]
+    session = await sessions.create(
+        who, names["app"], names["user"], id, state, idempotency_key=idempotency_key(call)
+    )
+    for event in first:
+        appended = await sessions.append(who, names["app"], names["user"], session["id"], event)
+        session["events"].append(appended.event)
+        session["lastUpdateTime"] = appended.event["timestamp"]
+    return _session(call, session)
+
+
+async def get_session(call: Call) -> Reply:
+    names, query = _names(call), call.query()
+    recent = _recent(query.get("numRecentEvents", query.get("num_recent_events")))
+    after = _after(query.get("afterTimestamp", query.get("after_timestamp")))
+    session = await AdkSessions(call.services.store).get(
+        call.principal, names["app"], names["user"], names["session"], recent=recent, after=after
+    )
+    if session is None:
+        raise _no_session(names["session"])
+    return _session(call, session)
+
+
+async def list_sessions(call: Call) -> Reply:
+    names = _names(call)
+    found = await AdkSessions(call.services.store).list_all(call.principal, names["app"], names.get("user"))
+    if _wants_whole(call):
+        return Reply.json(found)
+    return Reply.json([_public(session) for session in found if not session["id"].startswith(EVALUATIONS)])
+
+
+async def change_state(call: Call) -> Reply:
+    who, names, sessions = call.principal, _names(call), AdkSessions(call.services.store)
+    who.require("subscriber")  # the answer is the whole session
+    wanted = _parsed(StateRequest, await _document(call))
+    event = event_of(
+        {"invocationId": f"p-{uuid4()}", "author": "user", "actions": {"stateDelta": wanted.state_delta}},
+        now=time.time(),
+    )
+    await sessions.append(who, names["app"], names["user"], names["session"], event)
+    session = await sessions.get(who, names["app"], names["user"], names["session"])
+    if session is None:
+        raise _no_session(names["session"])
+    # What is temporary is not stored, but ADK's servers show it to whoever has set it.
+    session["state"] |= {name: value for name, value in wanted.state_delta.items() if name.startswith(TEMP)}
+    return _session(call, session)
+
+
+async def append_event(call: Call) -> Reply:
+    who, names = call.principal, _names(call)
+    document = await call.json()
+    _parsed(EventRequest, document)
+    event = event_of(document, now=time.time())
+    if event.get("partial"):
+        return Reply.json(event)
+    appended = await AdkSessions(call.services.store).append(
+        who, names["app"], names["user"], names["session"], event
+    )
+    headers: list[Header] = []
+    if appended.session_version is not None:
+        headers.append((b"etag", etag_of(appended.session_version)))
+    if appended.repeated:
+        headers.append((b"idempotency-replayed", b"true"))
+    return Reply.json(appended.event, headers=headers)
+
+
+async def delete_session(call: Call) -> Reply:
+    names = _names(call)
+    await AdkSessions(call.services.store).delete(
+        call.principal, names["app"], names["user"], names["session"]
+    )
+    return Reply.json(None)
+
+
+async def get_user_state(call: Call) -> Reply:
+    names = _names(call)
+    state = await AdkSessions(call.services.store).user_state(call.principal, names["app"], names["user"])
+    return Reply.json(state if _wants_whole(call) else redacted(state))
+
+
+# Small things
+
+
+def _names(call: Call) -> dict[str, str]:
+    """The parts of the path. A slash, or anything else that came percent-encoded, belongs to its part."""
+    raw = call.scope["raw_path"].partition(b"?")[0].decode("latin-1").split("/")
+    try:
+        return {
+            template[1:-1]: unquote(part, errors="strict")
+            for template, part in zip(call.operation.path.split("/")[::-1], raw[::-1], strict=False)
+            if template.startswith("{")
+        }
+    except UnicodeDecodeError:
+        raise InvalidInput("the path is not percent-encoded UTF-8", where="path") from None
+
+
+async def _document(call: Call) -> dict[str, Any]:
+    """The body; none at all counts as an empty one, as with ADK's servers."""
+    if call.header(b"content-length") in (None, "0") and b"transfer-encoding" not in call.headers:
+        return {}
+    document = await call.json()
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise InvalidInput("the body must be a JSON object", where="body")
+    return document
+
+
+def _parsed(model: type[_Model], document: Any) -> _Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise InvalidInput("this is not what belongs here", complaints=complaints_of(error)) from None
+
+
+def _session(call: Call, session: Json) -> Reply:
+    return Reply.json(session if _wants_whole(call) else _public(session))
+
+
+def _public(session: Json) -> Json:
+    """As ADK's servers show it."""
+    return {
+        **session,
+        "state": redacted(session["state"]),
+        "events": [public_event(event) for event in session["events"]],
+    }
+
+
+def _no_session(id: str) -> NotFound:
+    return NotFound(f"there is no session {id!r} of this user")
+
+
+def _recent(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise InvalidInput("it must be a whole number from 0", where="numRecentEvents")
+    return int(text)
+
+
+def _after(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        moment = float(text)
+    except ValueError:
+        moment = math.nan
+    if not math.isfinite(moment):
+        raise InvalidInput("it must be a number: seconds since 1970", where="afterTimestamp")
+    return moment
+
+
+def _wants_whole(call: Call) -> bool:
+    """Whether to leave everything in: for services, which have to give an agent back what it wrote."""
+    text = call.query().get("whole", "false")
+    if text not in ("true", "false"):
+        raise InvalidInput("whole must be true or false", where="whole")
+    return text == "true" and call.principal.reads_secrets
+
+
+# The routes
+
+_APP: Final = Parameter(
+    "app", "path", "The name of an app.", {"type": "string", "minLength": 1}, example="weather"
+)
+_USER: Final = Parameter(
+    "user", "path", "The id of a user.", {"type": "string", "minLength": 1}, example="ann"
+)
+_SESSION: Final = Parameter(
+    "session", "path", "The id of a session.", {"type": "string", "minLength": 1}, example="s1"
+)
+_WHOLE: Final = Parameter(
+    "whole",
+    "query",
+    "`true`: with credentials, ADK's own marks and the sessions of evaluations, for curators.",
+    {"type": "string", "enum": ["true", "false"]},
+)
+_RECENT = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+_LIMITS: Final = (
+    Parameter("numRecentEvents", "query", "The last so many events; all if left out.", _RECENT),
+    Parameter("num_recent_events", "query", "The same.", _RECENT),
+    Parameter(
+        "afterTimestamp",
+        "query",
+        "Events behind the last one that is older (seconds since 1970).",
+        {"type": "number"},
+    ),
+    Parameter("after_timestamp", "query", "The same.", {"type": "number"}),
+)
+_OF_USER: Final = "/apps/{app}/users/{user}/sessions"
+_ONE: Final = _OF_USER + "/{session}"
+_CHANGES: Final = "Needs the role `subscriber` too, because the answer is the session."
+
+_ROUTES: Final = (
+    Operation(
+        id="createAdkSession",
+        method="POST",
+        path=_OF_USER,
+        group="ADK sessions",
+        summary="Create a session of an ADK app",
+        description=f"In one write, or not at all. {_CHANGES}",
+        handle=create_session,
+        role="emitter",
+        uses_store="writes",
+        parameters=(_APP, _USER, _WHOLE, IDEMPOTENCY_KEY),
+        body=Body(
+            SessionRequest | None,
+            {"sessionId": "s1", "state": {"step": 1, "user:city": "Berlin"}},
+            required=False,
+        ),
+        answers=(Answer(200, "The session.", SessionView),),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH),
+    ),
+    Operation(
+        id="listAdkSessions",
+        method="GET",
+        path=_OF_USER,
+        group="ADK sessions",
+        summary="List a user's sessions",
+        description="With their state, without events. The one that changed last comes last.",
+        handle=list_sessions,
+        role="subscriber",
+        parameters=(_APP, _USER, _WHOLE),
+        answers=(Answer(200, "The sessions.", list[SessionView]),),
+    ),
+    Operation(
+        id="listAdkSessionsOfApp",
+        method="GET",
+        path="/apps/{app}/sessions",
+        group="ADK sessions",
+        summary="List the sessions of all users of an app",
+        handle=list_sessions,
+        role="subscriber",
+        parameters=(_APP, _WHOLE),
+        answers=(Answer(200, "The sessions.", list[SessionView]),),
+    ),
+    Operation(
+        id="getAdkSession",
+        method="GET",
+        path=_ONE,
+        group="ADK sessions",
+        summary="Read a session",
+        handle=get_session,
+        role="subscriber",
+        parameters=(_APP, _USER, _SESSION, *_LIMITS, _WHOLE),
+        answers=(Answer(200, "The session.", SessionView),),
+        may_fail=(NOT_FOUND,),
+    ),
+    Operation(
+        id="createAdkSessionWithId",
+        method="POST",
+        path=_ONE,
+        group="ADK sessions",
+        summary="Create a session with a given id",
+        description=(
+            'The body is `{"state": …}`, as ADK\'s session services take it, or the state itself, as its Python '
+            f"server takes it. {_CHANGES}"
+        ),
+        handle=create_session_with_id,
+        role="emitter",
+        uses_store="writes",
+        parameters=(_APP, _USER, _SESSION, _WHOLE, IDEMPOTENCY_KEY),
+        body=Body(dict[str, Any] | None, {"state": {"step": 1}}, required=False),
+        answers=(Answer(200, "The session.", SessionView),),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH),
+    ),
+    Operation(
+        id="changeAdkState",
+        method="PATCH",
+        path=_ONE,
+        group="ADK sessions",
+        summary="Change the state of a session",
+        description=f"As an event of its own, without running the agent. {_CHANGES}",
+        handle=change_state,
+        role="emitter",
+        uses_store="writes",
+        parameters=(_APP, _USER, _SESSION, _WHOLE),
+        body=Body(StateRequest, {"stateDelta": {"step": 2}}),
+        answers=(Answer(200, "The session.", SessionView),),
+        may_fail=(NOT_FOUND,),
+    ),
+    Operation(
+        id="deleteAdkSession",
+        method="DELETE",
+        path=_ONE,
+        group="ADK sessions",
+        summary="Remove a session",
+        description="With all its events. The state of the app and of the user stays. One that is not there is fine.",
+        handle=delete_session,
+        role="emitter",
+        uses_store="writes",
+        parameters=(_APP, _USER, _SESSION),
+        answers=(Answer(200, "It is gone.", type(None)),),
+    ),
+    Operation(
+        id="appendAdkEvent",
+        method="POST",
+        path=_ONE + "/events",
+        group="ADK sessions",
+        summary="Append an event to a session",
+        description=(
+            "The event and what it changes of the session's state are one write. An event whose id is there already "
+            "changes nothing, so it may be sent again; another event with that id is refused."
+        ),
+        handle=append_event,
+        role="emitter",
+        spends="posting",
+        uses_store="writes",
+        parameters=(_APP, _USER, _SESSION),
+        body=Body(
+            EventRequest,
+            {
+                "author": "user",
+                "invocationId": "i1",
+                "content": {"role": "user", "parts": [{"text": "Hello"}]},
+            },
+        ),
+        answers=(
+            Answer(
+                200,
+                "The event as it is stored.",
+                dict[str, Any],
+                headers={
+                    "ETag": "The version of the session.",
+                    "Idempotency-Replayed": "`true` where it was there already.",
+                },
+                sometimes=frozenset({"ETag", "Idempotency-Replayed"}),
+            ),
+        ),
+        may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH),
+    ),
+    Operation(
+        id="getAdkUserState",
+        method="GET",
+        path="/apps/{app}/users/{user}/state",
+        group="ADK sessions",
+        summary="Read what a user's sessions share",
+        description="Without the `user:` before each name.",
+        handle=get_user_state,
+        role="subscriber",
+        parameters=(_APP, _USER, _WHOLE),
+        answers=(Answer(200, "The state; empty where there is none.", dict[str, Any]),),
+        may_fail=(NOT_FOUND,),
+    ),
+)
+
+
+def _twice(operations: tuple[Operation, ...]) -> Iterator[Operation]:
+    for operation in operations:
+        yield operation
+        yield replace(
+            operation,
+            id=operation.id + "BelowApi",
+            path="/api" + operation.path,
+            description=f"The same as `{operation.method} {operation.path}`.",
+        )
+
+
+OPERATIONS: Final = tuple(_twice(_ROUTES))

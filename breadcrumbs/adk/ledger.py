@@ -1,0 +1,440 @@
+"""ADK's sessions on the store, as plain JSON: one core for the routes and for the service that works without them.
+
+    session.v1       the record: one per session, written when it is created
+    adk.event.v1     an event, with `context.event` as ADK's servers send it
+    adk.event.v1     in a session `state/adk:…`: a change of the state of an app or of a user
+
+A session's state and its events are written together, by one script. The state of apps and users is shared by sessions
+that may live in other lanes, so a change of it is a second write. Its id is derived from the event's: a writer that
+died between the two, or never heard the answer, delivers its event again; the event is found to be there and the
+second write is made then, or found to be there too. Until it does, nobody was told that the event was stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final, Literal
+from uuid import UUID, uuid4
+
+from breadcrumbs.adk.naming import SessionNames, UserNames, app_tag, names_of, session_names
+from breadcrumbs.adk.wire import (
+    APP,
+    USER,
+    Deltas,
+    Json,
+    check_depth,
+    delta_of,
+    line,
+    public_event,
+    redacted,
+    split,
+    text_of,
+)
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.edge import canonical
+from breadcrumbs.runtime.errors import (
+    AlreadyExists,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidInput,
+    NotFound,
+    SessionGone,
+    VersionMismatch,
+)
+from breadcrumbs.runtime.ids import derived_id
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, decode_state
+from breadcrumbs.runtime.sessions import Sessions
+from breadcrumbs.runtime.store import Store
+
+_PAGE: Final = 100
+"""How many events are read at once where nobody knows how many are wanted."""
+_MOST: Final = 1_000
+"""How many are read at once at most: the server does nothing else meanwhile."""
+
+_FOR_MODELS: Final = {"include": ["author", "message"]}
+"""What a model is shown of an event that a context brings in: who said what, not ADK's bookkeeping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of an event."""
+
+    event: Json
+    repeated: bool
+    """It was there already: nothing was written."""
+    session_version: int | None
+    """The version that this gave to the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the store knows of a session."""
+
+    created: int
+    state: Json
+
+
+class AdkSessions:
+    """The sessions of a store, by the names that ADK gives them.
+
+    Every method takes who is asking. A token that is narrowed to a user or a session sees and changes what is theirs:
+    no other user's sessions, not the state of the app, which is everybody's, and of the user's state only a user.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sessions = Sessions(store)
+
+    async def create(
+        self,
+        who: Principal,
+        app: str,
+        user: str,
+        id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """A new session, in one write. `AlreadyExists` where the id is taken."""
+        if not (id and id.strip()):
+            # The same key a second time means the same session: its id must not be another one.
+            key = idempotency_key
+            id = str(uuid4() if key is None else derived_id(0, SESSION_RECORD, app, user, key))
+        names = session_names(app, user, id)
+        _check_may_write(who, names)
+        check_depth("state", dict(state or {}))
+        deltas = split(state or {})
+        _check_may_share(who, deltas)
+        context: Json = {
+            "title": line(f"{app} · {user}"),
+            "user_id": user,
+            "adk": {"app_name": app, "user_id": user, "session_id": names.id},
+            "state_delta": deltas.session,
+            "null_is_a_value": True,
+        }
+        if deltas.app or deltas.user:
+            context["shared_state_delta"] = {"app": deltas.app, "user": deltas.user}
+        record = BreadcrumbCreate(
+            schema_name=SESSION_RECORD,
+            title=context["title"],
+            tags=[*names.tags, names.of.app_tag, names.of.user_tag],
+            context=context,
+            sensitivity=_sensitivity(dict(state or {})),
+        )
+        try:
+            written = await self._store.create(
+                who.owner_id, record, by=who.agent_id, idempotency_key=idempotency_key, session_version=0
+            )
+        except VersionMismatch:
+            await self._finish_creation(who, names)
+            raise AlreadyExists(f"there is a session {names.id!r} of this user already") from None
+        except SessionGone:
+            raise AlreadyExists(
+                f"the session {names.id!r} is being deleted: create it again in a moment"
+            ) from None
+        await self._share(who, names, deltas, str(written.id))
+        shared = await self._shared_state(who, names.of)
+        return _view(names, written.created / 1e6, {**deltas.session, **shared}, [])
+
+    async def get(
+        self,
+        who: Principal,
+        app: str,
+        user: str,
+        id: str,
+        *,
+        recent: int | None = None,
+        after: float | None = None,
+    ) -> Json | None:
+        """A session with its events: all, the last `recent`, or those behind the last one before `after`."""
+        names = session_names(app, user, id)
+        if not _may_see(who, names):
+            return None
+        # Events first: what they say about the state is then in the state.
+        crumbs = await self._events(who, names.name, recent, after)
+        (found,), shared = await asyncio.gather(
+            self._found(who.owner_id, [names.name]), self._shared_state(who, names.of)
+        )
+        if found is None:
+            return None
+        updated = _moment(crumbs[-1]) if crumbs else await self._last_update(who, names.name, found)
+        events = [_shown_to(who, crumb) for crumb in crumbs]
+        return _view(names, updated, {**found.state, **shared}, events)
+
+    async def list_all(self, who: Principal, app: str, user: str | None = None) -> list[Json]:
+        """The sessions of an app, or of one user of it, without events; the last one to change comes last."""
+        tag = app_tag(app) if user is None else names_of(app, user).user_tag
+        query = who.narrowed(Query(schema_name=SESSION_RECORD, all_tags=(tag,), sort="created_at"))
+        named = {}
+        async for record in self._store.walk(who.owner_id, query):
+            names = _names_in(record)
+            if names is not None and (names.of.app, user or names.of.user) == (app, names.of.user):
+                named[names.name] = names
+        listed = list(named.values())
+        found = await self._found(who.owner_id, [names.name for names in listed])
+        users = {names.of.user: names.of for names in listed}
+        states = await asyncio.gather(*(self._shared_state(who, of) for of in users.values()))
+        shared = dict(zip(users, states, strict=True))
+        there = [(names, facts) for names, facts in zip(listed, found, strict=True) if facts is not None]
+        moments = await asyncio.gather(*(self._last_update(who, names.name, facts) for names, facts in there))
+        views = [
+            _view(names, moment, {**facts.state, **shared[names.of.user]}, [])
+            for (names, facts), moment in zip(there, moments, strict=True)
+        ]
+        return sorted(views, key=lambda view: (view["lastUpdateTime"], view["userId"], view["id"]))
+
+    async def delete(self, who: Principal, app: str, user: str, id: str) -> None:
+        """Remove a session with its events. One that is not there is gone already."""
+        names = session_names(app, user, id)
+        _check_may_write(who, names)
+        try:
+            await self._sessions.delete(who.owner_id, names.name)
+        except NotFound:
+            pass
+
+    async def append(self, who: Principal, app: str, user: str, id: str, event: Json) -> Appended:
+        """Write an event and what it changes of the state. The same event a second time changes nothing."""
+        names = session_names(app, user, id)
+        _check_may_write(who, names)
+        check_depth("event", event)
+        deltas = split(delta_of(event))
+        _check_may_share(who, deltas)
+        store, owner = self._store, who.owner_id
+        place = derived_id(self._sessions.lane(owner, names.name), ADK_EVENT, names.name, event["id"])
+        try:
+            written = await store.create(
+                owner,
+                _crumb_of(names, event, deltas.session),
+                by=who.agent_id,
+                id=place,
+                session_version="*",
+            )
+        except (NotFound, SessionGone):
+            raise NotFound(f"there is no session {names.id!r} of this user") from None
+        if written.found:
+            stored = (await store.get(owner, place)).context.get("event")
+            if canonical(stored) != canonical(event):
+                raise IdempotencyMismatch(
+                    f"another event with the id {event['id']!r} is in this session: give each event an id of its own"
+                )
+        await self._share(who, names, deltas, event["id"])
+        return Appended(event, written.found, written.session_version)
+
+    async def user_state(self, who: Principal, app: str, user: str) -> Json:
+        """What a user's sessions share, without the `user:`."""
+        of = names_of(app, user)
+        if who.session_id is not None or who.user_id not in (None, user):
+            raise NotFound("this token does not see the state of this user")
+        return await self._sessions.state(who.owner_id, of.user_state)
+
+    # Shared state
+
+    async def _share(self, who: Principal, names: SessionNames, deltas: Deltas, source: str) -> None:
+        """Write what a session or an event changes of the state of its app and its user, once."""
+        of = names.of
+        await asyncio.gather(
+            *(
+                self._share_one(who, holder, delta, tags, (names.name, source))
+                for holder, delta, tags in (
+                    (of.app_state, deltas.app, ()),
+                    (of.user_state, deltas.user, of.plain_user_tag),
+                )
+                if delta
+            )
+        )
+
+    async def _share_one(
+        self, who: Principal, holder: str, delta: Json, tags: Iterable[str], source: tuple[str, str]
+    ) -> None:
+        # The change itself is part of the id: of a session that was deleted and created again, a new event may
+        # have the id of an old one.
+        digest = blake2b(canonical(delta), digest_size=16).hexdigest()
+        place = derived_id(self._sessions.lane(who.owner_id, holder), ADK_EVENT, holder, *source, digest)
+        change = BreadcrumbCreate(
+            schema_name=ADK_EVENT,
+            title=line(f"state: {', '.join(delta)}"),
+            tags=[SESSION + holder, *tags],
+            context={"state_delta": delta, "source": list(source)},
+            sensitivity=_sensitivity(delta),
+        )
+        for _ in range(50):
+            try:
+                await self._store.create(who.owner_id, change, by=who.agent_id, id=place)
+            except SessionGone:  # somebody erases all of it, just now: the next state begins with this
+                await asyncio.sleep(0.1)
+            else:
+                return
+        raise AlreadyExists(f"the state in {holder!r} is being deleted: try again in a moment")
+
+    async def _finish_creation(self, who: Principal, names: SessionNames) -> None:
+        """Somebody who died while creating the session may have left shared state unwritten."""
+        first = Query(session_id=names.name, schema_name=SESSION_RECORD, sort="created_at", limit=1)
+        for record in (await self._store.list(who.owner_id, first)).items:
+            shared = record.context.get("shared_state_delta")
+            if isinstance(shared, dict) and not (who.session_id or who.user_id):
+                await self._share(who, names, Deltas(shared["app"], shared["user"]), str(record.id))
+
+    async def _shared_state(self, who: Principal, of: UserNames) -> Json:
+        """The state of the app and of the user, with their prefixes."""
+        asked = []
+        if who.session_id is None and who.user_id is None:
+            asked.append((APP, of.app_state))
+        if who.session_id is None:
+            asked.append((USER, of.user_state))
+        states = await asyncio.gather(*(self._sessions.state(who.owner_id, holder) for _, holder in asked))
+        return {
+            prefix + name: value
+            for (prefix, _), state in zip(asked, states, strict=True)
+            for name, value in state.items()
+        }
+
+    # Reading
+
+    async def _found(self, owner: UUID, sessions: list[str]) -> list[_Found | None]:
+        """Whether sessions exist, since when, and their state: one round trip for all."""
+        keys = self._store.keys
+        commands: list[Any] = []
+        for session in sessions:
+            lane = self._sessions.lane(owner, session)
+            commands += [
+                (lane, (b"HMGET", keys.session(lane, owner, session), b"version", b"created", b"closing")),
+                (lane, (b"HGETALL", keys.state(lane, owner, session))),
+            ]
+        replies = iter(await self._store.connection.call_all(commands))
+        found: list[_Found | None] = []
+        for (version, created, closing), state in zip(replies, replies, strict=True):
+            there = version is not None and closing is None
+            found.append(_Found(int(created), decode_state(state)) if there else None)
+        return found
+
+    async def _last_update(self, who: Principal, session: str, found: _Found) -> float:
+        """ADK's services take the time of the last event; so do we, and not the store's own time of its arrival."""
+        last = await self._events(who, session, 1, None)
+        return _moment(last[0]) if last else found.created / 1e6
+
+    async def _events(
+        self, who: Principal, session: str, recent: int | None, after: float | None
+    ) -> list[Breadcrumb]:
+        """The breadcrumbs of events, in the order in which they arrived."""
+        if recent == 0:
+            return []
+        query = who.narrowed(Query(session_id=session, schema_name=ADK_EVENT))
+        query = replace(query, keep=lambda crumb: who.may_see(crumb) and _is_event(crumb))
+        # Most sessions are short: one round trip. Of a long one the end is read twice, which is little of it.
+        most = min(_PAGE if recent is None or after is not None else _MOST, recent or _PAGE)
+        events = await self._newest(who, query, session, most)
+        reaches_back = len(events) < most or (after is not None and _moment(events[0]) < after)
+        if most != recent and not reaches_back:
+            events = await self._walk_back(who, query, recent, after)
+        return events if after is None else _behind(events, after)
+
+    async def _newest(self, who: Principal, query: Query, session: str, limit: int) -> list[Breadcrumb]:
+        """The last few: one round trip, which reads these and no others."""
+        crumbs = await self._store.recent(who.owner_id, session, ADK_EVENT, limit)
+        if query.keep is not None and not all(query.keep(crumb) for crumb in crumbs):
+            crumbs = (await self._store.list(who.owner_id, replace(query, limit=limit))).items
+        return crumbs[::-1]
+
+    async def _walk_back(
+        self, who: Principal, query: Query, recent: int | None, after: float | None
+    ) -> list[Breadcrumb]:
+        crumbs: list[Breadcrumb] = []
+        async for crumb in self._store.walk(who.owner_id, query):
+            if len(crumbs) == recent or (after is not None and _moment(crumb) < after):
+                break
+            crumbs.append(crumb)
+        return crumbs[::-1]
+
+
+def _behind(crumbs: list[Breadcrumb], after: float) -> list[Breadcrumb]:
+    """What arrived after the last event that is older, as ADK's own service in memory has it."""
+    for place in range(len(crumbs) - 1, -1, -1):
+        if _moment(crumbs[place]) < after:
+            return crumbs[place + 1 :]
+    return crumbs
+
+
+def _is_event(crumb: Breadcrumb) -> bool:
+    """Anybody may post breadcrumbs of this schema: what holds no event is none."""
+    event = crumb.context.get("event")
+    return isinstance(event, dict) and isinstance(event.get("timestamp"), int | float)
+
+
+def _moment(crumb: Breadcrumb) -> float:
+    return float(crumb.context["event"]["timestamp"])
+
+
+def _shown_to(who: Principal, crumb: Breadcrumb) -> Json:
+    event: Json = crumb.context["event"]
+    return event if who.may_read_context(crumb) else public_event(event)
+
+
+def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate:
+    context: Json = {"event": event, "state_delta": delta, "author": event.get("author", "")}
+    if text := text_of(event):
+        context["message"] = text
+    return BreadcrumbCreate(
+        schema_name=ADK_EVENT,
+        title=line(event.get("author", "")),
+        tags=names.tags,
+        context=context,
+        sensitivity=_sensitivity(event),
+        llm_hints=_FOR_MODELS,
+    )
+
+
+def _sensitivity(value: Json) -> Literal["secret"] | None:
+    """A credential is for the agent that asked for it: no context, list or stream shows what holds one."""
+    return "secret" if redacted(value) is not value else None
+
+
+def _names_in(record: Breadcrumb) -> SessionNames | None:
+    said = record.context.get("adk")
+    if not isinstance(said, dict):
+        return None
+    parts = [said.get(name) for name in ("app_name", "user_id", "session_id")]
+    try:
+        names = session_names(*(part if isinstance(part, str) else "" for part in parts))
+    except InvalidInput:
+        return None
+    # Anybody may post a record: one that stands in another session speaks for none.
+    return names if names.name == record.session_id else None
+
+
+def _view(names: SessionNames, updated: float, state: Json, events: list[Json]) -> Json:
+    """A session as ADK's servers send it."""
+    return {
+        "id": names.id,
+        "appName": names.of.app,
+        "userId": names.of.user,
+        "state": state,
+        "events": events,
+        "lastUpdateTime": updated,
+    }
+
+
+# Who may
+
+
+def _may_see(who: Principal, names: SessionNames) -> bool:
+    return who.session_id in (None, names.name) and who.user_id in (None, names.of.user)
+
+
+def _check_may_write(who: Principal, names: SessionNames) -> None:
+    if not _may_see(who, names):
+        raise Forbidden("this token is for another session or another user only")
+
+
+def _check_may_share(who: Principal, deltas: Deltas) -> None:
+    narrowed = who.session_id is not None or who.user_id is not None
+    if deltas.app and narrowed:
+        raise Forbidden("a narrowed token cannot change the state of the app (app:), which is everybody's")
+    if deltas.user and who.session_id is not None:
+        raise Forbidden(
+            "a token for one session cannot change the state of the user (user:), which all share"
+        )

@@ -1,0 +1,121 @@
+"""What an ADK session, its app and its user are called here.
+
+ADK names a session by three texts of any kind; a session here has one name of limited length. So the parts are
+percent-encoded and joined by colons, which no encoded part holds: no two sessions share a name, whatever colons,
+slashes or spaces are in their ids. A name that would be too long becomes a hash, marked by a `#`, which no encoded part
+holds either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+from urllib.parse import quote
+
+from breadcrumbs.runtime.access import USER
+from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, SESSION, check_name
+from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.sessions import STATE_HOLDER
+
+_ADK: Final = "adk:"
+_READABLE: Final = "@+=,"
+_LONGEST: Final = MAX_TAG_LENGTH - len(SESSION)
+
+
+@dataclass(frozen=True, slots=True)
+class UserNames:
+    """What belongs to one user of one app."""
+
+    app: str
+    user: str
+    app_state: str
+    """The session that holds the state of the app (`app:` keys), for all of its users."""
+    user_state: str
+    """The session that holds the state of the user (`user:` keys)."""
+    app_tag: str
+    user_tag: str
+    """On the records of the sessions, so that they are found by app, and by app and user."""
+    plain_user_tag: tuple[str, ...]
+    """The `user:` tag, as it is everywhere: tokens that are narrowed to a user go by it."""
+
+    def session(self, id: str) -> SessionNames:
+        return SessionNames(self, id, _name(_ADK, self.app, self.user, id))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionNames:
+    """One session."""
+
+    of: UserNames
+    id: str
+    """As ADK has it."""
+    name: str
+    """As it is called here."""
+
+    @property
+    def tags(self) -> list[str]:
+        return [SESSION + self.name, *self.of.plain_user_tag]
+
+
+def names_of(app: str, user: str) -> UserNames:
+    for what, text in (("app name", app), ("user id", user)):
+        _check(what, text)
+    return _names_of(app, user)
+
+
+def session_names(app: str, user: str, id: str) -> SessionNames:
+    """ADK takes white space around a session id away, so that does not count here either."""
+    id = id.strip()
+    _check("session id", id)
+    return names_of(app, user).session(id)
+
+
+def app_tag(app: str) -> str:
+    _check("app name", app)
+    return _name(f"{_ADK}app:", app)
+
+
+@lru_cache(4_096)
+def _names_of(app: str, user: str) -> UserNames:
+    return UserNames(
+        app,
+        user,
+        app_state=_name(f"{STATE_HOLDER}{_ADK}app:", app),
+        user_state=_name(f"{STATE_HOLDER}{_ADK}user:", app, user),
+        app_tag=app_tag(app),
+        user_tag=_name(f"{_ADK}user:", app, user),
+        plain_user_tag=(USER + user,) if _is_a_tag(user) else (),
+    )
+
+
+def _is_a_tag(user: str) -> bool:
+    # `user:message` is RCRT's mark of a user's message: what an ADK user of that name does is none.
+    if user == "message" or len(USER + user) > MAX_TAG_LENGTH:
+        return False
+    try:
+        check_name(user)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(prefix: str, *parts: str) -> str:
+    name = prefix + ":".join(quote(part, safe=_READABLE) for part in parts)
+    if len(name) <= _LONGEST:
+        return name
+    digest = blake2b(digest_size=32)
+    for part in parts:
+        raw = part.encode()
+        digest.update(len(raw).to_bytes(8) + raw)
+    return f"{prefix}#{digest.hexdigest()}"
+
+
+def _check(what: str, text: str) -> None:
+    if not text:
+        raise InvalidInput(f"the {what} must not be empty", where=what)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"the {what} holds half a character, which is no text", where=what) from None

@@ -1,0 +1,274 @@
+"""ADK's session service on breadcrumbs. Needs google-adk; everything else in this package does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import UUID
+
+import orjson
+from google.adk.cli.service_registry import get_service_registry
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.sessions.base_session_service import (
+    BaseSessionService,
+    GetSessionConfig,
+    ListSessionsResponse,
+)
+from google.adk.sessions.session import Session
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from breadcrumbs.adk.backends import SCHEMES, Backend, Directory, InStore, place_of
+from breadcrumbs.adk.naming import names_of
+from breadcrumbs.adk.wire import Json
+from breadcrumbs.runtime.errors import (
+    AlreadyExists,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidInput,
+    NotFound,
+    Unauthenticated,
+)
+from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.store import Store
+
+_log = logging.getLogger("breadcrumbs.adk")
+
+
+class BreadcrumbSessionService(BaseSessionService):
+    """Keeps the sessions of ADK agents as breadcrumbs, straight in a store or behind a Breadcrumbs server.
+
+        BreadcrumbSessionService("http://127.0.0.1:8081", token="…")
+        BreadcrumbSessionService("redis://127.0.0.1:6379", owner="…")
+        BreadcrumbSessionService()     the data directory of `crumb up`; a server is started if none runs
+
+    Both ways behave the same. Any number of processes may work on one session at a time: nothing that one of them
+    writes is lost to another, and nobody is turned away as stale. Connections are opened when they are first needed,
+    one for each event loop, and close with it.
+    """
+
+    def __init__(
+        self,
+        where: str | Store | None = None,
+        *,
+        owner: UUID | str | None = None,
+        token: str | None = None,
+        api_key: str | None = None,
+        namespace: str | None = None,
+        uri: str | None = None,
+        agents_dir: str | None = None,
+    ) -> None:
+        """
+        where: an address (see `place_of`), or a store that is open; then closing it stays with the caller.
+        owner: the tenant whose sessions these are, where there is no server to ask for a token.
+        uri, agents_dir: what ADK calls a service with that it finds in a services.yaml; `uri` is `where`.
+        """
+        self._by_loop: dict[asyncio.AbstractEventLoop, asyncio.Task[_Opened]] = {}
+        self._given: Backend | None = None
+        if isinstance(where, Store):
+            tenant = DEVELOPER if owner is None else owner
+            self._given = InStore(where, tenant if isinstance(tenant, UUID) else UUID(tenant), owned=False)
+            return
+        self._place = place_of(
+            where or uri or "crumb://", owner=owner, token=token, api_key=api_key, namespace=namespace
+        )
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """A new session. `AlreadyExistsError` where the id is taken."""
+        with _adk_errors():
+            names_of(app_name, user_id)
+            backend = await self._backend()
+            return _session(await backend.create(app_name, user_id, session_id, _json_safe(state or {})))
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        """A session with its events, or None."""
+        if not session_id.strip():
+            return None
+        with _adk_errors():
+            names_of(app_name, user_id)
+            recent, after = (config.num_recent_events, config.after_timestamp) if config else (None, None)
+            backend = await self._backend()
+            found = await backend.get(app_name, user_id, session_id.strip(), recent, after)
+            return None if found is None else _session(found)
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """The sessions of a user, or of all users of an app, without their events; the last to change comes last."""
+        with _adk_errors():
+            names_of(app_name, user_id if user_id is not None else "anybody")
+            found = await (await self._backend()).list_all(app_name, user_id)
+            return ListSessionsResponse(sessions=[_session(session) for session in found])
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Remove a session with its events. The state of the app and of the user stays."""
+        if not session_id.strip():
+            return
+        with _adk_errors():
+            names_of(app_name, user_id)
+            await (await self._backend()).delete(app_name, user_id, session_id.strip())
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """What the sessions of a user share, without the `user:`."""
+        with _adk_errors():
+            names_of(app_name, user_id)
+            return await (await self._backend()).user_state(app_name, user_id)
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Store an event with what it changes of the state, and bring the caller's session up to date.
+
+        The same event may be appended again, after an error or by somebody else: it is stored once.
+        """
+        if event.partial:
+            return event
+        self._apply_temp_state(session, event)
+        event = self._trim_temp_delta_state(event)
+        with _adk_errors():
+            backend = await self._backend()
+            document = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+            repeated = await backend.append(session.app_name, session.user_id, session.id, document)
+        # Only where it was stored before can the caller have it already: nobody else pays for looking.
+        if not (repeated and any(known.id == event.id for known in session.events)):
+            self._commit_event_to_session(session, event)
+            session.last_update_time = event.timestamp
+        return event
+
+    async def flush(self) -> None:
+        """Nothing waits here: what was appended is stored."""
+
+    async def close(self) -> None:
+        """Close the connections of this event loop, and the server that was started for it, if one was."""
+        opening = self._by_loop.get(asyncio.get_running_loop())
+        if opening is not None:
+            await (await opening).keeper.aclose()
+        if self._given is None and isinstance(self._place, Directory) and not self._by_loop:
+            await asyncio.to_thread(self._place.stop)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _backend(self) -> Backend:
+        """What works on the event loop that runs. ADK's `Runner.run`, for one, makes a new one for each turn."""
+        if self._given is not None:
+            return self._given
+        loop = asyncio.get_running_loop()
+        opening = self._by_loop.get(loop)
+        if opening is None:
+            opening = self._by_loop[loop] = loop.create_task(self._open(loop))
+        return (await asyncio.shield(opening)).backend
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> _Opened:
+        try:
+            backend = await self._place.open()
+        except BaseException:
+            del self._by_loop[loop]  # the next call tries again
+            raise
+        keeper = self._keep(loop, backend)
+        await anext(keeper)
+        return _Opened(backend, keeper)
+
+    async def _keep(self, loop: asyncio.AbstractEventLoop, backend: Backend) -> AsyncGenerator[None, None]:
+        """Holds a backend for as long as its loop runs: a loop that ends closes the generators that began in it."""
+        try:
+            yield
+        finally:
+            self._by_loop.pop(loop, None)
+            await backend.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    backend: Backend
+    keeper: AsyncGenerator[None, None]
+
+
+def register() -> None:
+    """Make `adk web --session_service_uri=crumb://…` understood. For a `services.py` beside the agents:
+
+    from breadcrumbs.adk import register
+
+    register()
+    """
+    for scheme in SCHEMES:
+        get_service_registry().register_session_service(scheme, _from_uri)
+
+
+def _from_uri(uri: str, **options: Any) -> BreadcrumbSessionService:
+    return BreadcrumbSessionService(uri=uri, **options)
+
+
+@contextmanager
+def _adk_errors() -> Iterator[None]:
+    """What ADK and its servers expect: its own errors, and ValueError for what the caller did wrong."""
+    try:
+        yield
+    except AlreadyExists as error:
+        raise AlreadyExistsError(str(error)) from error
+    except NotFound as error:
+        raise SessionNotFoundError(str(error)) from error
+    except (InvalidInput, IdempotencyMismatch) as error:
+        raise ValueError(str(error)) from error
+    except (Forbidden, Unauthenticated) as error:
+        raise PermissionError(str(error)) from error
+
+
+def _session(found: Json) -> Session:
+    return Session(
+        id=found["id"],
+        app_name=found["appName"],
+        user_id=found["userId"],
+        state=found["state"],
+        events=[_event(event) for event in found["events"]],
+        last_update_time=found["lastUpdateTime"],
+    )
+
+
+def _event(document: Json) -> Event:
+    # From JSON and not from the dictionary: only then are bytes read as the base64 that they were written as.
+    try:
+        return Event.model_validate_json(orjson.dumps(document))
+    except ValidationError as error:
+        unknown = [detail["loc"] for detail in error.errors() if detail["type"] == "extra_forbidden"]
+        if not unknown:
+            raise ValueError(
+                f"the event {document.get('id')!r} is none that this version of google-adk can read: {error}"
+            ) from error
+    # A newer google-adk has written fields that this one does not know: what it does know is still the event.
+    _log.warning("event %s has fields that this google-adk does not know: %s", document.get("id"), unknown)
+    return _event(_without(document, unknown))
+
+
+def _without(document: Json, places: list[tuple[int | str, ...]]) -> Json:
+    left: Json = orjson.loads(orjson.dumps(document))
+    for *way, last in places:
+        inner: Any = left
+        for step in way:
+            inner = inner[step]
+        inner.pop(last, None)
+    return left
+
+
+def _json_safe(state: dict[str, Any]) -> Json:
+    """State as JSON. What JSON has no word for becomes a text, as with ADK's own services."""
+    try:
+        safe: Json = to_jsonable_python(state)
+    except Exception:  # whatever a foreign object does when it is asked for its fields
+        _log.warning("some values of the state are not JSON and are stored as text", exc_info=True)
+        safe = to_jsonable_python(state, serialize_unknown=True)
+    return safe

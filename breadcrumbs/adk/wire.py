@@ -1,0 +1,250 @@
+"""ADK's events as plain JSON: as its servers send them, so that nothing here needs google-adk.
+
+On the wire and in the store the names are in camel case. Clients may also send them in snake case; what is free-form
+inside an event (state, arguments of tools, …) is never touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+
+from pydantic.alias_generators import to_camel
+
+from breadcrumbs.runtime.edge import MAX_DEPTH, depth
+from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.wording import writable
+
+APP, USER, TEMP = "app:", "user:", "temp:"
+
+FREE_FORM: Final = frozenset((
+    "agentState", "args", "artifactDelta", "cacheMetadata", "customMetadata", "output", "partMetadata", "payload",
+    "requestedAuthConfigs", "response", "setModelResponse", "stateDelta",
+))  # fmt: skip
+"""Where the names are the user's, or always in snake case."""
+KEYED: Final = frozenset(("requestedToolConfirmations",))
+"""Where the names are the user's, and the values ADK's again."""
+
+INTERNAL: Final = "__adk_internal_"
+"""Keys of `customMetadata` that ADK's servers show to nobody, and take from nobody."""
+RESTORED: Final = INTERNAL + "restored_event"
+ASKS_FOR_CREDENTIAL: Final = "adk_request_credential"
+ADKS_OWN_CALLS: Final = frozenset((ASKS_FOR_CREDENTIAL, "adk_request_confirmation", "adk_request_input"))
+EVALUATIONS: Final = ("adk-eval-session-", "___eval___session___")
+"""How the ids of sessions begin that ADK's evaluations make, and its servers do not list."""
+
+DEEPEST: Final = MAX_DEPTH - 4
+"""Levels of an event or a state: around it there are those of a breadcrumb, or of a request."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """Changes of state by whose it is, without prefixes."""
+
+    app: Json = field(default_factory=dict)
+    user: Json = field(default_factory=dict)
+    session: Json = field(default_factory=dict)
+
+
+def split(delta: Mapping[str, Any]) -> Deltas:
+    """What begins with `temp:` is nobody's: it lives as long as the invocation."""
+    deltas = Deltas()
+    for name, value in delta.items():
+        if name.startswith(APP):
+            deltas.app[name[len(APP) :]] = value
+        elif name.startswith(USER):
+            deltas.user[name[len(USER) :]] = value
+        elif not name.startswith(TEMP):
+            deltas.session[name] = value
+    return deltas
+
+
+def delta_of(event: Mapping[str, Any]) -> Json:
+    delta: Json = (event.get("actions") or {}).get("stateDelta") or {}
+    return delta
+
+
+def check_depth(what: str, value: Any) -> None:
+    if depth(value) > DEEPEST:
+        raise InvalidInput(f"the {what} nests deeper than {DEEPEST} levels: flatten it", where=what)
+
+
+# What clients send
+
+
+def camel(value: Any) -> Any:
+    """The same in camel case, but for what is free-form."""
+    if isinstance(value, list):
+        return [camel(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    found = {}
+    for name, inner in value.items():
+        name = to_camel(name) if "_" in name else name
+        if name in KEYED and isinstance(inner, Mapping):
+            found[name] = {key: camel(item) for key, item in inner.items()}
+        else:
+            found[name] = inner if name in FREE_FORM else camel(inner)
+    return found
+
+
+def event_of(document: Any, *, now: float) -> Json:
+    """An event as a client sent it: checked as far as one must be for ADK to read it again, and completed."""
+    if not isinstance(document, Mapping):
+        raise InvalidInput("an event is a JSON object", where="body")
+    event: Json = {name: value for name, value in camel(document).items() if value is not None}
+    for name in ("id", "author", "invocationId", "branch"):
+        _check_type(event, name, str, "a text")
+    for name in ("content", "actions", "customMetadata", "nodeInfo"):
+        _check_type(event, name, dict, "an object")
+    parts = event.get("content", {}).get("parts")
+    if parts is not None and not (isinstance(parts, list) and all(isinstance(part, dict) for part in parts)):
+        raise InvalidInput("content.parts must be a list of objects", where="content.parts")
+    actions = {name: value for name, value in event.get("actions", {}).items() if value is not None}
+    for name in ("stateDelta", "artifactDelta", "requestedAuthConfigs", "requestedToolConfirmations"):
+        _check_type(actions, name, dict, "an object")
+        actions.setdefault(name, {})
+    actions["stateDelta"] = {
+        name: value for name, value in actions["stateDelta"].items() if not name.startswith(TEMP)
+    }
+    moment = event.get("timestamp", now)
+    if isinstance(moment, bool) or not isinstance(moment, int | float) or not math.isfinite(moment):
+        raise InvalidInput("timestamp must be a number: seconds since 1970", where="timestamp")
+    event |= {"id": event.get("id") or str(uuid4()), "timestamp": moment, "actions": actions}
+    return {"author": "", "invocationId": "", "nodeInfo": {"path": ""}, **event}
+
+
+def restored(event: Json, number: int) -> Json:
+    """An event that a new session begins with. It must not claim to be what only ADK itself may write."""
+    calls = [
+        part.get(kind) or {}
+        for part in event.get("content", {}).get("parts") or ()
+        for kind in ("functionCall", "functionResponse")
+    ]
+    reason = None
+    if event.get("longRunningToolIds"):
+        reason = "long-running tool ids"
+    elif any(event["actions"].values()):
+        reason = "actions"
+    elif any(isinstance(call, dict) and call.get("name") in ADKS_OWN_CALLS for call in calls):
+        reason = "ADK's own function calls"
+    if reason is not None:
+        raise InvalidInput(f"event {number} of a new session cannot have {reason}", where=f"events.{number}")
+    return {
+        **event,
+        "customMetadata": {**_without_internals(event.get("customMetadata") or {}), RESTORED: True},
+    }
+
+
+def _check_type(document: Mapping[str, Any], name: str, kind: type, words: str) -> None:
+    if not isinstance(document.get(name), kind | None):
+        raise InvalidInput(f"{name} must be {words}", where=name)
+
+
+# What others may see
+
+
+def public_event(event: Json) -> Json:
+    """As ADK's servers show it: without credentials and without ADK's own marks."""
+    shown: Json = redacted(event)
+    metadata = shown.get("customMetadata")
+    if isinstance(metadata, dict) and any(name.startswith(INTERNAL) for name in metadata):
+        kept = _without_internals(metadata)
+        shown = {**shown, "customMetadata": kept}
+        if not kept:
+            del shown["customMetadata"]
+    return shown
+
+
+def _without_internals(metadata: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in metadata.items() if not name.startswith(INTERNAL)}
+
+
+def _both_cases(*names: str) -> frozenset[str]:
+    return frozenset((*names, *(to_camel(name) for name in names)))
+
+
+_SECRET: Final = _both_cases(
+    *("password", "token", "additional_headers", "client_secret", "auth_response_uri", "auth_code"),
+    *(
+        "access_token",
+        "refresh_token",
+        "id_token",
+        "code_verifier",
+        "private_key_id",
+        "private_key",
+        "api_key",
+    ),
+)
+_CARRIERS: Final = _both_cases("requested_auth_configs", "raw_auth_credential", "exchanged_auth_credential")
+_KINDS: Final = frozenset(
+    spelling
+    for name, value in (
+        *(("API_KEY", "apiKey"), ("HTTP", "http"), ("OAUTH2", "oauth2")),
+        *(("OPEN_ID_CONNECT", "openIdConnect"), ("SERVICE_ACCOUNT", "serviceAccount")),
+    )
+    for spelling in (name, name.lower(), value)
+)
+
+
+def redacted(value: Any) -> Any:
+    """Without the secrets of credentials, wherever ADK puts credentials. The same object where there are none."""
+    if isinstance(value, list):
+        items = [redacted(item) for item in value]
+        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    if not isinstance(value, dict):
+        return value
+    if _is_credential(value):
+        return _stripped(value)
+    asks = value.get("name") == ASKS_FOR_CREDENTIAL
+    shown = {name: _shown(name, inner, asks) for name, inner in value.items()}
+    return shown if any(shown[name] is not value[name] for name in value) else value
+
+
+def _shown(name: str, value: Any, asks_for_credential: bool) -> Any:
+    if name in _CARRIERS or (asks_for_credential and name == "response"):
+        return _stripped(value)
+    if asks_for_credential and name == "args" and isinstance(value, dict):
+        shown = {
+            key: _stripped(arg) if key in ("authConfig", "auth_config") else arg for key, arg in value.items()
+        }
+        return shown if any(shown[key] is not value[key] for key in value) else value
+    return redacted(value)
+
+
+def _is_credential(value: Json) -> bool:
+    return any(
+        isinstance(kind := value.get(name), str) and kind in _KINDS for name in ("authType", "auth_type")
+    )
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, list):
+        items = [_stripped(item) for item in value]
+        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _stripped(inner) for name, inner in value.items() if name not in _SECRET}
+    same = len(kept) == len(value) and all(kept[name] is value[name] for name in kept)
+    return value if same else kept
+
+
+# What people read of it
+
+
+def text_of(event: Mapping[str, Any]) -> str:
+    """What was said: no thoughts, no calls of tools."""
+    parts = (event.get("content") or {}).get("parts") or ()
+    said = (part["text"] for part in parts if isinstance(part.get("text"), str) and not part.get("thought"))
+    return writable("".join(said))
+
+
+def line(text: str, length: int = 120) -> str:
+    """The beginning of a text, in one line."""
+    words = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * length]).split())
+    return words if len(words) <= length else words[: length - 1] + "…"

@@ -1,0 +1,142 @@
+"""An ADK agent with a model that the test can look into, and servers that can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+from google.adk.agents import LlmAgent
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
+from google.adk.sessions.base_session_service import BaseSessionService
+from google.genai import types
+from pydantic import Field
+
+from tests.support.servers import free_port
+
+APP = "weather"
+
+
+class Parrot(BaseLlm):
+    """Answers `re: …` to what was said last, and remembers all that it was shown."""
+
+    model: str = "parrot"
+    shown: list[list[tuple[str, str]]] = Field(default_factory=list)
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        seen = [
+            (content.role or "", part.text or "")
+            for content in llm_request.contents
+            for part in content.parts or ()
+        ]
+        self.shown.append(seen)
+        yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=f"re: {seen[-1][1]}")]))
+
+
+def runner_on(service: BaseSessionService, model: Parrot, *, app: str = APP, **agent: Any) -> Runner:
+    return Runner(app_name=app, agent=LlmAgent(name="helper", model=model, **agent), session_service=service)
+
+
+async def say(runner: Runner, user: str, session: str, text: str) -> list[str]:
+    """Run a turn; what the agent said in it."""
+    message = types.Content(role="user", parts=[types.Part(text=text)])
+    said = []
+    async for event in runner.run_async(user_id=user, session_id=session, new_message=message):
+        said += [part.text or "" for part in (event.content and event.content.parts) or ()]
+    return said
+
+
+async def spoken(
+    service: BaseSessionService, user: str, session: str, *, app: str = APP
+) -> list[tuple[str, str]]:
+    """What is stored of a conversation."""
+    found = await service.get_session(app_name=app, user_id=user, session_id=session)
+    assert found is not None
+    return [
+        (event.author, part.text or "")
+        for event in found.events
+        for part in (event.content and event.content.parts) or ()
+    ]
+
+
+def event(text: str | None = None, *, author: str = "user", **fields: Any) -> Event:
+    """An event; `state` is what it changes."""
+    state = fields.pop("state", None)
+    content = None if text is None else types.Content(role="user", parts=[types.Part(text=text)])
+    if state is not None:
+        fields["actions"] = EventActions(state_delta=state)
+    return Event(author=author, invocation_id="i1", content=content, **fields)
+
+
+def unique(name: str = "u") -> str:
+    return f"{name}-{uuid4()}"
+
+
+class Process:
+    """A program that listens on a port, and can be killed and started again there."""
+
+    def __init__(self, folder: Path, argv: list[str], *, port: int, ready: str, **environment: str) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._folder = folder
+        self._argv = argv
+        self._ready = self.url + ready
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        log = self._folder / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._argv,
+                cwd=self._folder,
+                env=os.environ | self._environment,
+                stdout=output,
+                stderr=output,
+            )
+        deadline = time.monotonic() + 100
+        while not self._answers():
+            assert self._process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(timeout=20)
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(self._ready, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+def crumb_serve(folder: Path, redis: str, *, namespace: str = "bc") -> Process:
+    port = free_port()
+    argv = [sys.executable, "-m", "breadcrumbs", "serve", "--redis", redis, "--port", str(port)]
+    return Process(folder, argv, port=port, ready="/ready", CRUMB_NAMESPACE=namespace)

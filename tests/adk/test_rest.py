@@ -1,0 +1,481 @@
+"""The Session Service over REST: as ADK's own server answers, and who may do what."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from copy import deepcopy
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+import schemathesis
+from google.adk.cli.fast_api import get_fast_api_app
+from google.adk.events.event import Event
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from breadcrumbs.adk import BreadcrumbSessionService
+from breadcrumbs.adk.http import OPERATIONS
+from breadcrumbs.runtime.http.app import build_app
+from breadcrumbs.runtime.http.openapi import build_document
+from breadcrumbs.runtime.hub import EventHub
+from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.store import Store
+from tests.adk.support import unique
+from tests.adk.test_service import everything
+from tests.http.conftest import BASE, KEY, KEYS, OTHER_KEY, OWNER, WEAK_KEY, problem
+
+EXAMPLES = 30 if os.environ.get("CI") == "true" else 8
+
+
+@pytest.fixture(scope="module")
+def adk(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """ADK's own server, with its sessions in memory."""
+    return get_fast_api_app(
+        agents_dir=str(tmp_path_factory.mktemp("agents")), session_service_uri="memory://", web=False
+    )
+
+
+def client_of(app: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE)
+
+
+@pytest.fixture
+async def theirs(adk: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(adk) as client:
+        yield client
+
+
+@pytest.fixture
+async def ours(store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    async with _site(store) as client:
+        yield client
+
+
+@pytest.fixture
+async def keyed(store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    async with _site(store, api_keys=KEYS) as client:
+        yield client
+
+
+def _site(store: Store, **chosen: Any) -> httpx.AsyncClient:
+    configured = Settings(**chosen)
+    return client_of(build_app(store, EventHub(store), Hygiene(store, configured), configured, OPERATIONS))
+
+
+# Side by side
+
+CREDENTIAL = {
+    "rawAuthCredential": {"authType": "oauth2", "oauth2": {"clientId": "c", "clientSecret": "hush"}},
+    "authScheme": {"type": "oauth2", "flows": {}},
+}
+CALL = {"name": "adk_request_credential", "id": "f1", "args": {"authConfig": CREDENTIAL, "token": "kept"}}
+
+SESSIONS = "/apps/{app}/users/ann/sessions"
+EXCHANGES: list[tuple[str, str, Any]] = [
+    ("GET", f"{SESSIONS}", None),
+    ("GET", f"{SESSIONS}/none", None),
+    ("DELETE", f"{SESSIONS}/none", None),
+    ("PATCH", f"{SESSIONS}/none", {"stateDelta": {"a": 1}}),
+    ("POST", f"{SESSIONS}", {"sessionId": "s1", "state": {"a_b": {"c_d": None}, "user:u": 1, "temp:t": 2}}),
+    ("POST", f"{SESSIONS}", {"session_id": "s2", "state": None}),
+    ("POST", f"{SESSIONS}", {"sessionId": "s1"}),
+    ("POST", f"{SESSIONS}/s1", None),
+    ("POST", f"{SESSIONS}/s3", {"step_one": 1, "app:x": [1]}),
+    ("POST", f"{SESSIONS}/s4", None),
+    ("POST", f"{SESSIONS}", {"sessionId": "s5", "unknown": 1}),
+    ("POST", f"{SESSIONS}", {"state": {"generated": True}}),
+    ("POST", f"{SESSIONS}", None),
+    ("GET", f"{SESSIONS}/s1", None),
+    ("PATCH", f"{SESSIONS}/s1", {"stateDelta": {"b": 2, "user:u": 3, "app:z": 4, "temp:q": 5}}),
+    ("PATCH", f"{SESSIONS}/s1", {"state_delta": {"c": None}}),
+    ("PATCH", f"{SESSIONS}/s1", {}),
+    ("PATCH", f"{SESSIONS}/s1", {"stateDelta": 5}),
+    ("PATCH", f"{SESSIONS}/s1", None),
+    ("GET", f"{SESSIONS}/s1", None),
+    ("GET", f"{SESSIONS}/s2", None),
+    (
+        "POST",
+        f"{SESSIONS}",
+        {
+            "sessionId": "s6",
+            "events": [
+                {
+                    "author": "user",
+                    "invocation_id": "i1",
+                    "timestamp": 5.5,
+                    "content": {"role": "user", "parts": [{"text": "hello"}]},
+                    "custom_metadata": {"my_key": 1, "__adk_internal_x": 1},
+                },
+                {
+                    "author": "helper",
+                    "invocationId": "i1",
+                    "timestamp": 6.5,
+                    "content": {
+                        "role": "model",
+                        "parts": [
+                            {"function_call": {"name": "f", "args": {"snake_arg": 1}}},
+                            {"inlineData": {"data": "__4APg==", "mimeType": "image/png"}},
+                        ],
+                    },
+                },
+            ],
+        },
+    ),
+    ("GET", f"{SESSIONS}/s6", None),
+    ("POST", f"{SESSIONS}", {"sessionId": 5}),
+    ("POST", f"{SESSIONS}", {"state": []}),
+    ("POST", f"{SESSIONS}", {"sessionId": "bad", "events": [{"longRunningToolIds": ["f"]}]}),
+    ("POST", f"{SESSIONS}", {"sessionId": "bad", "events": [{"actions": {"stateDelta": {"a": 1}}}]}),
+    (
+        "POST",
+        f"{SESSIONS}",
+        {"sessionId": "bad", "events": [{"content": {"parts": [{"functionCall": CALL}]}}]},
+    ),
+    ("POST", f"{SESSIONS}", {"sessionId": "bad", "events": [5]}),
+    ("GET", f"{SESSIONS}/bad", None),
+    ("POST", f"{SESSIONS}", {"sessionId": "adk-eval-session-1"}),
+    ("POST", f"{SESSIONS}", {"sessionId": "___eval___session___1"}),
+    (
+        "POST",
+        f"{SESSIONS}",
+        {"sessionId": "s7", "state": {"k": {"authType": "http", "token": "hush", "a": 1}}},
+    ),
+    ("GET", f"{SESSIONS}", None),
+    ("DELETE", f"{SESSIONS}/s1", None),
+    ("GET", f"{SESSIONS}/s1", None),
+    ("GET", f"{SESSIONS}", None),
+]
+
+
+def _comparable(document: Any) -> Any:
+    """Without what is different each time: generated ids and the time of day."""
+    if isinstance(document, list):
+        return [_comparable(item) for item in document]
+    if not isinstance(document, dict):
+        return document
+    found = {name: _comparable(value) for name, value in document.items()}
+    for name in ("id", "invocationId"):
+        if re.fullmatch(r"(p-)?[0-9a-f]{8}-[0-9a-f-]{27}", str(found.get(name))):
+            found[name] = "generated"
+    for name in ("timestamp", "lastUpdateTime"):
+        if isinstance(found.get(name), float) and found[name] > 1e9:
+            found[name] = "now"
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:Please use create_session instead:DeprecationWarning")
+async def test_every_route_answers_as_adks_own_server(
+    ours: httpx.AsyncClient, theirs: httpx.AsyncClient
+) -> None:
+    """Where ADK refuses with 400 we do with 422; and our errors are problem documents, with `detail` as there."""
+    app = unique("app")
+    for method, path, body in EXCHANGES:
+        sent: dict[str, Any] = {"url": path.format(app=app), "method": method}
+        if body is not None:
+            sent["json"] = body
+        expected, answer = await theirs.request(**sent), await ours.request(**sent)
+        about = f"{method} {path} {body}: {expected.text} | {answer.text}"
+        if expected.status_code >= 400:
+            assert answer.status_code == (422 if expected.status_code == 400 else expected.status_code), about
+            assert answer.json()["detail"] and expected.json()["detail"], about
+        else:
+            assert answer.status_code == expected.status_code, about
+            assert _comparable(answer.json()) == _comparable(expected.json()), about
+            assert answer.headers["content-type"] == expected.headers["content-type"]
+
+
+async def test_the_same_sessions_are_below_api(ours: httpx.AsyncClient) -> None:
+    app = unique("app")
+    created = await ours.post(f"/api/apps/{app}/users/ann/sessions/s1", json={"state": {"a": 1}})
+    assert created.status_code == 200
+    assert created.json()["state"] == {"a": 1}
+    await ours.post(f"/api/apps/{app}/users/ann/sessions", json={"state": {"a": 2}})
+    for base in ("", "/api"):
+        assert (await ours.get(f"{base}/apps/{app}/users/ann/sessions/s1")).json() == created.json()
+        for path in ("users/ann/sessions", "sessions"):
+            assert len((await ours.get(f"{base}/apps/{app}/{path}")).json()) == 2
+        assert (await ours.get(f"{base}/apps/{app}/users/ann/state")).json() == {}
+
+
+async def test_p3_a_creation_that_is_sent_again_under_the_same_key_leaves_one_session(
+    ours: httpx.AsyncClient,
+) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions"
+    for body in ({"state": {"a": 1, "user:b": 1}}, {"sessionId": "mine", "state": {"a": 2}}):
+        key = {"Idempotency-Key": unique("key")}
+        first, second = [(await ours.post(path, json=body, headers=key)).json() for _ in range(2)]
+        assert first == second
+    sessions = (await ours.get(path)).json()
+    assert len(sessions) == 2
+    problem(await ours.post(path, json={"sessionId": "mine"}), 409, "already-exists")
+
+
+async def test_events_are_appended_in_either_case_and_come_back_in_camel_case(
+    ours: httpx.AsyncClient, store: Store
+) -> None:
+    app = unique("app")
+    path = f"/apps/{app}/users/ann/sessions/s"
+    await ours.post(path)
+    original = everything()
+    cases = [
+        original.model_dump(mode="json", by_alias=by_alias, exclude_none=True) | {"id": f"e{by_alias}"}
+        for by_alias in (True, False)
+    ]
+    sent_as = deepcopy(cases)
+    for sent in cases:
+        answer = await ours.post(f"{path}/events", json=sent)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["etag"]
+        again = await ours.post(f"{path}/events", json=sent)
+        assert again.json() == answer.json()
+        assert again.headers["idempotency-replayed"] == "true"
+        assert "idempotency-replayed" not in answer.headers
+    whole = (await ours.get(path, params={"whole": "true"})).json()
+    # Auth schemes have fields of their own that are in snake case only, so they stay as they came.
+    configs = [one["actions"].pop("requestedAuthConfigs") for one in (*whole["events"], cases[0])]
+    assert configs[0] == configs[2] and configs[1] == cases[1]["actions"]["requested_auth_configs"]
+    assert [one | {"id": ""} for one in whole["events"]] == [cases[0] | {"id": ""}] * 2
+    service = BreadcrumbSessionService(store)
+    read = await service.get_session(app_name=app, user_id="ann", session_id="s")
+    assert read is not None
+    # As ADK itself reads what was sent.
+    assert read.events == [Event.model_validate_json(json.dumps(sent)) for sent in sent_as]
+    assert read.events[0].model_copy(update={"id": original.id}) == original
+
+
+async def test_what_an_event_lacks_is_filled_in_and_what_is_temporary_is_left_out(
+    ours: httpx.AsyncClient,
+) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions/s"
+    await ours.post(path)
+    body = {"content": {"parts": [{"text": "hello"}]}, "actions": {"state_delta": {"a": 1, "temp:b": 2}}}
+    stored = (await ours.post(f"{path}/events", json=body)).json()
+    assert UUID(stored["id"])
+    assert stored["timestamp"] > 1e9
+    assert stored["actions"]["stateDelta"] == {"a": 1}
+    session = (await ours.get(path)).json()
+    assert session["events"] == [stored]
+    assert session["state"] == {"a": 1}
+    assert session["lastUpdateTime"] == stored["timestamp"]
+    partial = await ours.post(f"{path}/events", json={"author": "a", "partial": True})
+    assert partial.status_code == 200
+    assert (await ours.get(path)).json() == session
+
+
+async def test_events_that_adk_could_not_read_again_are_refused(ours: httpx.AsyncClient) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions/s"
+    await ours.post(path)
+    bodies: list[Any] = [
+        5,
+        [],
+        {"id": 5},
+        {"author": {}},
+        {"content": "hello"},
+        {"content": {"parts": "hello"}},
+        {"content": {"parts": ["hello"]}},
+        {"actions": []},
+        {"actions": {"stateDelta": 5}},
+        {"timestamp": "today"},
+        {"timestamp": True},
+        {"id": "x", "actions": {"stateDelta": {"\0title": "x"}}},
+    ]
+    for body in bodies:
+        problem(await ours.post(f"{path}/events", json=body), 422, "invalid-input")
+    assert (await ours.get(path)).json()["events"] == []
+    missing = await ours.post(f"{path}x/events", json={"author": "user"})
+    problem(missing, 404, "not-found")
+
+
+async def test_some_events_are_asked_for_by_number_and_by_time_in_either_case(
+    ours: httpx.AsyncClient,
+) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions/s"
+    await ours.post(path)
+    for number in range(4):
+        await ours.post(f"{path}/events", json={"id": str(number), "timestamp": number})
+
+    async def ids(**params: Any) -> str:
+        return "".join(one["id"] for one in (await ours.get(path, params=params)).json()["events"])
+
+    assert await ids() == "0123"
+    assert await ids(numRecentEvents=2) == await ids(num_recent_events=2) == "23"
+    assert await ids(numRecentEvents=0) == ""
+    assert await ids(afterTimestamp=2) == await ids(after_timestamp="1.5") == "23"
+    for params in ({"numRecentEvents": "-1"}, {"afterTimestamp": "nan"}, {"whole": "yes"}, {"num": "1"}):
+        problem(await ours.get(path, params=params), 422, "invalid-input")
+
+
+async def test_credentials_are_for_services_of_curators_and_in_no_list_stream_or_context(
+    store: Store, keyed: httpx.AsyncClient
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    path = f"/apps/{app}/users/ann/sessions/s"
+    await keyed.post(path, headers=key)
+    body = {"id": "e", "content": {"parts": [{"functionCall": CALL}, {"text": "please"}]}}
+    await keyed.post(f"{path}/events", json=body, headers=key)
+    token = await keyed.post("/auth/token", json={"roles": ["subscriber", "emitter"]}, headers=key)
+    weaker = {"Authorization": f"Bearer {token.json()['token']}"}
+    for headers, params, shown in (
+        (key, {"whole": "true"}, True),
+        (key, {}, False),
+        (weaker, {"whole": "true"}, False),
+    ):
+        found = await keyed.get(path, headers=headers, params=params)
+        assert found.status_code == 200
+        assert ("hush" in found.text) is shown
+        assert "please" in found.text and "kept" in found.text
+    listed = await keyed.get(
+        "/breadcrumbs", params={"session_id": f"adk:{app}:ann:s", "include_context": "true"}, headers=weaker
+    )
+    assert len(listed.json()) == 2 and "hush" not in listed.text
+    (crumb,) = await store.recent(OWNER, f"adk:{app}:ann:s", "adk.event.v1", 1)
+    assert crumb.sensitivity == "secret"
+
+
+# Who may
+
+
+async def test_nobody_gets_in_without_a_token(keyed: httpx.AsyncClient) -> None:
+    for operation in OPERATIONS:
+        path = operation.path.format(app="a", user="u", session="s")
+        problem(await keyed.request(operation.method, path), 401, "unauthenticated")
+
+
+async def test_tenants_do_not_meet(keyed: httpx.AsyncClient) -> None:
+    app = unique("app")
+    path = f"/apps/{app}/users/ann/sessions"
+    first, second = {"X-API-Key": KEY}, {"X-API-Key": OTHER_KEY}
+    state = {"a": 1, "user:b": 1, "app:c": 1}
+    await keyed.post(path, json={"sessionId": "s", "state": state}, headers=first)
+    problem(await keyed.get(f"{path}/s", headers=second), 404, "not-found")
+    problem(await keyed.post(f"{path}/s/events", json={"author": "x"}, headers=second), 404, "not-found")
+    assert (await keyed.get(path, headers=second)).json() == []
+    assert (await keyed.get(f"/apps/{app}/users/ann/state", headers=second)).json() == {}
+    assert (await keyed.delete(f"{path}/s", headers=second)).status_code == 200
+    theirs = await keyed.post(path, json={"sessionId": "s"}, headers=second)
+    assert theirs.json()["state"] == {}
+    assert (await keyed.get(f"{path}/s", headers=first)).json()["state"] == state
+
+
+async def test_who_may_only_write_reads_nothing(keyed: httpx.AsyncClient) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions"
+    weak = {"X-API-Key": WEAK_KEY}
+    await keyed.post(path, json={"sessionId": "s"}, headers={"X-API-Key": KEY})
+    assert (await keyed.post(f"{path}/s/events", json={"author": "a"}, headers=weak)).status_code == 200
+    for method, place in (
+        ("GET", path),
+        ("GET", f"{path}/s"),
+        ("POST", path),
+        ("POST", f"{path}/new"),
+        ("PATCH", f"{path}/s"),
+    ):
+        answer = await keyed.request(
+            method, place, json=None if method == "GET" else {"stateDelta": {}}, headers=weak
+        )
+        problem(answer, 403, "forbidden")
+
+
+async def test_a_token_for_one_user_sees_and_changes_what_is_theirs(keyed: httpx.AsyncClient) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    base = f"/apps/{app}/users"
+    for user in ("ann", "bob"):
+        state = {"a": user, "user:b": user, "app:c": user}
+        await keyed.post(f"{base}/{user}/sessions", json={"sessionId": "s", "state": state}, headers=key)
+    issued = await keyed.post("/auth/token", json={"user_id": "ann"}, headers=key)
+    ann = {"Authorization": f"Bearer {issued.json()['token']}"}
+
+    found = (await keyed.get(f"{base}/ann/sessions/s", headers=ann)).json()
+    assert found["state"] == {"a": "ann", "user:b": "ann"}
+    for path in (f"{base}/ann/sessions", f"/apps/{app}/sessions"):
+        assert [session["userId"] for session in (await keyed.get(path, headers=ann)).json()] == ["ann"]
+    assert (await keyed.get(f"{base}/bob/sessions", headers=ann)).json() == []
+    problem(await keyed.get(f"{base}/bob/sessions/s", headers=ann), 404, "not-found")
+    problem(await keyed.get(f"{base}/bob/state", headers=ann), 404, "not-found")
+    for method, path, body in (
+        ("POST", "bob/sessions", {}),
+        ("POST", "bob/sessions/new", {}),
+        ("PATCH", "bob/sessions/s", {"stateDelta": {"a": 1}}),
+        ("DELETE", "bob/sessions/s", None),
+        ("POST", "bob/sessions/s/events", {"author": "ann"}),
+        ("PATCH", "ann/sessions/s", {"stateDelta": {"app:c": 1}}),
+        ("POST", "ann/sessions", {"state": {"app:c": 1}}),
+    ):
+        problem(await keyed.request(method, f"{base}/{path}", json=body, headers=ann), 403, "forbidden")
+    changed = await keyed.patch(f"{base}/ann/sessions/s", json={"stateDelta": {"user:b": 2}}, headers=ann)
+    assert changed.json()["state"] == {"a": "ann", "user:b": 2}
+    assert (await keyed.get(f"{base}/bob/sessions/s", headers=key)).json()["state"] == {
+        "a": "bob",
+        "user:b": "bob",
+        "app:c": "bob",
+    }
+    forged = {
+        "schema_name": "adk.event.v1",
+        "tags": [f"session:adk:{app}:bob:s"],
+        "context": {"event": {"timestamp": 1}, "state_delta": {"a": "forged"}},
+    }
+    problem(await keyed.post("/breadcrumbs", json=forged, headers=ann), 403, "forbidden")
+
+
+async def test_a_token_for_one_session_sees_and_changes_that_alone(keyed: httpx.AsyncClient) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    path = f"/apps/{app}/users/ann/sessions"
+    for id in ("s1", "s2"):
+        state = {"a": 1, "user:b": 1, "app:c": 1}
+        await keyed.post(path, json={"sessionId": id, "state": state}, headers=key)
+    issued = await keyed.post("/auth/token", json={"session_id": f"adk:{app}:ann:s1"}, headers=key)
+    narrow = {"Authorization": f"Bearer {issued.json()['token']}"}
+    assert (await keyed.get(f"{path}/s1", headers=narrow)).json()["state"] == {"a": 1}
+    assert [session["id"] for session in (await keyed.get(path, headers=narrow)).json()] == ["s1"]
+    problem(await keyed.get(f"{path}/s2", headers=narrow), 404, "not-found")
+    problem(await keyed.get(f"/apps/{app}/users/ann/state", headers=narrow), 404, "not-found")
+    for delta in ({"user:b": 2}, {"app:c": 2}):
+        answer = await keyed.patch(f"{path}/s1", json={"stateDelta": delta}, headers=narrow)
+        problem(answer, 403, "forbidden")
+    problem(await keyed.delete(f"{path}/s2", headers=narrow), 403, "forbidden")
+    assert (await keyed.post(f"{path}/s1/events", json={"author": "a"}, headers=narrow)).status_code == 200
+    assert (await keyed.delete(f"{path}/s1", headers=narrow)).status_code == 200
+
+
+# As documented
+
+document = build_document(OPERATIONS, version="0", development_mode=True)
+# Those below /api are the very same: one of each is enough.
+api = schemathesis.openapi.from_dict(document).include(path_regex="^/apps/")
+
+
+@api.parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], served: str) -> None:
+    """What the document allows may be refused all the same: an event has more rules than JSON Schema can say."""
+    case.call_and_validate(base_url=served, excluded_checks=[positive_data_acceptance])
+
+
+def test_the_routes_need_no_google_adk() -> None:
+    code = "import sys; sys.modules['google'] = None; import breadcrumbs.cli.serve, breadcrumbs.adk.http"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_a_service_over_http_is_told_what_to_do_when_nothing_answers() -> None:
+    service = BreadcrumbSessionService("http://127.0.0.1:9")
+    backend: Any = await service._backend()
+    backend._client._core.retries = 0
+    with pytest.raises(Exception, match="crumb up"):
+        await service.create_session(app_name="a", user_id="u")
+    await service.close()
+
+
+async def test_a_service_without_the_right_to_write_is_told_so(served: str) -> None:
+    async with BreadcrumbSessionService(served) as service:
+        client = (await service._backend())._client  # type: ignore[attr-defined]
+        token = (await client.token(roles=["subscriber"])).token
+    async with BreadcrumbSessionService(served.replace("http://", f"crumb://{token}@")) as weak:
+        with pytest.raises(PermissionError, match="emitter"):
+            await weak.create_session(app_name="a", user_id="u")

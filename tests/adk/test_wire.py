@@ -1,0 +1,150 @@
+"""Plain JSON of events against the models of google-adk, which the server does not have."""
+
+from __future__ import annotations
+
+import types as builtin
+import typing
+from typing import Any
+
+import pytest
+from google.adk.auth.auth_credential import _redact_credential_secrets
+from google.adk.cli.cli_eval import _LEGACY_EVAL_SESSION_ID_PREFIX, EVAL_SESSION_ID_PREFIX
+from google.adk.events._internal_metadata import INTERNAL_METADATA_PREFIX, RESTORED_EVENT_KEY
+from google.adk.events.event import Event
+from google.adk.sessions.state import State
+from google.adk.utils._function_call_names import CLIENT_FUNCTION_CALL_NAMES
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
+
+from breadcrumbs.adk import naming, wire
+from tests.adk.test_service import ODD, everything
+
+
+def _models() -> tuple[set[str], set[str], set[str]]:
+    """Of all that an event may hold, by the name on the wire: free-form, maps to models, not in camel case."""
+    free: set[str] = set()
+    keyed: set[str] = set()
+    other: set[str] = set()
+    seen: set[type[BaseModel]] = set()
+
+    def look(annotation: Any, name: str) -> None:
+        origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+        if annotation in (Any, object, dict):
+            free.add(name)
+        elif origin is dict:
+            models = isinstance(inner[1], type) and issubclass(inner[1], BaseModel)
+            (keyed if models else free).add(name)
+            look(inner[1], name) if models else None
+        elif origin in (typing.Union, builtin.UnionType, list, set, tuple, typing.Annotated):
+            for part in inner:
+                look(part, name)
+        elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            walk(annotation, name)
+
+    def walk(model: type[BaseModel], place: str) -> None:
+        if model in seen:
+            return
+        seen.add(model)
+        for field, described in model.model_fields.items():
+            alias = described.serialization_alias or described.alias or field
+            if alias != to_camel(field):
+                other.add(place)
+            look(described.annotation, alias)
+
+    walk(Event, "")
+    return free, keyed, other
+
+
+def test_everything_free_form_in_an_event_is_known() -> None:
+    """A new version of google-adk that brings more of it fails here, before it loses somebody's data."""
+    free, keyed, other = _models()
+    assert free | other == wire.FREE_FORM
+    assert keyed == wire.KEYED
+
+
+def test_snake_case_becomes_camel_case_and_camel_case_stays() -> None:
+    event = everything().model_copy(deep=True)
+    event.actions.requested_auth_configs = {}
+    camel = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    snake = event.model_dump(mode="json", by_alias=False, exclude_none=True)
+    assert camel != snake
+    assert wire.camel(snake) == wire.camel(camel) == camel
+    assert wire.event_of(camel, now=0.0) == camel
+
+
+def test_the_words_of_adk_are_its_words() -> None:
+    assert (wire.APP, wire.USER, wire.TEMP) == (State.APP_PREFIX, State.USER_PREFIX, State.TEMP_PREFIX)
+    assert wire.ADKS_OWN_CALLS == CLIENT_FUNCTION_CALL_NAMES
+    assert (wire.INTERNAL, wire.RESTORED) == (INTERNAL_METADATA_PREFIX, RESTORED_EVENT_KEY)
+    assert set(wire.EVALUATIONS) == {EVAL_SESSION_ID_PREFIX, _LEGACY_EVAL_SESSION_ID_PREFIX}
+
+
+_words = st.sampled_from(
+    [
+        *("authType", "auth_type", "token", "apiKey", "api_key", "clientSecret", "name", "args", "response"),
+        *(
+            "authConfig",
+            "auth_config",
+            "requestedAuthConfigs",
+            "rawAuthCredential",
+            "exchanged_auth_credential",
+        ),
+        *("password", "http", "x"),
+    ]
+)
+_values = st.sampled_from(["oauth2", "http", "API_KEY", "adk_request_credential", "hush", 1, None])
+_documents = st.recursive(
+    _values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_words, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(_documents)
+def test_what_is_secret_is_what_adk_takes_for_secret(document: Any) -> None:
+    shown = wire.redacted(document)
+    assert shown == _redact_credential_secrets(document)
+    if shown == document:
+        assert shown is document
+
+
+def test_the_text_of_an_event_is_what_was_said() -> None:
+    document = everything().model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert wire.text_of(document) == "Words"
+    assert wire.text_of({}) == ""
+    contents: list[Any] = [None, {}, {"parts": None}, {"parts": [{}]}]
+    for content in contents:
+        assert wire.text_of({"content": content}) == ""
+    assert wire.text_of({"content": {"parts": [{"text": "a"}, {"text": None}, {"text": "\ud800"}]}}) == "a?"
+
+
+_text = st.text("ab:/%#A3", min_size=1, max_size=4) | st.text(
+    st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6
+)
+
+
+@given(st.tuples(_text, _text, _text), st.tuples(_text, _text, _text))
+@example(("a", "b:c", "d"), ("a:b", "c", "d"))
+@example(("a", "b", "c:d"), ("a", "b:c", "d"))
+@example(("a%3Ab", "c", "d"), ("a:b", "c", "d"))
+def test_no_two_sessions_share_a_name(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    keys = [(app, user, id.strip()) for app, user, id in (one, other)]
+    if all(key[2] for key in keys):
+        first, second = (naming.session_names(*key) for key in keys)
+        assert (first.name == second.name) == (keys[0] == keys[1])
+        assert (first.of.user_tag == second.of.user_tag) == (keys[0][:2] == keys[1][:2])
+        assert (first.of.user_state == second.of.user_state) == (keys[0][:2] == keys[1][:2])
+        assert (first.of.app_tag == second.of.app_tag) == (keys[0][0] == keys[1][0])
+
+
+@pytest.mark.parametrize("key", [key for key in ODD if key[2]])
+def test_every_name_is_one_that_the_store_takes(key: tuple[str, str, str]) -> None:
+    from breadcrumbs.runtime.breadcrumb import check_name, check_session_id
+
+    names = naming.session_names(*key)
+    for session in (names.name, names.of.app_state, names.of.user_state):
+        check_session_id(session)
+    for tag in (*names.tags, names.of.app_tag, names.of.user_tag):
+        assert len(check_name(tag)) <= 256
