@@ -27,11 +27,11 @@ export class Chat {
         this.list.onEvent(event, this.open.peek()?.id);
       },
       onDelta: (delta) => this.open.peek()?.onDelta(delta),
-      onOpen: (again) => {
+      onOpen: () => {
         // What was said while nobody listened. The stream tells of it too; but whoever was away for longer than
         // the server keeps events, or comes to another server at the same address, hears of it only here.
         void this.open.peek()?.catchUp();
-        if (again) void this.list.load();
+        void this.list.load();
       },
       onGap: () => {
         void this.open.peek()?.startOver();

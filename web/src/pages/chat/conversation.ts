@@ -55,7 +55,8 @@ export class Conversation {
   #after: string | undefined;
   #sending = false;
   #loading: Promise<void> | null = null;
-  #catchingUp: Promise<void> | null = null;
+  #catchingUp: Promise<void> = Promise.resolve();
+  #wake: (() => void) | undefined;
 
   /** `isNew`: a session that begins with its first message. */
   constructor(id: string, isNew = false) {
@@ -121,32 +122,31 @@ export class Conversation {
     this.#show();
   }
 
-  /** Fetch what came after the last message that was fetched. */
+  /** The stream is there (again): fetch what came after the last message that was fetched. */
   catchUp(): Promise<void> {
-    this.#catchingUp ??= this.#fetchNewer().finally(() => {
-      this.#catchingUp = null;
-    });
+    this.#wake?.();
+    // Not instead of one that is under way: it may have looked before the stream was there.
+    this.#catchingUp = this.#catchingUp.then(() => this.#fetchNewer());
     return this.#catchingUp;
   }
 
   async #fetchNewer(): Promise<void> {
-    // What is being loaded may have been looked up before the stream was there.
-    await this.#loading;
+    await this.#loading; // the same is true of this
     if (this.state.value === "failed" || this.#after === undefined) {
       await this.load();
       return;
     }
-    try {
-      for (let more = true; more; ) {
+    for (let more = true; more && !this.#abort.signal.aborted; ) {
+      try {
         const page = await sessions.messages(this.id, { limit: PAGE, after: this.#after }, this.#abort.signal);
         this.#take(page.messages, true);
         more = page.has_more && page.after !== undefined;
         if (page.after !== undefined) this.#after = page.after;
+      } catch (error) {
+        if (!(error instanceof ApiError && error.passing)) return; // deleted, or no longer for us
+        await pause(error.retryAfter ? error.retryAfter * 1000 : 1_000);
       }
-    } catch {
-      // The stream comes back too, and brings us here again.
     }
-    void this.#send();
   }
 
   // --- What happens ---------------------------------------------------------------------------------------
@@ -267,7 +267,8 @@ export class Conversation {
           if (!passing) return;
           // The key makes it safe: whether or not it arrived the first time, it is there once.
           const asked = (error as ApiError).retryAfter;
-          await pause(asked ? asked * 1000 : Math.min(5_000, 500 * 2 ** failures++));
+          const rest = pause(asked ? asked * 1000 : Math.min(5_000, 500 * 2 ** failures++));
+          await Promise.race([rest, new Promise<void>((wake) => (this.#wake = wake))]);
         }
       }
     } finally {
