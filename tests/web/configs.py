@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import orjson
-from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import Locator, Page, expect
 
 from tests.client.support import CrumbUp
@@ -143,14 +142,3 @@ async def save(page: Page) -> None:
 def lines(page: Page, change: str) -> Locator:
     """Of the preview: those that come in, fall out, …"""
     return page.locator(f".preview-line[data-change={change}]")
-
-
-async def serious(page: Page) -> list[dict[str, Any]]:
-    """What axe-core finds; run from here, because the page's policy lets nothing in."""
-    await page.evaluate(AXE_FILE_PATH.read_text())
-    found = await page.evaluate("axe.run({resultTypes: ['violations']})")
-    return [
-        {"rule": one["id"], "where": [node["target"] for node in one["nodes"]], "help": one["help"]}
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]

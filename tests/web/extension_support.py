@@ -15,7 +15,6 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
-from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import BrowserContext, Locator, Page, async_playwright, expect
 
 from tests.client.support import CrumbUp
@@ -37,8 +36,6 @@ FLAGS = (
 
 # The machines that run this are slow now and then; nothing here waits for longer than it takes.
 PATIENCE_MS = 30_000
-
-AXE = Path(AXE_FILE_PATH).read_text("utf-8")
 
 
 class Chrome:
@@ -142,17 +139,6 @@ async def say(panel: Page, text: str) -> None:
 def answers(panel: Page) -> Locator:
     """Those that are complete."""
     return panel.locator(".answer:not(.draft)")
-
-
-async def serious_findings(page: Page) -> list[dict[str, Any]]:
-    """What axe-core has to say. It comes from here: the policy of the extension lets nothing else in."""
-    await page.evaluate(AXE)
-    found = await page.evaluate("axe.run({resultTypes: ['violations']})")
-    return [
-        {"rule": one["id"], "where": [node["target"] for node in one["nodes"]], "help": one["help"]}
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
 
 
 class Blackboard:

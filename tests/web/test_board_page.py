@@ -13,9 +13,10 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.client.support import CrumbUp
+from tests.web.accessibility import serious
 from tests.web.conftest import MakeCrumbUp, OpenWindow
 from tests.web.extension_support import kill
-from tests.web.watching import EVIL, Crumbs, board, card, cards, lanes, serious, texts, unused
+from tests.web.watching import EVIL, Crumbs, board, card, cards, lanes, texts, unused
 
 
 @pytest.fixture

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import Page, Route, expect
 
 from tests.client.support import CrumbUp, Line
+from tests.web.accessibility import serious
 from tests.web.chat import Api, a_session, answers, at, is_connected, said, say, sessions
 from tests.web.conftest import MakeCrumbUp, Modelled, OpenWindow
 from tests.web.extension_support import kill
 
 EVIL = "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
-
-AXE = Path(AXE_FILE_PATH).read_text("utf-8")
 
 
 def session_of(page: Page) -> str:
@@ -506,17 +502,6 @@ async def test_no_text_keeps_the_page_busy(crumb_up: CrumbUp, open_window: OpenW
 
 
 # --- Everybody can use it ---------------------------------------------------------------------------------
-
-
-async def serious(page: Page) -> list[dict[str, Any]]:
-    """What axe-core finds; run from here, because the page's policy lets nothing in."""
-    await page.evaluate(AXE)
-    found = await page.evaluate("axe.run({resultTypes: ['violations']})")
-    return [
-        {"rule": one["id"], "where": [node["target"] for node in one["nodes"]], "help": one["help"]}
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])

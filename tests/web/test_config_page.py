@@ -13,6 +13,7 @@ from playwright.async_api import Page, expect
 
 from tests.client.support import CrumbUp
 from tests.web import chat
+from tests.web.accessibility import serious
 from tests.web.chat import a_session
 from tests.web.configs import (
     ANSWERS,
@@ -28,7 +29,6 @@ from tests.web.configs import (
     looking_at,
     put_cursor,
     save,
-    serious,
     serving,
     text_field,
     text_of,

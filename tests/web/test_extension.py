@@ -13,6 +13,7 @@ from playwright.async_api import Page, Request, Route, expect
 
 from tests.client.support import CrumbUp, Line
 from tests.support.model_server import ModelServer, Scenario
+from tests.web.accessibility import serious
 from tests.web.extension_support import (
     ELSEWHERE,
     EXTENSION,
@@ -25,7 +26,6 @@ from tests.web.extension_support import (
     json_in_readme,
     kill,
     say,
-    serious_findings,
     web_page,
 )
 
@@ -706,16 +706,16 @@ async def test_axe_finds_nothing_serious(
     await expect(panel.locator(".page-card")).to_be_visible()
     for fold in await panel.locator("summary").all():
         await fold.click()
-    assert await serious_findings(panel) == []
+    assert await serious(panel) == []
     await panel.get_by_role("button", name="Sessions").click()
     await expect(panel.locator(".session-item").first).to_be_visible()
-    assert await serious_findings(panel) == []
+    assert await serious(panel) == []
     await chrome.configure("http://127.0.0.1:9")
     await panel.keyboard.press("Escape")
     await say(panel, "Is anybody there?")
     await expect(panel.locator("#connection")).to_be_visible()
-    assert await serious_findings(panel) == []
+    assert await serious(panel) == []
     await panel.get_by_role("button", name="New chat", exact=True).click()
     options = await chrome.page("options.html")
     await options.emulate_media(color_scheme=scheme)
-    assert await serious_findings(options) == []
+    assert await serious(options) == []

@@ -12,9 +12,10 @@ import pytest
 from playwright.async_api import Locator, Page, Route, expect
 
 from tests.client.support import CrumbUp
+from tests.web.accessibility import serious
 from tests.web.conftest import MakeCrumbUp, Modelled, OpenWindow
 from tests.web.extension_support import kill
-from tests.web.watching import EVIL, Crumbs, board, serious, unused
+from tests.web.watching import EVIL, Crumbs, board, unused
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_the_lock_file_names_no_registry() -> None:
 def test_crumb_up_prints_a_link_to_the_page(tmp_path: Path) -> None:
     """In a terminal; programs get the same address as JSON."""
     ours, theirs = pty.openpty()
-    command = [CRUMB, "up", "--port", "0", "--data", tmp_path / "data"]
+    command = [str(CRUMB), "up", "--port", "0", "--data", str(tmp_path / "data")]
     with subprocess.Popen(
         command, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment(TERM="dumb", COLUMNS="200")
     ) as process:

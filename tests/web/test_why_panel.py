@@ -10,8 +10,9 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.web import chat
+from tests.web.accessibility import serious
 from tests.web.chat import a_session
-from tests.web.configs import ANSWERS, EVIL, MESSAGES, Server, config, serious, serving
+from tests.web.configs import ANSWERS, EVIL, MESSAGES, Server, config, serving
 from tests.web.conftest import OpenWindow
 
 NOTES: dict[str, Any] = {"key": "notes", "all_tags": ["note"], "fetch": {"method": "recent", "limit": 5}}

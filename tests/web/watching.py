@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
 import httpx
-from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import Locator, Page
 
 EVIL = "<img src=x onerror=\"document.title='broken into'\"><script>document.title='broken into'</script>"
-
-_AXE = Path(AXE_FILE_PATH).read_text("utf-8")
 
 
 def unused(name: str) -> str:
@@ -76,14 +72,3 @@ class Crumbs:
 
     def close(self) -> None:
         self._client.close()
-
-
-async def serious(page: Page) -> list[dict[str, Any]]:
-    """What axe-core finds; run from here, because the page's policy lets nothing in."""
-    await page.evaluate(_AXE)
-    found = await page.evaluate("axe.run({resultTypes: ['violations']})")
-    return [
-        {"rule": one["id"], "where": [node["target"] for node in one["nodes"]], "help": one["help"]}
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
