@@ -94,13 +94,6 @@ class AgentRunner:
         event = turn.event
         self._failed.pop(_place(event), None)
         agents = await self._book.agents(event.owner_id)
-        if alone := await self._left_alone(event, agents):
-            self._note_failures(event, alone)
-            names = ", ".join(sorted(alone))
-            raise TurnFailed(
-                f"no context config makes contexts for {names}, so nobody can answer: add one with this "
-                "consumer_id to the context builder's config"
-            )
         try:
             trigger, seen = await asyncio.gather(
                 self._store.get_version(event.owner_id, event.id, event.version), self._executor.look(event)
@@ -109,6 +102,13 @@ class AgentRunner:
             return  # deleted or expired meanwhile: there is nothing to answer
         if not is_news(event, trigger):
             return
+        if alone := await self._left_alone(event, agents):
+            self._note_failures(event, alone)
+            names = ", ".join(sorted(alone))
+            raise TurnFailed(
+                f"no context config makes contexts for {names}, so nobody can answer: add one with this "
+                "consumer_id to the context builder's config"
+            )
         wanted = [agent for agent in agents if await self._wanted_by(agent, turn, trigger)]
         failures: dict[str, Exception] = {}
         for agent in wanted:

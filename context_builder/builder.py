@@ -129,14 +129,13 @@ class ContextBuilder:
     async def _build_all(self, turn: Turn, configs: list[ContextConfig]) -> None:
         event = turn.event
         # All that the contexts are made of is asked for together with the trigger: its event says enough.
-        loading = [asyncio.ensure_future(self._load(config, event, event.lane)) for config in configs]
-        try:
-            trigger = await self._store.get_version(event.owner_id, event.id, event.version)
-        except NotFound:
-            return  # deleted or expired meanwhile: nothing to react to
-        finally:
-            loaded = await asyncio.gather(*loading, return_exceptions=True)
-        if not is_news(event, trigger):
+        trigger, loaded = await asyncio.gather(
+            self._trigger(event),
+            asyncio.gather(
+                *(self._load(config, event, event.lane) for config in configs), return_exceptions=True
+            ),
+        )
+        if trigger is None or not is_news(event, trigger):
             return
         chosen = [
             (config, material)
@@ -156,6 +155,13 @@ class ContextBuilder:
                 failures.append(error)
         if failures:
             raise next((error for error in failures if is_worth_another_try(error)), failures[0])
+
+    async def _trigger(self, event: Event) -> Breadcrumb | None:
+        """None: deleted or expired meanwhile, so that there is nothing to react to."""
+        try:
+            return await self._store.get_version(event.owner_id, event.id, event.version)
+        except NotFound:
+            return None
 
     async def _pause_or_resume(self, turn: Turn) -> None:
         """A session was paused: its contexts lose their consumers. Or it goes on: they come back, with what waited."""
@@ -187,15 +193,26 @@ class ContextBuilder:
 
     async def _waiting(self, owner: UUID, session: str, change: Breadcrumb) -> AsyncIterator[Breadcrumb]:
         """What was written while a session was paused, up to the change that ended it."""
-        since = change.context.get("paused_at")
-        if not isinstance(since, int):
+        since = await self._paused_before(owner, session, change)
+        if since is None:
             return
-        async for crumb in self._store.walk(
-            owner, Query(session_id=session, created_since=since, sort="created_at")
-        ):
+        query = Query(session_id=session, created_since=since, sort="created_at")
+        async for crumb in self._store.walk(owner, query):
             if crumb.created >= change.created:
                 return
             yield crumb
+
+    async def _paused_before(self, owner: UUID, session: str, change: Breadcrumb) -> int | None:
+        """When the pause began that a change ends. It may have been asked for more than once."""
+        began = None
+        changes = Query(session_id=session, schema_name=STATE_CHANGE, any_tags=(PAUSED, RESUMED), limit=50)
+        async for earlier in self._store.walk(owner, changes):
+            if earlier.created >= change.created:
+                continue
+            if RESUMED in earlier.tags:
+                break
+            began = earlier.created
+        return began
 
     async def _consumed(self, turn: Turn, config: ContextConfig, *, consumed: bool) -> None:
         """Put a context's consumer on it or take it off. Nobody reacts to that."""

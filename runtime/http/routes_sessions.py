@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -268,8 +269,6 @@ async def change_session(call: Call) -> Reply:
     if change.active is not None and change.active != (facts.about.paused_at is None):
         context["active"] = change.active
         tags.append(RESUMED if change.active else PAUSED)
-        if facts.about.paused_at is not None:
-            context["paused_at"] = facts.about.paused_at
     if len(context) == 1:  # as active as it was: nothing changes
         if expected not in (None, facts.version):
             raise VersionMismatch(facts.version, expected or 0)
@@ -301,19 +300,18 @@ async def delete_session(call: Call) -> Reply:
 
 async def list_messages(call: Call) -> Reply:
     principal, session, given = call.principal, session_id(call), call.query()
-    limit = read_number(given, "limit", DEFAULT_PAGE)
-    page = await read_page(
-        call.services.store,
-        principal,
-        session,
-        limit=limit,
-        before=given.get("before"),
-        after=given.get("after"),
+    # Side by side: of a session that is not there, or is just being deleted, nothing is shown.
+    page, _ = await asyncio.gather(
+        read_page(
+            call.services.store,
+            principal,
+            session,
+            limit=read_number(given, "limit", DEFAULT_PAGE),
+            before=given.get("before"),
+            after=given.get("after"),
+        ),
+        facts_of(call, session),
     )
-    if not page.messages or principal.user_id is not None:
-        await facts_of(
-            call, session
-        )  # an empty page of a session that is there is not the same as no session
     answer: dict[str, Any] = {
         "messages": [message_view(crumb, principal) for crumb in page.messages],
         "has_more": page.has_more,

@@ -156,6 +156,48 @@ async def test_a_refused_request_has_done_nothing_and_asks_nobody(make_site: Mak
     assert len((await site.client.get("/breadcrumbs", headers=MINE)).json()) == 1
 
 
+async def test_of_a_large_budget_some_are_taken_at_a_time_and_none_too_many(store: Store) -> None:
+    """Two processes ask at once; together they make no more requests than there are."""
+    rates = RateLimits(posting=Budget(per_token=Rate(2_000, 3_600), per_owner=Rate(1_600, 3_600)))
+    processes = [RateLimiter(store, rates) for _ in range(2)]
+    principal = Principal(uuid4(), uuid4())
+    asked = allowed = 0
+    connection: Any = store.connection
+    run = connection.run
+
+    async def counted(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await run(*args)
+
+    connection.run = counted
+    lefts = []
+    for number in range(2_000):
+        try:
+            left = await processes[number % 2].spend(principal, "posting")
+        except RateLimited as error:
+            assert error.limit == 1_600
+        else:
+            allowed += 1
+            assert left is not None and left.limit == 1_600
+            lefts.append(left.remaining)
+    assert 1_600 - 2 * 8 <= allowed <= 1_600
+    assert asked < allowed / 4
+    assert lefts[0] == 1_599 and lefts[-1] < 20
+
+
+async def test_many_who_come_at_once_use_up_no_more_than_they_need(store: Store) -> None:
+    limiter = RateLimiter(store, RateLimits(posting=Budget(per_token=Rate(2_000, 3_600))))
+    principal = Principal(uuid4(), uuid4())
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(limiter.spend, principal, "posting")
+    left = await RateLimiter(store, RateLimits(posting=Budget(per_token=Rate(2_000, 3_600)))).spend(
+        principal, "posting"
+    )
+    assert left is not None and 2_000 - 100 - 20 <= left.remaining < 2_000 - 100
+
+
 async def test_without_keys_nothing_is_limited_and_nothing_is_asked(site: Site) -> None:
     scripts = []
     connection: Any = site.store.connection

@@ -186,6 +186,31 @@ async def test_an_answer_to_somebody_elses_message_is_not_mine(site: Site) -> No
     assert answers == {"one": "you said: one", "two": "you said: two"}
 
 
+async def test_the_use_of_a_tool_is_no_answer_and_an_answer_of_any_schema_is_one(site: Site) -> None:
+    async def answer_by_hand() -> None:
+        await eventually(lambda: _posted(site), "not posted")
+        (message,) = await messages(site, "s")
+        common = {"trigger_id": message["id"]}
+        for schema, context in (
+            ("tool.request.v1", {"tool": "t", "requestedBy": "a"}),
+            ("tool.response.v1", {"tool": "t"}),
+            ("note.v1", {"creator": "somebody"}),
+            ("weather.v1", {"creator": {"type": "agent", "agent_id": "a"}, "message": "sunny"}),
+        ):
+            await site.post(schema_name=schema, tags=["session:s"], context={**context, **common})
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer_by_hand)
+        said = await say(site, "s", "hello", headers={"Idempotency-Key": "k"})
+    assert said["answer"]["text"] == "sunny" and said["answer"]["schema_name"] == "weather.v1"
+    again = await say(site, "s", "hello", headers={"Idempotency-Key": "k"})
+    assert again["answer"] == said["answer"]
+
+
+async def _posted(site: Site) -> bool:
+    return await site.count() > 0
+
+
 @pytest.mark.parametrize("wait", ["-1", "x", "601", "nan", "inf", "1e9", "", "٣"])
 async def test_a_wait_that_is_none_is_refused_and_nothing_is_posted(site: Site, wait: str) -> None:
     answer = await site.client.post("/sessions/s/messages", json={"message": "x"}, params={"wait": wait})
@@ -750,6 +775,21 @@ async def test_pausing_and_going_on_starts_no_turn_by_itself(site: Site) -> None
         assert (await site.client.get("/sessions/s")).json()["version"] == 8, (
             "what changes nothing is no change"
         )
+
+
+async def test_what_waits_is_not_forgotten_when_a_session_is_paused_twice_at_once(site: Site) -> None:
+    async with answering(site, FunctionModel(echo)) as team:
+        await say(site, "s", "one")
+        await patch(site, "s", active=False)
+        await say(site, "s", "two", wait=None)
+        await team.settled()
+        # A second PATCH that had not seen the first one yet.
+        await team.post("session.state.v1", ["session:s", "session-paused"], {"active": False})
+        await say(site, "s", "three", wait=None)
+        await team.settled()
+        assert await team.texts("s") == ["you said: one"]
+        await patch(site, "s", active=True)
+        await has(site, "s", "you said: one", "you said: two", "you said: three")
 
 
 async def test_a_pause_before_the_first_message_holds(site: Site) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.sessions import STATE_HOLDER
+from breadcrumbs.runtime.sessions import STATE_HOLDER, Sessions
 from breadcrumbs.runtime.settings import DEVELOPER
 from tests.http.conftest import KEY, OTHER_KEY, OWNER, WEAK_KEY, Site, problem
 
@@ -357,6 +357,28 @@ async def test_P6_a_deleted_session_is_gone_and_its_name_is_free(site: Site) -> 
     assert said["session_version"] == 1
     again = await read(site, "s")
     assert again["state"] == {} and "title" not in again and again["counts"]["breadcrumbs"] == 1
+
+
+async def test_P6_a_deletion_that_was_killed_is_finished_by_the_housekeeping(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        await say(site, "s", str(number))
+
+    async def killed(*_: Any) -> int:
+        raise OSError("the process died")
+
+    monkeypatch.setattr(Sessions, "_clear", killed)
+    assert (await site.client.delete("/sessions/s")).status_code == 500
+    monkeypatch.undo()
+    for path in ("/sessions/s", "/sessions/s/messages"):
+        problem(await site.client.get(path), 404, "not-found")
+    problem(await site.client.post("/sessions/s/messages", json={"message": "x"}), 409, "session-gone")
+    problem(await site.client.post("/sessions", json={"id": "s"}), 409, "session-gone")
+    assert await site.count() == 5 and await ids(site) == []
+    assert (await site.client.post("/hygiene/run")).json()["ok"] is True
+    assert await site.count() == 0
+    assert (await say(site, "s", "again"))["session_version"] == 1
 
 
 async def test_a_deletion_can_ask_for_a_version(site: Site) -> None:

@@ -248,6 +248,23 @@ class SessionLife(Contract):
         page = await sessions.page(ALICE, limit=1, keep=lambda facts: facts.id in ("s3", "s40"))
         assert [facts.id for facts in page.items] == ["s40"] and page.next_cursor is not None
 
+    async def test_P7_a_page_that_ends_early_says_that_there_is_more(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rather than looking at every session of a large store in one request."""
+        monkeypatch.setattr("breadcrumbs.runtime.sessions._MOST_SEEN", 10)
+        monkeypatch.setattr("breadcrumbs.runtime.sessions._AT_ONCE", 5)
+        for number in range(33):
+            await store.create(ALICE, crumb(session=f"s{number}"))
+        found, pages, cursor = [], 0, None
+        while pages == 0 or cursor is not None:
+            page = await Sessions(store).page(
+                ALICE, limit=2, cursor=cursor, keep=lambda facts: facts.id in ("s0", "s1", "s30")
+            )
+            found += [facts.id for facts in page.items]
+            pages, cursor = pages + 1, page.next_cursor
+        assert found == ["s30", "s1", "s0"] and pages > 2
+
     @pytest.mark.parametrize("cursor", ["", "x", "AAAA", "*" * 20])
     async def test_a_cursor_from_nowhere_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(InvalidCursor):
