@@ -205,7 +205,7 @@ async def test_the_same_sessions_are_below_api(ours: httpx.AsyncClient) -> None:
         assert (await ours.get(f"{base}/apps/{app}/users/ann/state")).json() == {}
 
 
-async def test_p3_a_creation_that_is_sent_again_under_the_same_key_leaves_one_session(
+async def test_P3_a_creation_that_is_sent_again_under_the_same_key_leaves_one_session(
     ours: httpx.AsyncClient,
 ) -> None:
     path = f"/apps/{unique('app')}/users/ann/sessions"

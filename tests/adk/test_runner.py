@@ -18,7 +18,7 @@ from tests.adk.support import APP, Parrot, Process, crumb_serve, runner_on, say,
 from tests.support.servers import free_port
 
 
-async def test_a1_the_first_turn_sees_the_message_exactly_once_and_the_second_sees_the_history(
+async def test_A1_the_first_turn_sees_the_message_exactly_once_and_the_second_sees_the_history(
     service: BreadcrumbSessionService, user: str
 ) -> None:
     model = Parrot()
@@ -38,7 +38,7 @@ async def test_a1_the_first_turn_sees_the_message_exactly_once_and_the_second_se
     ]
 
 
-async def test_a1_a_turn_on_a_session_that_another_replica_created_sees_the_message_exactly_once(
+async def test_A1_a_turn_on_a_session_that_another_replica_created_sees_the_message_exactly_once(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str
 ) -> None:
     model = Parrot()
@@ -48,7 +48,7 @@ async def test_a1_a_turn_on_a_session_that_another_replica_created_sees_the_mess
     assert [len(shown) for shown in model.shown] == [1, 3]
 
 
-async def test_a3_two_replicas_answer_in_one_session_at_once_and_nothing_is_lost(
+async def test_A3_two_replicas_answer_in_one_session_at_once_and_nothing_is_lost(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str
 ) -> None:
     session = await service.create_session(app_name=APP, user_id=user)
@@ -80,7 +80,7 @@ async def test_what_an_agent_keeps_in_its_state_is_there_in_the_next_turn_for_ev
         assert seen.state.get(name) == (None if name.startswith("temp:") else f"re: {name}")
 
 
-def test_a3_direct_and_over_http_a_conversation_survives_a_restart_of_everything(tmp_path: Path) -> None:
+def test_A3_direct_and_over_http_a_conversation_survives_a_restart_of_everything(tmp_path: Path) -> None:
     """The Redis server and the API are killed, and every program that talked to them is gone."""
     model = Parrot()
     with EmbeddedServer(tmp_path / "data") as redis, crumb_serve(tmp_path, redis.url) as api:
@@ -148,7 +148,7 @@ services:
 """
 
 
-def test_a3_adk_api_server_is_killed_between_two_turns_and_the_conversation_goes_on(
+def test_A3_adk_api_server_is_killed_between_two_turns_and_the_conversation_goes_on(
     tmp_path: Path, served: str
 ) -> None:
     agents = tmp_path / "agents"

@@ -46,7 +46,7 @@ async def reloaded(
 # Creating
 
 
-async def test_a2_an_id_is_made_up_when_absent_and_taken_when_given(
+async def test_A2_an_id_is_made_up_when_absent_and_taken_when_given(
     service: BreadcrumbSessionService, user: str
 ) -> None:
     made_up = [
@@ -60,7 +60,7 @@ async def test_a2_an_id_is_made_up_when_absent_and_taken_when_given(
         assert await reloaded(service, session) == session
 
 
-async def test_a2_an_id_that_is_taken_is_refused_and_nothing_changes(
+async def test_A2_an_id_that_is_taken_is_refused_and_nothing_changes(
     service: BreadcrumbSessionService, user: str, app: str
 ) -> None:
     first = await service.create_session(
@@ -73,7 +73,7 @@ async def test_a2_an_id_that_is_taken_is_refused_and_nothing_changes(
     assert (await service.create_session(app_name=app, user_id=unique(), session_id="s")).id == "s"
 
 
-async def test_a2_of_many_who_create_the_same_session_at_once_exactly_one_does(
+async def test_A2_of_many_who_create_the_same_session_at_once_exactly_one_does(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str
 ) -> None:
     async def create(on: BreadcrumbSessionService, number: int) -> str:
@@ -365,7 +365,7 @@ async def test_while_a_session_is_deleted_events_are_stored_or_refused_and_no_gh
     assert (await service.list_sessions(app_name=APP, user_id=user)).sessions == []
 
 
-async def test_p1_an_append_that_fails_is_an_error_and_the_callers_session_stays_as_it_was(
+async def test_P1_an_append_that_fails_is_an_error_and_the_callers_session_stays_as_it_was(
     embedded_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     with EmbeddedServer(tmp_path / "data") as redis:
@@ -475,7 +475,7 @@ async def test_ids_with_colons_slashes_spaces_or_any_unicode_never_collide(
 # Many writers
 
 
-async def test_a4_two_replicas_that_write_a_thousand_keys_and_events_at_once_lose_nothing(
+async def test_A4_two_replicas_that_write_a_thousand_keys_and_events_at_once_lose_nothing(
     service: BreadcrumbSessionService, replica: BreadcrumbSessionService, user: str, app: str
 ) -> None:
     """Each has a copy of the session that goes stale with the first write of the other."""
@@ -576,7 +576,7 @@ async def test_shared_state_that_was_changed_since_is_not_set_back_by_a_late_del
     assert await service.get_user_state(app_name=app, user_id="ann") == {"a": 2}
 
 
-async def test_p4_a_session_is_created_in_one_write_and_who_died_after_it_mends_the_rest_by_trying_again(
+async def test_P4_a_session_is_created_in_one_write_and_who_died_after_it_mends_the_rest_by_trying_again(
     store: Store, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = BreadcrumbSessionService(store)
@@ -611,7 +611,7 @@ async def _calls(store: Store) -> Counter[str]:
     return found
 
 
-async def test_a4_an_append_costs_the_same_at_any_length_and_the_last_twenty_read_twenty(
+async def test_A4_an_append_costs_the_same_at_any_length_and_the_last_twenty_read_twenty(
     tmp_path: Path,
 ) -> None:
     with EmbeddedServer(tmp_path / "data") as redis:

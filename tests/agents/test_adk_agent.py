@@ -100,7 +100,7 @@ def adk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdkApiServer]:
         yield server
 
 
-async def test_a_conversation_goes_on_when_the_backend_died_and_nothing_is_lost_or_told_twice(
+async def test_P14_P18_a_conversation_goes_on_when_the_backend_died_and_nothing_is_lost_or_told_twice(
     store: Store, adk: AdkApiServer
 ) -> None:
     """P14, P15, P16, P18: create, use, the backend dies, recover, use; with the whole history checked."""
@@ -226,7 +226,7 @@ async def talk(chat: Chat, session: str | None, *texts: str) -> list[Breadcrumb]
     return [await chat.answer_to(await chat.say(session, text)) for text in texts]
 
 
-async def test_a_session_is_created_once_with_its_state_and_runs_carry_the_message_alone(
+async def test_P4_P15_P16_a_session_is_created_once_with_its_state_and_runs_carry_the_message_alone(
     store: Store, fake: FakeAdk
 ) -> None:
     """P4, P15, P16: the state travels at creation, and what the user said is what is sent."""
@@ -253,7 +253,7 @@ async def test_a_session_is_created_once_with_its_state_and_runs_carry_the_messa
     assert "turn:internal" in record.tags
 
 
-async def test_a_forgotten_session_is_created_again_with_state_and_history_and_the_call_is_made_once_more(
+async def test_P2_P14_P19_a_forgotten_session_is_created_again_with_state_and_history_and_the_call_is_made_once_more(
     store: Store, fake: FakeAdk
 ) -> None:
     """P2, P14, P16, P19."""
@@ -318,7 +318,7 @@ def _status(status: int, content: Any = None) -> Callable[[Exchange], None]:
     ],
     ids=["500", "400", "no id", "null id", "web page", "cut"],
 )
-async def test_where_no_session_can_be_created_there_is_an_error_and_no_run(
+async def test_P5_where_no_session_can_be_created_there_is_an_error_and_no_run(
     store: Store, answer: Callable[[Exchange], None], reason: str
 ) -> None:
     """P5: no id, no call."""
@@ -652,7 +652,7 @@ async def test_thoughts_are_not_said(store: Store, fake: FakeAdk) -> None:
 # Settings and definitions
 
 
-async def test_an_app_that_is_not_on_the_server_is_said_in_the_log_at_start_and_in_the_session(
+async def test_P22_an_app_that_is_not_on_the_server_is_said_in_the_log_at_start_and_in_the_session(
     store: Store, fake: FakeAdk
 ) -> None:
     """P22."""
@@ -683,14 +683,14 @@ async def test_a_server_that_lists_no_apps_is_believed(store: Store, fake: FakeA
         ({"server": {}}, "adk.server"),
     ],
 )
-def test_settings_are_checked_at_start(settings: dict[str, Any], complaint: str) -> None:
+def test_P21_settings_are_checked_at_start(settings: dict[str, Any], complaint: str) -> None:
     """P21."""
     with pytest.raises(StartupError, match=complaint) as caught:
         AdkServers(settings, environment={})
     assert "secret" not in str(caught.value)
 
 
-async def test_an_agent_without_a_server_or_an_app_is_refused_at_start(store: Store) -> None:
+async def test_P21_P22_an_agent_without_a_server_or_an_app_is_refused_at_start(store: Store) -> None:
     """P21, P22."""
     book = ConfigBook(store, None, default=orjson.dumps([config("nobody")]))
     for adk, complaint in (
