@@ -244,6 +244,7 @@ class Store:
                     keys.schemas(lane, owner),
                     idempotency,
                     *self._session_keys(lane, owner, session, body),
+                    self._state_key(lane, owner, session, body),
                     *self._indexes(
                         lane, owner, content.schema_name, content.session_id, content.indexed_tags
                     ),
@@ -529,12 +530,13 @@ class Store:
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
 
     async def _run_delete(self, lane: int, base: Breadcrumb, *, only_expired: bool = False) -> List[Any]:
-        owner = base.owner_id
+        owner, keys = base.owner_id, self.keys
         reply: list[Any] = await self.connection.run(
             lane,
             _DELETE,
             [
                 *self._keys_of(lane, base),
+                self._state_key(lane, owner, base.session_id, keys.body(lane, owner, base.id.bytes)),
                 *self._indexes_of(lane, base),
             ],
             [
@@ -574,6 +576,7 @@ class Store:
             _IMPORT,
             [
                 *self._keys_of(lane, crumb),
+                self._state_key(lane, owner, crumb.session_id, keys.body(lane, owner, crumb.id.bytes)),
                 *self._indexes_of(lane, crumb),
             ],
             [
@@ -971,13 +974,12 @@ class Store:
 
     def _session_keys(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> List[bytes]:
         if session is None:
-            return [instead] * 3
-        keys = self.keys
-        return [
-            keys.session(lane, owner, session),
-            keys.sessions(lane, owner),
-            keys.state(lane, owner, session),
-        ]
+            return [instead, instead]
+        return [self.keys.session(lane, owner, session), self.keys.sessions(lane, owner)]
+
+    def _state_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
+        """Of its own, for scripts that need it: a key that is not there holds up whoever names it in a moving lane."""
+        return instead if session is None else self.keys.state(lane, owner, session)
 
     def _indexes(
         self, lane: int, owner: UUID, schema: str, session: str | None, tags: set[str]

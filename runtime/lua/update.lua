@@ -4,8 +4,8 @@ Write the next version of a breadcrumb: the old one into its history, the new bo
 change, the event. The new content was made from version ARGV 7 and is refused if that is not the newest.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
-      8 session   9 sessions   10 state (any keys of the lane where ARGV 13 is '')
-      11… indexes to leave (ARGV 9 of them), then indexes to join
+      8 session   9 sessions (any keys of the lane where ARGV 13 is '')
+      10… indexes to leave (ARGV 9 of them), then indexes to join
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = at no fixed time, 'keep' = expiry and reads stay as they are
@@ -45,7 +45,7 @@ if ARGV[4] ~= 'keep' then
   if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
 end
 -- Before anything is written, as in delete.lua.
-local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[11]) == 1
+local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[10]) == 1
 
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'u' .. member .. following .. ' ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
@@ -54,8 +54,8 @@ redis.call('SET', KEYS[1],
   following .. ' ' .. created .. ' ' .. stamp .. ' ' .. expires .. ' ' .. reads .. '\n' .. ARGV[3])
 redis.call('ZADD', KEYS[7], stamp, ARGV[1])
 local leave = tonumber(ARGV[9])
-for place = 11, 10 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
-for place = 11 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
+for place = 10, 9 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
+for place = 10 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
 if ARGV[10] ~= ARGV[11] then
   redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
   if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end

@@ -102,7 +102,19 @@ _documents = st.recursive(
 )
 
 
-@given(_documents)
+def _has_kinds_of_text(value: Any) -> bool:
+    """ADK gives up on a document in which the kind of a credential is no text, and shows all of it: we do not."""
+    if isinstance(value, list):
+        return all(map(_has_kinds_of_text, value))
+    if not isinstance(value, dict):
+        return True
+    kinds = (value.get("authType"), value.get("auth_type"))
+    return not any(isinstance(kind, list | dict) for kind in kinds) and all(
+        map(_has_kinds_of_text, value.values())
+    )
+
+
+@given(_documents.filter(_has_kinds_of_text))
 def test_what_is_secret_is_what_adk_takes_for_secret(document: Any) -> None:
     shown = wire.redacted(document)
     assert shown == _redact_credential_secrets(document)

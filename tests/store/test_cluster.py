@@ -21,6 +21,7 @@ from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.multiplexer import LinkLost
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.session_state import STATE_CHANGE
 from breadcrumbs.runtime.store import Store
 from tests.store.contract.base import ALICE, ANSWER, BOB, MESSAGE, change, crumb, everything
 from tests.store.keyspace import events, keyspace, lane_of
@@ -223,6 +224,8 @@ async def test_a_lane_stuck_halfway_is_unavailable_and_half_writes_nothing(
             ALICE, crumb("1", schema="lone.v1", session=session, ttl_config={"duration": 600})
         )
         await store.update(ALICE, lone.id, change(title="2", tags=["lone"]))
+        state = crumb("state", schema=STATE_CHANGE, session=session, context={"state_delta": {"k": 1}})
+        await store.create(ALICE, state)
         for number in range(5):
             await store.create(ALICE, crumb(str(number), session=session, ttl_config={"duration": 600}))
         before = await keyspace(store)
@@ -241,17 +244,17 @@ async def test_a_lane_stuck_halfway_is_unavailable_and_half_writes_nothing(
             # The index goes ahead of what it lists.
             mover.move(source, target, store.keys.by_session(lane, ALICE, session, MESSAGE))
             assert len(await store.recent(ALICE, session, MESSAGE)) == 5
-            assert len(await everything(store, ALICE, Query(session_id=session))) == 5
+            assert len(await everything(store, ALICE, Query(session_id=session))) == 6
             mover.move_keys(source, target, most=4)
             with pytest.raises(StoreUnavailable):
                 await store.create(ALICE, crumb("refused", session=session))
         finally:
             mover.move_keys(source, target)
             mover.finish(target)
-        assert len(await everything(store, ALICE, Query(session_id=session))) == 5
+        assert len(await everything(store, ALICE, Query(session_id=session))) == 6
         assert len(await store.recent(ALICE, session, MESSAGE)) == 5
         await store.create(ALICE, crumb("accepted", session=session))
-        assert [event.kind for event in await events(store)] == ["c", "u", *"ccccc", "d", "c"]
+        assert [event.kind for event in await events(store)] == ["c", "u", *"cccccc", "d", "c"]
 
 
 async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:

@@ -201,7 +201,7 @@ def test_the_tests_install_their_extra_and_run_every_check(clone: Clone) -> None
         "ruff: check .",
         "ruff: format --check .",
         "mypy: ",
-        "pytest: -n 3 -q tests/unit -k two words",
+        "pytest: -n 3 --dist worksteal -q tests/unit -k two words",
     ]
     assert any("--editable .[test]" in call for call in clone.taken_calls())
     clone.run("up")
