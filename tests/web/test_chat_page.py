@@ -303,7 +303,7 @@ async def test_a_session_is_renamed_for_everybody(crumb_up: CrumbUp, open_window
     await say(page, name)
     await expect(sessions(other).filter(has_text=name)).to_have_count(1)
     await choose(page, name, "Rename")
-    field = page.get_by_label("Title")
+    field = page.get_by_role("textbox", name="Title", exact=True)
     await expect(field).to_have_value(name)
     await field.fill(title)
     await field.press("Enter")
