@@ -7,12 +7,7 @@ import pytest
 from tests.store.contract import StoreContract
 from tests.store.contract.base import Opener
 from tests.store.opening import opener_of
-from tests.support.servers import Server, redis_binary
-
-# Without a Redis this would be the Valkey of the embedded server once more, and minutes of it.
-pytestmark = pytest.mark.skipif(
-    redis_binary() is None, reason="no redis-server on this system (Debian: apt-get install redis-server)"
-)
+from tests.support.servers import Server
 
 
 class TestOnAStandaloneServer(StoreContract):
