@@ -11,7 +11,6 @@ from types import TracebackType
 
 import orjson
 
-from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import writable
@@ -37,14 +36,14 @@ class DeltaWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            await self.flush()
+            self.flush()
 
     async def write(self, text: str) -> None:
         self._pending += text
         if time.monotonic() - self._last >= _GATHER_SECONDS:
-            await self.flush()
+            self.flush()
 
-    async def flush(self) -> None:
+    def flush(self) -> None:
         if not self._pending:
             return
         event = self._event
@@ -60,9 +59,5 @@ class DeltaWriter:
         self._sent += len(self._pending)
         self._pending = ""
         self._last = time.monotonic()
-        try:
-            await self._store.connection.call(
-                event.lane, b"PUBLISH", self._store.keys.deltas(), orjson.dumps(payload)
-            )
-        except StoreError:
-            pass  # a delta may get lost; if the store is gone, the commit will say so
+        # Nobody waits for it: it may get lost, and if the store is gone, the commit will say so.
+        self._store.connection.post(event.lane, b"PUBLISH", self._store.keys.deltas(), orjson.dumps(payload))

@@ -7,7 +7,6 @@ made before instead of making it twice.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +36,7 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
+from breadcrumbs.runtime.questions import recent_of, version_of
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import plain_text, writable
 from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed
@@ -109,16 +109,17 @@ class Executor:
         self._remote = remote
         self._max_answer_bytes = max_answer_bytes
 
-    async def look(self, event: Event) -> Seen:
-        """What was said last in the session of an event. Of one round trip with the trigger, if asked for beside it."""
-        owner, session = event.owner_id, event.session_id
+    async def look(self, event: Event) -> tuple[Breadcrumb | None, Seen]:
+        """What an event speaks of (None: it is gone), and what was said last in its session. One round trip."""
+        store, owner, session = self._store, event.owner_id, event.session_id
+        trigger = version_of(store, owner, event.id, event.version)
         if session is None:
-            return Seen([], [])
-        answers, cancels = await asyncio.gather(
-            self._store.recent(owner, session, RESPONSE, _LAST_ANSWERS),
-            self._store.recent(owner, session, CANCEL, 1),
-        )
-        return Seen(answers, cancels)
+            await store.ask(trigger)
+            return trigger.answer, Seen([], [])
+        answers = recent_of(store, owner, session, RESPONSE, _LAST_ANSWERS)
+        cancels = recent_of(store, owner, session, CANCEL, 1)
+        await store.ask(trigger, answers, cancels)
+        return trigger.answer, Seen(answers.answer, cancels.answer)
 
     async def _is_answered(
         self, turn: Turn, answer_id: UUID, origin: Origin, answers: list[Breadcrumb]

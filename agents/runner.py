@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import UUID
 
@@ -94,14 +93,9 @@ class AgentRunner:
         event = turn.event
         self._failed.pop(_place(event), None)
         agents = await self._book.agents(event.owner_id)
-        try:
-            trigger, seen = await asyncio.gather(
-                self._store.get_version(event.owner_id, event.id, event.version), self._executor.look(event)
-            )
-        except NotFound:
-            return  # deleted or expired meanwhile: there is nothing to answer
-        if not is_news(event, trigger):
-            return
+        trigger, seen = await self._executor.look(event)
+        if trigger is None or not is_news(event, trigger):
+            return  # deleted or expired meanwhile, or history: there is nothing to answer
         if alone := await self._left_alone(event, agents):
             self._note_failures(event, alone)
             names = ", ".join(sorted(alone))

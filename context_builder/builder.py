@@ -7,7 +7,7 @@ what was rendered. Older ones keep references only, from which the same can be r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -32,10 +32,11 @@ from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.lease import LeaseLost
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.questions import Question, newest_of, plain, version_of
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.session_state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.sources import Fetched, Keep, Source, fetch
+from breadcrumbs.runtime.sources import Fetched, Fetching, Keep, Source, fetch
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_news, is_worth_another_try
 
@@ -52,7 +53,7 @@ class _Material:
     """The context that is there already."""
     paused_at: int | None
     """Since when nobody shall answer in this session."""
-    fetched: Fetched
+    fetching: Fetching
 
 
 class ContextBuilder:
@@ -129,12 +130,9 @@ class ContextBuilder:
     async def _build_all(self, turn: Turn, configs: list[ContextConfig]) -> None:
         event = turn.event
         # All that the contexts are made of is asked for together with the trigger: its event says enough.
-        trigger, loaded = await asyncio.gather(
-            self._trigger(event),
-            asyncio.gather(
-                *(self._load(config, event, event.lane) for config in configs), return_exceptions=True
-            ),
-        )
+        asked = version_of(self._store, event.owner_id, event.id, event.version)
+        loaded = await self._load(configs, event, event.lane, beside=asked)
+        trigger = asked.answer
         if trigger is None or not is_news(event, trigger):
             return
         chosen = [
@@ -145,8 +143,6 @@ class ContextBuilder:
         failures: list[Exception] = []
         for config, material in chosen:
             try:
-                if isinstance(material, BaseException):
-                    raise material
                 last = config is chosen[-1][0] and not failures
                 await self._build(turn, config, trigger, material, last=last)
             except (LeaseLost, *AWAY):
@@ -155,13 +151,6 @@ class ContextBuilder:
                 failures.append(error)
         if failures:
             raise next((error for error in failures if is_worth_another_try(error)), failures[0])
-
-    async def _trigger(self, event: Event) -> Breadcrumb | None:
-        """None: deleted or expired meanwhile, so that there is nothing to react to."""
-        try:
-            return await self._store.get_version(event.owner_id, event.id, event.version)
-        except NotFound:
-            return None
 
     async def _pause_or_resume(self, turn: Turn) -> None:
         """A session was paused: its contexts lose their consumers. Or it goes on: they come back, with what waited."""
@@ -184,7 +173,7 @@ class ContextBuilder:
                 if not config.makes(trigger.schema_name, trigger.tags) and any(
                     selector.matches(trigger) for selector in config.update_triggers
                 ):
-                    material = await self._load(config, trigger, event.lane)
+                    (material,) = await self._load([config], trigger, event.lane)
                     await self._build(turn, config, trigger, replace(material, paused_at=None), last=False)
                     answered.add(config.consumer_id)
         for config in configs:
@@ -239,22 +228,44 @@ class ContextBuilder:
             raise TurnFailed("this context names a message of another session")
         for config in await self._book.configs(context.owner_id):
             if config.consumer_id == consumer:
-                material = await self._load(config, trigger, turn.event.lane)
+                (material,) = await self._load([config], trigger, turn.event.lane)
                 return await self._build(turn, config, trigger, material, last=False, again=True)
         raise TurnFailed(f"there is no context config for {consumer!r} any more")
 
-    async def _load(self, config: ContextConfig, asker: Event | Breadcrumb, lane: int) -> _Material:
-        """Everything for a context, in one round trip per lane."""
-        known = {source.schema_name for source in config.sources} | {asker.schema_name}
-        # Side by side, and the lane's time first: what is written after it may be missing below.
-        as_of, newest, paused_at, _, fetched = await asyncio.gather(
-            self._lane_time(lane),
-            self._newest(asker.owner_id, context_id(lane, config, asker)),
-            self._paused_at(asker.owner_id, asker.session_id),
-            self._hints.definitions(asker.owner_id, {name for name in known if name is not None}),
-            fetch(self._store, config.sources, asker),
-        )
-        return _Material(as_of, newest, paused_at, fetched)
+    async def _load(
+        self,
+        configs: Sequence[ContextConfig],
+        asker: Event | Breadcrumb,
+        lane: int,
+        *,
+        beside: Question[Any] | None = None,
+    ) -> list[_Material]:
+        """Everything for some contexts, in one round trip per lane."""
+        store, owner, session = self._store, asker.owner_id, asker.session_id
+        # The lane's time first: what is written after it may be missing below.
+        as_of = plain(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
+        questions: list[Question[Any]] = [as_of, *([] if beside is None else [beside])]
+        paused_at = None if session is None else self._sessions.paused_at(owner, session)
+        if paused_at is not None:
+            questions.append(paused_at)
+        loading = []
+        for config in configs:
+            newest = newest_of(store, owner, context_id(lane, config, asker))
+            fetching = Fetching(store, config.sources, asker)
+            questions += [newest, *fetching.questions]
+            loading.append((newest, fetching))
+        # What takes more than that goes on beside it.
+        names = {source.schema_name for config in configs for source in config.sources} | {asker.schema_name}
+        missing = self._hints.missing(owner, {name for name in names if name is not None})
+        slow: list[Awaitable[Any]] = [fetching.list_all() for _, fetching in loading if fetching.has_listings]
+        if missing:
+            slow.append(self._hints.definitions(owner, missing))
+        if slow:
+            await asyncio.gather(store.ask(*questions), *slow)
+        else:
+            await store.ask(*questions)
+        waits_since = None if paused_at is None else paused_at.answer
+        return [_Material(as_of.answer, newest.answer, waits_since, fetching) for newest, fetching in loading]
 
     async def _build(
         self,
@@ -272,7 +283,7 @@ class ContextBuilder:
             if last:
                 await turn.acknowledge()
             return newest  # made by a first try, whose answer was lost on the way
-        made = await assembled(config, trigger, material.fetched, hints=self._hints)
+        made = await assembled(config, trigger, material.fetching.fetched(), hints=self._hints)
         try:
             new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
         except InvalidInput as error:
@@ -293,12 +304,6 @@ class ContextBuilder:
             return await self._store.get(owner, id, count_read=False)
         except NotFound:
             return None
-
-    async def _paused_at(self, owner: UUID, session: str | None) -> int | None:
-        return None if session is None else await self._sessions.paused_at(owner, session)
-
-    async def _lane_time(self, lane: int) -> int:
-        return int(await self._store.connection.call(lane, b"GET", self._store.keys.clock(lane)) or 0)
 
 
 def _is_pausing(event: Event) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from itertools import count
@@ -48,6 +49,19 @@ class Script:
         self.sha = sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A script that only reads, as one of several commands that leave together."""
+
+    script: Script
+    keys: list[bytes]
+    args: list[bytes | str | int]
+
+    @property
+    def command(self) -> Command:
+        return (b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+
 def _read_script(name: str) -> bytes:
     return files("breadcrumbs.runtime").joinpath(f"lua/{name}.lua").read_bytes()
 
@@ -57,7 +71,7 @@ class Connection(Protocol):
 
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any: ...
 
-    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
         """Run commands (each with its lane) in one round trip per node; the first error is raised."""
         ...
 
@@ -65,8 +79,12 @@ class Connection(Protocol):
         self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]
     ) -> Any: ...
 
+    def post(self, lane: int, *command: bytes | str | int | float) -> None:
+        """Send a command without waiting for its reply, before all that is sent later. It may get lost."""
+        ...
+
     def reader_groups(self) -> list[list[int]]:
-        """The lanes that one blocking read can cover together."""
+        """The lanes that one command can cover together."""
         ...
 
     async def blocking(self, lane: int) -> BlockingLink: ...
@@ -118,16 +136,21 @@ class StandaloneConnection:
         except (LinkLost, ReplyError) as error:
             raise as_store_error(error) from error
 
-    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
         try:
-            replies = await self._link.call_all([command for _, command in commands])
+            replies = await self._link.call_all([_plain(command) for _, command in commands])
         except (LinkLost, ReplyError) as error:  # an error reply here is about the login
             raise as_store_error(error) from error
+        for place, reply in enumerate(replies):
+            if isinstance(reply, ReplyError) and isinstance(command := commands[place][1], Run):
+                replies[place] = await self.run(
+                    commands[place][0], command.script, command.keys, command.args
+                )
         return _or_raise(replies)
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         try:
-            return await self._link.call((b"EVALSHA", script.sha, len(keys), *keys, *args))
+            return await self._link.call(Run(script, keys, args).command)
         except ReplyError as error:
             if error.code != "NOSCRIPT":
                 raise as_store_error(error) from error
@@ -135,6 +158,9 @@ class StandaloneConnection:
             raise as_store_error(error) from error
         # First use, a restarted server or a promoted replica: EVAL runs it and makes the next EVALSHA work.
         return await self.call(lane, b"EVAL", script.source, len(keys), *keys, *args)
+
+    def post(self, lane: int, *command: bytes | str | int | float) -> None:
+        self._link.post(command)
 
     def reader_groups(self) -> list[list[int]]:
         return [list(range(self._lanes))]
@@ -241,17 +267,21 @@ class ClusterConnection:
         except ReplyError as error:
             raise as_store_error(error) from error
 
-    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
         by_node: dict[_Node, list[int]] = {}
         for place, (lane, _) in enumerate(commands):
             by_node.setdefault(self._map[self._slots[lane]], []).append(place)
         replies: list[Any] = [None] * len(commands)
 
         async def ask(node: _Node, places: list[int]) -> None:
-            answers = await self._unless_lost(node, [commands[place][1] for place in places])
+            answers = await self._unless_lost(node, [_plain(commands[place][1]) for place in places])
             for place, answer in zip(places, answers, strict=True):
-                if isinstance(answer, ReplyError) and answer.code in _REFUSED:
-                    answer = await self.call(commands[place][0], *commands[place][1])
+                lane, command = commands[place]
+                if isinstance(answer, ReplyError):
+                    if isinstance(command, Run):
+                        answer = await self.run(lane, command.script, command.keys, command.args)
+                    elif answer.code in _REFUSED:
+                        answer = await self.call(lane, *command)
                 replies[place] = answer
 
         done = await asyncio.gather(*(ask(*group) for group in by_node.items()), return_exceptions=True)
@@ -266,9 +296,7 @@ class ClusterConnection:
         retry_split = script.read_only
         try:
             try:
-                return await self._send(
-                    lane, (b"EVALSHA", script.sha, len(keys), *keys, *args), retry_split=retry_split
-                )
+                return await self._send(lane, Run(script, keys, args).command, retry_split=retry_split)
             except ReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
@@ -277,6 +305,9 @@ class ClusterConnection:
             )
         except ReplyError as error:
             raise as_store_error(error) from error
+
+    def post(self, lane: int, *command: bytes | str | int | float) -> None:
+        self._link(self._map[self._slots[lane]]).post(command)
 
     async def _send(self, lane: int, command: Command, *, retry_split: bool = False) -> Any:
         """Send a command to whoever serves its lane, following redirections for as long as is bearable."""
@@ -361,6 +392,10 @@ class _ClusterBlockingLink:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _plain(command: Command | Run) -> Command:
+    return command.command if isinstance(command, Run) else command
 
 
 def _redirection(reply: str, asked: _Node) -> tuple[int, _Node]:

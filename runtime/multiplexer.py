@@ -82,6 +82,12 @@ class Multiplexer:
             raise reply
         return reply
 
+    def post(self, command: Command) -> None:
+        """Send one command and do not look back. Where that is not possible at once, it is lost."""
+        wire = self._wire
+        if wire is not None and not wire.lost and not wire.congested:
+            wire.send(command).add_done_callback(_forget)
+
     async def call_all(self, commands: list[Command]) -> list[Any]:
         """Send commands together; error replies come back in their places."""
         if not commands:
@@ -164,6 +170,11 @@ class Multiplexer:
         except BaseException:
             wire.close()
             raise
+
+
+def _forget(reply: asyncio.Future[Any]) -> None:
+    if not reply.cancelled():
+        reply.exception()
 
 
 class _Wire(asyncio.Protocol):

@@ -32,21 +32,28 @@ class SchemaHints:
 
     async def of(self, owner: UUID, schema_name: str) -> Any:
         """The hints of the owner's newest definition of this schema, or None."""
-        definition = await self._definition(owner, schema_name)
+        definition = (await self.definitions(owner, {schema_name})).get(schema_name)
         return None if definition is None else own_hints(definition)
 
     async def definitions(self, owner: UUID, schema_names: set[str]) -> dict[str, Breadcrumb]:
         """The definitions of those schemas that have one, looked up side by side."""
-        names = sorted(schema_names)
-        found = await asyncio.gather(*(self._definition(owner, name) for name in names))
-        return {name: crumb for name, crumb in zip(names, found, strict=True) if crumb is not None}
+        missing = self.missing(owner, schema_names)
+        found = {name: self._known[owner, name][1] for name in schema_names - missing}
+        if missing:
+            found |= await asyncio.gather(*(self._look_up(owner, name) for name in missing))
+        return {name: crumb for name in sorted(found) if (crumb := found[name]) is not None}
 
-    async def _definition(self, owner: UUID, schema_name: str) -> Breadcrumb | None:
-        key = (owner, schema_name)
-        known = self._known.get(key)
+    def missing(self, owner: UUID, schema_names: set[str]) -> set[str]:
+        """The schemas that would have to be looked up now."""
         now = time.monotonic()
-        if known is not None and known[0] > now:
-            return known[1]
+        return {
+            name
+            for name in schema_names
+            if (known := self._known.get((owner, name))) is None or known[0] <= now
+        }
+
+    async def _look_up(self, owner: UUID, schema_name: str) -> tuple[str, Breadcrumb | None]:
+        asked = time.monotonic()
         page = await self._store.list(
             owner,
             Query(
@@ -54,11 +61,11 @@ class SchemaHints:
             ),
         )
         newest = page.items[0] if page.items else None
-        self._known[key] = (now + _LIFETIME, newest)
-        self._known.move_to_end(key)
+        self._known[owner, schema_name] = (asked + _LIFETIME, newest)
+        self._known.move_to_end((owner, schema_name))
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
-        return newest
+        return schema_name, newest
 
 
 def _speaks_for_all(definition: Breadcrumb) -> bool:

@@ -23,6 +23,7 @@ from breadcrumbs.runtime.dead_letters import DeadLetters
 from breadcrumbs.runtime.errors import InvalidCursor, NotFound, VersionMismatch
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.questions import Question, plain
 from breadcrumbs.runtime.session_state import ACTIVE, About, decode_about, decode_state, paused_at
 from breadcrumbs.runtime.store import Store
 
@@ -89,14 +90,10 @@ class Sessions:
             await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session))
         )
 
-    async def paused_at(self, owner: UUID, session: str) -> int | None:
+    def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
         """Since when a session is paused; None: it is not. One small read."""
         lane = self.lane(owner, session)
-        return paused_at(
-            await self._store.connection.call(
-                lane, b"HGET", self._store.keys.state(lane, owner, session), ACTIVE
-            )
-        )
+        return plain(lane, (b"HGET", self._store.keys.state(lane, owner, session), ACTIVE), paused_at)
 
     async def page(
         self,

@@ -7,8 +7,8 @@ Without a session on the trigger there is nothing to read, and the result says s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Protocol, TypeAlias
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from breadcrumbs.runtime.access import USER
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.questions import Question, recent_of, recent_shared
 from breadcrumbs.runtime.store import Store
 
 Scope = Literal["current", "user", "all"]
@@ -117,63 +118,130 @@ class Fetched:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How one source finds its breadcrumbs: the first question that finds any answers, or a listing does."""
+
+    questions: tuple[Question[list[Breadcrumb]], ...] = ()
+    listing: Callable[[], Awaitable[list[Breadcrumb]]] | None = None
+    is_trigger: bool = False
+
+
+class Fetching:
+    """What some sources are going to ask. Their questions may be asked together with others."""
+
+    def __init__(
+        self, store: Store, sources: Sequence[Source], asker: Asker, *, keep: Keep | None = None
+    ) -> None:
+        """`keep` has the last word on each breadcrumb: what it refuses is as if it were not there."""
+        self._sources = sources
+        self._notes: list[str] = []
+        self._ways = [_way(store, source, asker, self._notes, keep) for source in sources]
+        self._listed: dict[int, list[Breadcrumb]] = {}
+        self._failure: Exception | None = None
+
+    @property
+    def questions(self) -> list[Question[list[Breadcrumb]]]:
+        return [question for way in self._ways for question in way.questions]
+
+    @property
+    def has_listings(self) -> bool:
+        """Whether questions alone do not do."""
+        return any(way.listing is not None for way in self._ways)
+
+    async def list_all(self) -> None:
+        """Find what takes more than a question; may go on beside these."""
+        numbers = [number for number, way in enumerate(self._ways) if way.listing is not None]
+        try:
+            listed = await asyncio.gather(*(way.listing() for way in self._ways if way.listing is not None))
+            self._listed = dict(zip(numbers, listed, strict=True))
+        except Exception as error:  # what others find beside us is theirs all the same
+            self._failure = error
+
+    def fetched(self) -> Fetched:
+        """What was found, once everything was asked. A listing that failed fails here."""
+        if self._failure is not None:
+            raise self._failure
+        answers = [
+            None
+            if way.is_trigger
+            else self._listed[number]
+            if way.listing is not None
+            else next((question.answer for question in way.questions if question.answer), [])
+            for number, way in enumerate(self._ways)
+        ]
+        return Fetched(self._sources, answers, self._notes)
+
+
 async def fetch(
     store: Store, sources: Sequence[Source], asker: Asker, *, keep: Keep | None = None
 ) -> Fetched:
-    """What the sources find, all side by side.
-
-    `keep` has the last word on each breadcrumb: what it refuses is as if it were not there.
-    """
-    notes: list[str] = []
-    answers = await asyncio.gather(*(_fetch_one(store, source, asker, notes, keep) for source in sources))
-    return Fetched(sources, answers, notes)
+    """What the sources find, all side by side."""
+    fetching = Fetching(store, sources, asker, keep=keep)
+    await asyncio.gather(store.ask(*fetching.questions), fetching.list_all())
+    return fetching.fetched()
 
 
-async def _fetch_one(
-    store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None
-) -> list[Breadcrumb] | None:
+def _way(store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None) -> _Way:
     owner, session = asker.owner_id, asker.session_id
     limit = 1 if source.fetch.method == "latest" else source.fetch.limit
+    schema = _alone(source, keep)
+
+    def listing(*, extra: tuple[str, ...] = ()) -> _Way:
+        return _Way(listing=lambda: _listed(store, owner, source, limit, keep, extra=extra))
+
     if source.fetch.method == "event_data":
-        return None
+        return _Way(is_trigger=True)
     match source.fetch.scope:
         case "current":
             if source.fetch.includes_shared:
+                if schema is None:
+                    return _Way(listing=lambda: _mine_or_shared(store, owner, session, source, limit, keep))
+                shared = recent_shared(store, owner, schema, limit)
                 if session is None:
-                    return await _shared(store, owner, source, limit, keep)
-                mine, shared = await asyncio.gather(
-                    _of_session(store, owner, session, source, limit, keep),
-                    _shared(store, owner, source, limit, keep),
+                    return _Way((shared,))
+                mine = _of_session(store, owner, session, source, limit, keep)
+                return replace(mine, questions=(*mine.questions, shared))
+            if session is None:
+                notes.append(
+                    f"{source.key}: the trigger has no session, so there is no conversation to look at"
                 )
-                return mine or shared
-            if session is not None:
-                return await _of_session(store, owner, session, source, limit, keep)
-            notes.append(f"{source.key}: the trigger has no session, so there is no conversation to look at")
-            return []
+                return _Way()
+            return _of_session(store, owner, session, source, limit, keep)
         case "user":
             users = [tag for tag in asker.tags if tag.startswith(USER) and tag != "user:message"]
             if not users:
                 notes.append(f"{source.key}: the trigger has no user: tag, so there is no user to look for")
-                return []
-            return await _listed(store, owner, source, limit, keep, extra=(users[0],))
+                return _Way()
+            return listing(extra=(users[0],))
         case "all":
-            return await _listed(store, owner, source, limit, keep)
+            return listing()
 
 
-async def _shared(
-    store: Store, owner: UUID, source: Source, limit: int, keep: Keep | None
-) -> list[Breadcrumb]:
-    if source.schema_name is not None and not source.any_tags and not source.all_tags and keep is None:
-        return await store.recent_shared(owner, source.schema_name, limit)
-    return await _listed(store, owner, source, limit, keep, sessionless=True)
-
-
-async def _of_session(
+def _of_session(
     store: Store, owner: UUID, session: str, source: Source, limit: int, keep: Keep | None
+) -> _Way:
+    schema = _alone(source, keep)
+    if schema is not None:
+        return _Way((recent_of(store, owner, session, schema, limit),))
+    return _Way(listing=lambda: _listed(store, owner, source, limit, keep, session=session))
+
+
+def _alone(source: Source, keep: Keep | None) -> str | None:
+    """The schema whose index answers for a source; None: more than that has to be looked at."""
+    return source.schema_name if not (source.any_tags or source.all_tags or keep) else None
+
+
+async def _mine_or_shared(
+    store: Store, owner: UUID, session: str | None, source: Source, limit: int, keep: Keep | None
 ) -> list[Breadcrumb]:
-    if source.schema_name is not None and not source.any_tags and not source.all_tags and keep is None:
-        return await store.recent(owner, session, source.schema_name, limit)
-    return await _listed(store, owner, source, limit, keep, session=session)
+    if session is None:
+        return await _listed(store, owner, source, limit, keep, sessionless=True)
+    mine, shared = await asyncio.gather(
+        _listed(store, owner, source, limit, keep, session=session),
+        _listed(store, owner, source, limit, keep, sessionless=True),
+    )
+    return mine or shared
 
 
 async def _listed(

@@ -6,7 +6,6 @@ part of every key: what belongs to another tenant is not filtered out, it is som
 
 from __future__ import annotations
 
-import asyncio
 import random
 import secrets
 import time
@@ -63,13 +62,14 @@ from breadcrumbs.runtime.query import (
     open_cursor,
     sign_cursor,
 )
+from breadcrumbs.runtime.questions import Question, recent_of
 from breadcrumbs.runtime.session_state import state_changes
 
 DEFAULT_LANES = 16
 FORMAT = "1"
 
 _CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
-_IMPORT, _READ, _RECENT = Script("import"), Script("read"), Script("recent")
+_IMPORT, _READ = Script("import"), Script("read")
 _COMMIT_CREATE, _COMMIT_UPDATE = Script("create", inside="commit"), Script("update", inside="commit")
 
 _T = TypeVar("_T")
@@ -687,50 +687,24 @@ class Store:
             return self._page(owner, query, items, items[-1][0])
         return self._page(owner, query, items, place if more else None)
 
+    async def ask(self, *questions: Question[Any]) -> None:
+        """Find the answers to some questions, all in one round trip per node."""
+        replies = await self._safely(
+            lambda: self.connection.call_all([command for asked in questions for command in asked.commands])
+        )
+        first = 0
+        for asked in questions:
+            end = first + len(asked.commands)
+            await asked.take(replies[first:end])
+            first = end
+
     async def recent(
         self, owner: UUID, session_id: str, schema_name: str, limit: int = 10
     ) -> List[Breadcrumb]:
         """The last breadcrumbs of a schema in a session, the newest first, in one round trip."""
-        query = Query(session_id=session_id, schema_name=schema_name, limit=limit)
-        query.check()
-        lane = lane_for(owner, "session", session_id, self.lanes)
-        found = await self._newest(lane, owner, session_id, schema_name, limit)
-        return (await self.list(owner, query)).items if found is None else found
-
-    async def recent_shared(self, owner: UUID, schema_name: str, limit: int = 1) -> List[Breadcrumb]:
-        """The last breadcrumbs of a schema that belong to no session, the newest first, in one round trip."""
-        query = Query(sessionless=True, schema_name=schema_name, limit=limit)
-        query.check()
-        by_lane = await asyncio.gather(
-            *(self._newest(lane, owner, "", schema_name, limit) for lane in range(self.lanes))
-        )
-        if any(found is None for found in by_lane):
-            return (await self.list(owner, query)).items
-        newest = [crumb for found in by_lane for crumb in found or ()]
-        newest.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
-        return newest[:limit]
-
-    async def _newest(
-        self, lane: int, owner: UUID, session: str, schema_name: str, limit: int
-    ) -> List[Breadcrumb] | None:
-        """The end of one index with its bodies. None: that does not tell, `list` has to look.
-
-        Some have expired and are not swept yet, so that it has to look further back. Or the index is on its way
-        to another node of a cluster, and some bodies are not there with it: `list` asks where each of them is.
-        """
-        now = self.now()
-        flat = await self.connection.run(
-            lane,
-            _RECENT,
-            [self.keys.by_session(lane, owner, session, schema_name)],
-            [self.keys.body(lane, owner, b""), limit],
-        )
-        bodies = dict(zip(flat[::2], flat[1::2], strict=True))
-        if None in bodies.values():
-            return None
-        crumbs = (record.decode(owner, UUID(bytes=id), body) for id, body in bodies.items())
-        alive = [crumb for crumb in crumbs if not record.is_gone(crumb, now)]
-        return alive if len(alive) == len(bodies) or len(bodies) < limit else None
+        question = recent_of(self, owner, session_id, schema_name, limit)
+        await self.ask(question)
+        return question.answer
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
         """Everything a query finds, page by page."""

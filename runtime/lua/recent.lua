@@ -1,16 +1,20 @@
 #!lua flags=no-writes
 --[[
-The newest entries of one index with their bodies, in one go.
+The newest entries of some indexes with their bodies, in one go.
 
-KEYS  1 index
-ARGV  1 the body key up to the id: bodies are in the index's own lane
-      2 how many
-Reply id, body, id, body …, the newest first; no body where it is gone
+KEYS  the indexes
+ARGV  for each of them the body key up to the id: bodies are in the index's own lane
+      then how many of each
+Reply for each index: id, body, id, body …, the newest first; no body where it is gone
 ]]
-local ids = redis.call('ZREVRANGE', KEYS[1], 0, tonumber(ARGV[2]) - 1)
+local last = tonumber(ARGV[#KEYS + 1]) - 1
 local reply = {}
-for place, id in ipairs(ids) do
-  reply[2 * place - 1] = id
-  reply[2 * place] = redis.call('GET', ARGV[1] .. id)
+for place, index in ipairs(KEYS) do
+  local found = {}
+  for number, id in ipairs(redis.call('ZREVRANGE', index, 0, last)) do
+    found[2 * number - 1] = id
+    found[2 * number] = redis.call('GET', ARGV[place] .. id)
+  end
+  reply[place] = found
 end
 return reply

@@ -6,14 +6,15 @@ on persistence, memory limits, clusters or timing belongs on it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from hashlib import sha1
 from typing import Any
 
 from fakeredis import FakeAsyncRedis, FakeServer
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from breadcrumbs.runtime.connection import Script, as_store_error
+from breadcrumbs.runtime.connection import Run, Script, as_store_error
 from breadcrumbs.runtime.multiplexer import Command, LinkLost, ReplyError
 
 
@@ -24,6 +25,7 @@ class FakeConnection:
         self.server = server or FakeServer()
         self._lanes = lanes
         self._client = _client(self.server)
+        self._posted: set[asyncio.Future[Any]] = set()
 
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
         try:
@@ -33,8 +35,13 @@ class FakeConnection:
         except ResponseError as error:
             raise as_store_error(_reply_error(error)) from error
 
-    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
-        return [await self.call(lane, *command) for lane, command in commands]
+    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+        return [
+            await self.run(lane, command.script, command.keys, command.args)
+            if isinstance(command, Run)
+            else await self.call(lane, *command)
+            for lane, command in commands
+        ]
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         source = _without_shebang(script.source)
@@ -46,6 +53,11 @@ class FakeConnection:
             raise as_store_error(LinkLost(str(error))) from error
         except ResponseError as error:
             raise as_store_error(_reply_error(error)) from error
+
+    def post(self, lane: int, *command: bytes | str | int | float) -> None:
+        posted = asyncio.ensure_future(self._client.execute_command(*command))
+        self._posted.add(posted)
+        posted.add_done_callback(self._posted.discard)
 
     def reader_groups(self) -> list[list[int]]:
         return [list(range(self._lanes))]
@@ -61,6 +73,7 @@ class FakeConnection:
                     yield message["data"]
 
     async def close(self) -> None:
+        await asyncio.gather(*self._posted, return_exceptions=True)
         await self._client.aclose()
 
 

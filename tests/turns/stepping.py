@@ -9,12 +9,12 @@ or after the server has done it and before the worker has heard.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from breadcrumbs.runtime.connection import BlockingLink, Connection, Script
+from breadcrumbs.runtime.connection import BlockingLink, Connection, Run, Script
 from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.events import EventLog
 from breadcrumbs.runtime.multiplexer import Command
@@ -41,7 +41,7 @@ class SteppedConnection:
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
         return await self._ask(lambda: self._inner.call(lane, *command))
 
-    async def call_all(self, commands: list[tuple[int, Command]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
         if not commands:
             return []
         replies: list[Any] = await self._ask(lambda: self._inner.call_all(commands))
@@ -57,6 +57,9 @@ class SteppedConnection:
         request = _Request(send, asyncio.get_running_loop().create_future())
         actor.asked.append(request)
         return await request.reply
+
+    def post(self, lane: int, *command: bytes | str | int | float) -> None:
+        self._inner.post(lane, *command)
 
     def reader_groups(self) -> list[list[int]]:
         return self._inner.reader_groups()

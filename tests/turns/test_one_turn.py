@@ -17,7 +17,7 @@ from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, Tool
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import shipped_tools
 from breadcrumbs.runtime import sources
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
@@ -90,14 +90,12 @@ async def test_R1_the_scenario_fails_when_results_do_not_inherit_tags(
 async def test_R3_the_scenario_fails_when_the_session_filter_is_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed: Any = sources._listed
     widened = 0
 
-    async def of_all_sessions(store: Store, owner: UUID, session: str, *rest: Any) -> list[Breadcrumb]:
+    def of_all_sessions(store: Store, owner: UUID, session: str, *rest: Any) -> sources._Way:
         nonlocal widened
         widened += 1
-        found: list[Breadcrumb] = await listed(store, owner, *rest)
-        return found
+        return sources._Way(listing=lambda: sources._listed(store, owner, *rest))
 
     monkeypatch.setattr(sources, "_of_session", of_all_sessions)
     model = FunctionModel(recite)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import orjson
@@ -14,7 +14,9 @@ from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.tools import shipped_tools
 from breadcrumbs.cli.workers import config_path
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.connection import Run
 from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.multiplexer import Command
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 from tests.support.turns import RESPONSE, Chat, compose, opened, recite
@@ -34,9 +36,10 @@ class Noting(SteppedConnection):
         self._note(command)
         return await super().call(lane, *command)
 
-    async def call_all(self, commands: list[Any]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
         for _, command in commands:
-            self._note(command)
+            if not isinstance(command, Run):
+                self._note(command)
         return await super().call_all(commands)
 
     def _note(self, command: Any) -> None:

@@ -358,7 +358,7 @@ class Listing(Contract):
                 await store.update(ALICE, ids[which], change(title="while you read"))
             return await call_all(commands)
 
-        store.connection.call_all = call_all_with_a_writer_in_between  # type: ignore[method-assign]
+        store.connection.call_all = call_all_with_a_writer_in_between  # type: ignore[method-assign,assignment]
         found = (await store.list(ALICE, Query(sort=sort))).items
         assert written
         assert sorted(item.id for item in found) == sorted(ids)

@@ -180,8 +180,9 @@ class SessionLife(Contract):
         assert (facts.about, facts.state) == (About("T", "ann"), {"title": 1})
         paused = await store.create(ALICE, about("s", active=False, user_id="eve"))
         assert (await sessions.get(ALICE, "s")).about == About("T", "ann", paused.created)
-        assert await sessions.paused_at(ALICE, "s") == paused.created
-        assert await sessions.paused_at(ALICE, "other") is None
+        here, elsewhere = sessions.paused_at(ALICE, "s"), sessions.paused_at(ALICE, "other")
+        await store.ask(here, elsewhere)
+        assert (here.answer, elsewhere.answer) == (paused.created, None)
         await store.create(ALICE, about("s", active=True, title=None))
         assert (await sessions.get(ALICE, "s")).about == About(None, "ann")
         await store.create(ALICE, about("s", title=["no title"], active="no"))

@@ -1,0 +1,178 @@
+"""Questions to a store that are asked together: all of them in one round trip.
+
+A turn needs the trigger, the last messages, the context there is, and more. Asked one by one, each costs a
+task and a write of its own, and a turn is mostly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+from breadcrumbs.runtime import record
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.connection import Run, Script
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.ids import home_lane, lane_for
+from breadcrumbs.runtime.multiplexer import Command
+from breadcrumbs.runtime.query import Query
+
+if TYPE_CHECKING:
+    from breadcrumbs.runtime.store import Store
+
+_RECENT = Script("recent")
+
+T = TypeVar("T")
+
+
+class NotTold(Exception):
+    """The replies do not say: the question has to be asked in another way."""
+
+
+@dataclass(slots=True)
+class Question(Generic[T]):
+    """The commands that answer a question, and how to read their replies."""
+
+    commands: list[tuple[int, Command | Run]]
+    read: Callable[[list[Any]], T]
+    otherwise: Callable[[], Awaitable[T]] | None = None
+    """Answers where `read` says `NotTold`; slower."""
+    _answers: list[T] = field(default_factory=list)
+
+    @property
+    def answer(self) -> T:
+        """What was found out; there once it was asked."""
+        return self._answers[-1]
+
+    async def take(self, replies: list[Any]) -> None:
+        try:
+            self._answers.append(self.read(replies))
+        except NotTold:
+            if self.otherwise is None:
+                raise
+            self._answers.append(await self.otherwise())
+
+
+def plain(lane: int, command: Command, read: Callable[[Any], T]) -> Question[T]:
+    """What one command answers."""
+    return Question([(lane, command)], lambda replies: read(replies[0]))
+
+
+def version_of(store: Store, owner: UUID, id: UUID, version: int) -> Question[Breadcrumb | None]:
+    """One version of a breadcrumb; None: deleted or expired, all of it or this version."""
+
+    def read(crumb: Breadcrumb | None) -> Breadcrumb | None:
+        if crumb is None or record.is_gone(crumb, store.now()):
+            return None
+        if crumb.version != version:
+            raise NotTold  # it is history
+        return crumb
+
+    async def otherwise() -> Breadcrumb | None:
+        try:
+            return await store.get_version(owner, id, version)
+        except NotFound:
+            return None
+
+    return _body(store, owner, id, read, otherwise)
+
+
+def newest_of(store: Store, owner: UUID, id: UUID) -> Question[Breadcrumb | None]:
+    """The newest version of a breadcrumb, without counting it as a read; None: deleted or expired."""
+
+    def read(crumb: Breadcrumb | None) -> Breadcrumb | None:
+        return None if crumb is None or record.is_gone(crumb, store.now()) else crumb
+
+    async def otherwise() -> Breadcrumb | None:
+        try:
+            return await store.get(owner, id, count_read=False)
+        except NotFound:
+            return None
+
+    return _body(store, owner, id, read, otherwise)
+
+
+def _body(
+    store: Store,
+    owner: UUID,
+    id: UUID,
+    read: Callable[[Breadcrumb | None], Breadcrumb | None],
+    otherwise: Callable[[], Awaitable[Breadcrumb | None]],
+) -> Question[Breadcrumb | None]:
+    lane, keys, raw = home_lane(id, store.lanes), store.keys, id.bytes
+
+    def decoded(replies: list[Any]) -> Breadcrumb | None:
+        body, signpost = replies
+        if body is None and signpost is not None:
+            raise NotTold  # it lives in another lane
+        return read(None if body is None else record.decode(owner, id, body))
+
+    return Question(
+        [(lane, (b"GET", keys.body(lane, owner, raw))), (lane, (b"GET", keys.signpost(lane, owner, raw)))],
+        decoded,
+        otherwise,
+    )
+
+
+def recent_of(
+    store: Store, owner: UUID, session_id: str, schema_name: str, limit: int
+) -> Question[list[Breadcrumb]]:
+    """The last breadcrumbs of a schema in a session, the newest first."""
+    query = Query(session_id=session_id, schema_name=schema_name, limit=limit)
+    lane = lane_for(owner, "session", session_id, store.lanes)
+    return _recent(store, owner, query, session_id, [[lane]])
+
+
+def recent_shared(store: Store, owner: UUID, schema_name: str, limit: int) -> Question[list[Breadcrumb]]:
+    """The last breadcrumbs of a schema that belong to no session, the newest first."""
+    query = Query(sessionless=True, schema_name=schema_name, limit=limit)
+    return _recent(store, owner, query, "", store.connection.reader_groups())
+
+
+def _recent(
+    store: Store, owner: UUID, query: Query, session: str, groups: list[list[int]]
+) -> Question[list[Breadcrumb]]:
+    """The ends of one index in some lanes, with their bodies."""
+    query.check()
+    keys, limit, schema = store.keys, query.limit, query.schema_name or ""
+
+    def read(replies: list[Any]) -> list[Breadcrumb]:
+        now, alive = store.now(), []
+        ends = [end for group in replies for end in group]
+        for end in ends:
+            expired = 0
+            for place in range(0, len(end), 2):
+                if end[place + 1] is None:
+                    # The index is on its way to another node of a cluster, and this body is not there with it.
+                    raise NotTold
+                crumb = record.decode(owner, UUID(bytes=end[place]), end[place + 1])
+                if record.is_gone(crumb, now):
+                    expired += 1
+                else:
+                    alive.append(crumb)
+            if expired and len(end) >= 2 * limit:
+                raise NotTold  # not swept yet, and in the way of what lies further back
+        if len(ends) > 1:
+            alive.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
+        return alive[:limit]
+
+    async def otherwise() -> list[Breadcrumb]:
+        return (await store.list(owner, query)).items
+
+    return Question(
+        [
+            (
+                lanes[0],
+                Run(
+                    _RECENT,
+                    [keys.by_session(lane, owner, session, schema) for lane in lanes],
+                    [*(keys.body(lane, owner, b"") for lane in lanes), limit],
+                ),
+            )
+            for lanes in groups
+        ],
+        read,
+        otherwise,
+    )
