@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -55,8 +55,7 @@ class TriggerWithheld(TurnFailed):
     """What is to be answered may not be shown to a model, so there is nothing to make a context of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """A breadcrumb in a context."""
 
     source: str
@@ -72,7 +71,7 @@ class Item:
 
     def reference(self) -> dict[str, Any]:
         reference: dict[str, Any] = {
-            "id": str(self.crumb.id),
+            "id": self.crumb.id_text,
             "version": self.crumb.version,
             "source": self.source,
             "place": self.place,
@@ -86,8 +85,9 @@ class Item:
         return reference
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(NamedTuple):
+    """A breadcrumb that was found, and is not in the context."""
+
     source: str
     number: int | None
     crumb: Breadcrumb
@@ -97,7 +97,7 @@ class LeftOut:
 
     def reference(self) -> dict[str, Any]:
         reference: dict[str, Any] = {
-            "id": str(self.crumb.id),
+            "id": self.crumb.id_text,
             "version": self.crumb.version,
             "source": self.source,
             "reason": self.reason,
@@ -173,15 +173,15 @@ def assemble(
         method=counter.method,
         sources=[_described(source, numbers[number]) for number, source in enumerate(config.sources)],
     )
-    full = False
-    for entry in _by_priority(_candidates(config, trigger, found, result), trigger):
-        crumb, place = entry.crumb, place_of(entry.crumb, trigger.id, trigger.session_id)
-        hints, definition = hints_for(crumb, definitions or {})
+    full, definitions = False, definitions or {}
+    for entry, place in _by_priority(_candidates(config, trigger, found, result), trigger):
+        crumb = entry.crumb
+        hints, definition = hints_for(crumb, definitions)
         content = view_of(crumb, hints)
         tokens = counter.count(plain_text(content))
         # Older parts of a conversation after a gap would mislead: once one does not fit, the rest stays out.
         fits = result.tokens + tokens <= result.budget and not (full and place == "conversation")
-        if not fits and crumb.id != trigger.id:
+        if not fits and crumb.id_text != trigger.id_text:
             full = full or place == "conversation"
             result.left_out.append(LeftOut(entry.source, entry.number, crumb, "over budget", tokens))
             continue
@@ -220,27 +220,31 @@ def _described(source: Source, found: int) -> dict[str, Any]:
 
 
 def _matched(source: Source, crumb: Breadcrumb) -> tuple[str, ...]:
+    if not (source.all_tags or source.any_tags):
+        return ()
     return tuple(tag for tag in (*source.all_tags, *source.any_tags) if tag in crumb.tags)
 
 
 def _candidates(
     config: ContextConfig, trigger: Breadcrumb, found: Iterable[Found], result: Assembled
 ) -> list[Found]:
-    chosen: dict[UUID, Found] = {trigger.id: Found(TRIGGER, 0, trigger)}
+    triggered = trigger.id_text
+    chosen: dict[str, Found] = {triggered: Found(TRIGGER, 0, trigger)}
     for entry in found:
         crumb = entry.crumb
-        if crumb.id == trigger.id:
+        id = crumb.id_text
+        if id == triggered:
             # The version that the event speaks of, found by a source too: name the source.
-            if chosen[trigger.id].number is None:
-                chosen[trigger.id] = Found(entry.source, entry.rank, trigger, entry.number)
+            if chosen[id].number is None:
+                chosen[id] = Found(entry.source, entry.rank, trigger, entry.number)
             continue
         reason = unfit(crumb, config)
-        if reason is None and crumb.id in chosen:
+        if reason is None and id in chosen:
             reason = "duplicate"
         if reason is None and _waits_for_its_turn(config, trigger, crumb):
             reason = "not yet its turn"
         if reason is None:
-            chosen[crumb.id] = entry
+            chosen[id] = entry
         else:
             result.left_out.append(LeftOut(entry.source, entry.number, crumb, reason))
     return list(chosen.values())
@@ -260,7 +264,7 @@ def unfit(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
     ):
         return "internal"
     exclude = config.exclude
-    if schema in exclude.schema_names or any(tag in exclude.tags for tag in crumb.tags):
+    if schema in exclude.schema_names or not frozenset(exclude.tags).isdisjoint(crumb.tags):
         return "excluded"
     return None
 
@@ -275,15 +279,16 @@ def _waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Bread
     )
 
 
-def _by_priority(candidates: Sequence[Found], trigger: Breadcrumb) -> list[Found]:
+def _by_priority(candidates: Sequence[Found], trigger: Breadcrumb) -> list[tuple[Found, Place]]:
     """The trigger, then the conversation from the newest back, then what belongs to nobody, then the rest."""
     rank: dict[Place, int] = {"conversation": 0, "shared": 1, "elsewhere": 2}
+    placed = [(entry, place_of(entry.crumb, trigger.id, trigger.session_id)) for entry in candidates]
 
-    def priority(entry: Found) -> tuple[bool, int, int, bytes]:
-        place = place_of(entry.crumb, trigger.id, trigger.session_id)
-        return entry.crumb.id != trigger.id, rank[place], -entry.crumb.created, entry.crumb.id.bytes
+    def priority(candidate: tuple[Found, Place]) -> tuple[bool, int, int, str]:
+        crumb, place = candidate[0].crumb, candidate[1]
+        return crumb.id_text != trigger.id_text, rank[place], -crumb.created, crumb.id_text
 
-    return sorted(candidates, key=priority)
+    return sorted(placed, key=priority)
 
 
 def _put_in_order(items: list[Item], config: ContextConfig, trigger: Breadcrumb) -> None:
@@ -295,9 +300,10 @@ def _put_in_order(items: list[Item], config: ContextConfig, trigger: Breadcrumb)
         key=lambda item: (
             places[item.place],
             0 if item.place == "conversation" else first_with_key.get(item.source, -1),
-            item.crumb.id == trigger.id,  # what is to be answered comes last, whatever was said since
+            item.crumb.id_text
+            == trigger.id_text,  # what is to be answered comes last, whatever was said since
             item.crumb.created,
-            item.crumb.id.bytes,
+            item.crumb.id_text,
         )
     )
 
@@ -331,7 +337,7 @@ def view_of(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any
 
 
 def rendered(crumb: Breadcrumb, place: Place, content: dict[str, Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {"id": str(crumb.id), "created_at": crumb.created_at}
+    shown: dict[str, Any] = {"id": crumb.id_text, "created_at": crumb.created_at}
     if crumb.schema_name is not None:
         shown["schema_name"] = crumb.schema_name
     if place == "elsewhere" and crumb.session_id is not None:

@@ -80,29 +80,30 @@ def references_only(old: Breadcrumb) -> bytes:
     """An older version of a context, without what can be rendered again from its references."""
     context = {key: value for key, value in old.context.items() if key not in _NOT_KEPT}
     try:
-        record = recorded(old)
-    except NoContext:
-        pass  # somebody else has written it: what we do not understand stays as it is
-    else:
-        context["explain"] = context["explain"] | {
-            "items": [_row(item) for item in record.items],
-            "left_out": [_dropped_row(out) for out in record.left_out],
+        explain = context["explain"]
+        context["explain"] = explain | {
+            "items": [_row(item) for item in explain["items"]],
+            "left_out": [_dropped_row(out) for out in explain["left_out"]],
         }
+    except (KeyError, TypeError, AttributeError, IndexError):
+        pass  # somebody else has written it: what we do not understand stays as it is
     return orjson.dumps(old.document | {"context": context})
 
 
-def _row(item: Kept) -> list[Any]:
-    row = [str(item.id), item.version, _number(item), item.place[0], item.rank, item.tokens]
-    return [*row, item.matched] if item.matched else row
+def _row(item: Any) -> Any:
+    if isinstance(item, list):
+        return item
+    row = [
+        item["id"], item["version"], item.get("number", -1), item["place"][0], item["rank"], item["tokens"],
+    ]  # fmt: skip
+    return [*row, item["matched"]] if "matched" in item else row
 
 
-def _dropped_row(out: Dropped) -> list[Any]:
-    row = [str(out.id), out.version, _number(out), out.reason]
-    return row if out.tokens is None else [*row, out.tokens]
-
-
-def _number(reference: Reference) -> int:
-    return -1 if reference.number is None else reference.number
+def _dropped_row(out: Any) -> Any:
+    if isinstance(out, list):
+        return out
+    row = [out["id"], out["version"], out.get("number", -1), out["reason"]]
+    return [*row, out["tokens"]] if "tokens" in out else row
 
 
 def recorded(context: Breadcrumb) -> Recorded:

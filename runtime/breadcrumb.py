@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from uuid import UUID
@@ -31,6 +30,7 @@ from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import Complaint, InvalidInput, SessionConflict
 from breadcrumbs.runtime.llm_view import check_hints
+from breadcrumbs.runtime.once import once
 from breadcrumbs.runtime.ttl import NEVER, Expiry, TtlConfig, TtlType, plan
 
 MAX_TAGS: Final = 64
@@ -270,12 +270,14 @@ class Breadcrumb:
     json: bytes
     """The content as it was stored."""
 
-    @cached_property
+    # The same object is given to whoever reads the same version (see record.py): nobody may change what is in it.
+
+    @once
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = orjson.loads(self.json)
         return document
 
-    @property
+    @once
     def schema_name(self) -> str | None:
         return self.document.get("schema_name")
 
@@ -283,29 +285,33 @@ class Breadcrumb:
     def title(self) -> str:
         return str(self.document["title"])
 
-    @property
+    @once
     def tags(self) -> list[str]:
         tags: list[str] = self.document["tags"]
         return tags
 
-    @property
+    @once
     def context(self) -> dict[str, Any]:
         context: dict[str, Any] = self.document["context"]
         return context
 
-    @cached_property
+    @once
     def session_id(self) -> str | None:
         return session_of(self.tags)
 
-    @property
+    @once
     def visibility(self) -> str:
         return str(self.document.get("visibility", "team"))
 
-    @property
+    @once
     def sensitivity(self) -> str:
         return str(self.document.get("sensitivity", "low"))
 
-    @property
+    @once
+    def id_text(self) -> str:
+        return str(self.id)
+
+    @once
     def created_at(self) -> str:
         return clock.to_text(self.created)
 

@@ -8,6 +8,7 @@ event stream gives out as `id:`, so that a reader can come back to any process a
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
@@ -16,6 +17,7 @@ import orjson
 
 from breadcrumbs.runtime.breadcrumb import SESSION
 from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.once import once
 
 if TYPE_CHECKING:
     from breadcrumbs.runtime.connection import BlockingLink
@@ -37,7 +39,7 @@ _OPERATIONS: dict[int, Operation] = {
 _TIME_BYTES = 7
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Event:
     operation: Operation
     owner_id: UUID
@@ -53,7 +55,7 @@ class Event:
     only_for: str | None = None
     """The only kind of worker that is meant."""
 
-    @property
+    @once
     def session_id(self) -> str | None:
         return next((tag[len(SESSION) :] for tag in self.tags if tag.startswith(SESSION)), None)
 
@@ -91,11 +93,11 @@ class EventLog:
         return await self._times(self._store.keys.trimmed)
 
     async def wait(
-        self, link: BlockingLink, position: Position, lanes: list[int], *, block_ms: int, count: int = 512
+        self, link: BlockingLink, position: Mapping[int, int], *, block_ms: int, count: int = 512
     ) -> list[Event]:
         """The next events of some lanes; waits for them."""
-        streams = [self._store.keys.events(lane) for lane in lanes]
-        after = [b"%d-0" % position[lane] for lane in lanes]
+        streams = [self._store.keys.events(lane) for lane in position]
+        after = [b"%d-0" % at for at in position.values()]
         reply = await link.call((b"XREAD", b"COUNT", count, b"BLOCK", block_ms, b"STREAMS", *streams, *after))
         events = [
             decode_event(self._lane_of[stream], entry[0], entry[1][1])
@@ -106,10 +108,12 @@ class EventLog:
         events.sort(key=lambda event: event.at)
         return events
 
-    async def between(self, after: Position, until: Position, *, count: int = 256) -> list[Event]:
-        """Some of the events after one position and up to another, at least one if there are any."""
+    async def between(
+        self, after: Mapping[int, int], until: Mapping[int, int], *, count: int = 256
+    ) -> list[Event]:
+        """Some of the events after a time and up to another in each lane, at least one if there are any."""
         keys = self._store.keys
-        lanes = [lane for lane in range(self._store.lanes) if after[lane] < until[lane]]
+        lanes = [lane for lane in after if after[lane] < until[lane]]
         replies = await self._store.connection.call_all(
             [
                 (

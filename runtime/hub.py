@@ -1,6 +1,6 @@
 """One reader for all the event-stream clients of a process.
 
-The hub reads each lane once, loads each body once, renders each event once, and hands the same bytes to
+The hub follows each lane once, loads each body once, renders each event once, and hands the same bytes to
 every client that wants it. It reads only while somebody listens. A client that does not take its events
 fills its own queue and is dropped; it costs the others nothing.
 
@@ -23,13 +23,13 @@ import structlog
 from breadcrumbs.runtime import clock, record
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import StoreError
-from breadcrumbs.runtime.events import Event, EventLog, Position, encode_position
+from breadcrumbs.runtime.events import Event, Position, encode_position
 from breadcrumbs.runtime.multiplexer import LinkLost, ReplyError
 from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.tail import Follower
 
 MOST_WAITING_BYTES = 1 << 20
 
-_BLOCK_MS = 5_000
 _log = structlog.get_logger("breadcrumbs.hub")
 
 
@@ -121,7 +121,7 @@ class EventHub:
 
     def __init__(self, store: Store, *, rcrt_events: bool = True) -> None:
         self.store = store
-        self.log = EventLog(store)
+        self.log = store.tail.log
         self._rcrt_events = rcrt_events
         self._clients: dict[UUID, set[Subscription]] = {}
         self._position: Position = [0] * store.lanes
@@ -192,10 +192,7 @@ class EventHub:
             if self._readers or self._closed:
                 return
             self._position = await self.log.end()
-            self._readers = [
-                asyncio.create_task(self._read(lanes)) for lanes in self.store.connection.reader_groups()
-            ]
-            self._readers.append(asyncio.create_task(self._listen()))
+            self._readers = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
 
     async def _stop_reading(self) -> None:
         readers, self._readers = self._readers, []
@@ -203,22 +200,24 @@ class EventHub:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
 
-    async def _read(self, lanes: list[int]) -> None:
+    async def _read(self) -> None:
+        follower: Follower[None] = Follower(self.store.tail)
         wait = 0.1
-        while True:
-            link = await self.store.connection.blocking(lanes[0])
-            try:
-                while True:
-                    events = await self.log.wait(link, self._position, lanes, block_ms=_BLOCK_MS)
-                    await self._deliver(events)
-                    wait = 0.1
-            except (LinkLost, ReplyError, StoreError) as error:
-                # The position stays where it is, so nothing is missed, however long it takes.
-                _log.warning("event reader lost its server, trying again", error=str(error), wait=wait)
-            finally:
-                await link.close()
-            await asyncio.sleep(wait)
-            wait = min(2.0, wait * 2)
+        try:
+            while True:
+                for lane, at in enumerate(self._position):
+                    follower.follow(lane, at, None)
+                try:
+                    while True:
+                        await self._deliver([event for event, _ in await follower.next()])
+                        wait = 0.1
+                except StoreError as error:
+                    # The position stays where it is, so nothing is missed, however long it takes.
+                    _log.warning("event hub lost its server, trying again", error=str(error), wait=wait)
+                await asyncio.sleep(wait)
+                wait = min(2.0, wait * 2)
+        finally:
+            follower.leave_all()
 
     async def _listen(self) -> None:
         """Pass on pieces of answers while they are made. They may get lost; the breadcrumb will come."""
@@ -291,7 +290,7 @@ class EventHub:
 
     async def _replay(self, filter: Filter, position: Position, until: Position) -> AsyncIterator[bytes]:
         """Rendered events up to `until`; moves `position` along."""
-        while events := await self.log.between(position, until):
+        while events := await self.log.between(dict(enumerate(position)), dict(enumerate(until))):
             mine = [
                 event
                 for event in events

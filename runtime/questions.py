@@ -147,7 +147,7 @@ def _recent(
                 if end[place + 1] is None:
                     # The index is on its way to another node of a cluster, and this body is not there with it.
                     raise NotTold
-                crumb = record.decode(owner, UUID(bytes=end[place]), end[place + 1])
+                crumb = record.decode_raw(owner, end[place], end[place + 1])
                 if record.is_gone(crumb, now):
                     expired += 1
                 else:

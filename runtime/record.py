@@ -8,6 +8,7 @@ What every reader gets besides (id, owner) is in the key.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from uuid import UUID
 
 import orjson
@@ -15,6 +16,8 @@ import orjson
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, Content
 
 _NOBODY = bytes(16)
+_LONGEST_REMEMBERED = 4_096
+_MOST_REMEMBERED = 2_048
 
 
 def rest(content: Content, created_by: UUID | None, updated_by: UUID | None) -> bytes:
@@ -41,12 +44,22 @@ def whole(crumb: Breadcrumb) -> bytes:
 
 
 def decode(owner: UUID, id: UUID, body: bytes) -> Breadcrumb:
+    return decode_raw(owner, id.bytes, body)
+
+
+def decode_raw(owner: UUID, id: bytes, body: bytes) -> Breadcrumb:
+    """The same object for the same version: a conversation is read again with every turn."""
+    read = _remembered if len(body) <= _LONGEST_REMEMBERED else _read
+    return read(owner.bytes, id, body)
+
+
+def _read(raw_owner: bytes, raw_id: bytes, body: bytes) -> Breadcrumb:
     header, _, tail = body.partition(b"\n")
     version, created, updated, expires, max_reads = header.split(b" ")
     created_by, updated_by = tail[:16], tail[16:32]
     return Breadcrumb(
-        id,
-        owner,
+        UUID(bytes=raw_id),
+        _owner(raw_owner),
         int(version),
         int(created),
         int(updated),
@@ -56,6 +69,10 @@ def decode(owner: UUID, id: UUID, body: bytes) -> Breadcrumb:
         None if updated_by == _NOBODY else UUID(bytes=updated_by),
         tail[32:],
     )
+
+
+_remembered = lru_cache(_MOST_REMEMBERED)(_read)
+_owner = lru_cache(1_024)(lambda raw: UUID(bytes=raw))
 
 
 def is_gone(crumb: Breadcrumb, now: int) -> bool:

@@ -64,6 +64,7 @@ from breadcrumbs.runtime.query import (
 )
 from breadcrumbs.runtime.questions import Question, recent_of
 from breadcrumbs.runtime.session_state import state_changes
+from breadcrumbs.runtime.tail import Tail
 
 DEFAULT_LANES = 16
 FORMAT = "1"
@@ -129,6 +130,7 @@ class Store:
         self._max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_error = 0
+        self.tail = Tail(self)
 
     @classmethod
     async def open(
@@ -189,6 +191,7 @@ class Store:
         return store
 
     async def close(self) -> None:
+        await self.tail.close()
         await self.connection.close()
 
     # Writing
@@ -856,7 +859,7 @@ class Store:
         for positions, bodies in zip(by_lane.values(), replies, strict=True):
             for at, body in zip(positions, bodies, strict=True):
                 if body is not None:
-                    crumb = record.decode(owner, UUID(bytes=places[at][1]), body)
+                    crumb = record.decode_raw(owner, places[at][1], body)
                     crumbs[at] = None if record.is_gone(crumb, now) else crumb
         return crumbs
 

@@ -34,11 +34,11 @@ from breadcrumbs.runtime.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from breadcrumbs.runtime.events import Event, EventLog
+from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
-from breadcrumbs.runtime.multiplexer import LinkLost, ReplyError
 from breadcrumbs.runtime.store import Fence, Store
+from breadcrumbs.runtime.tail import Follower
 from breadcrumbs.runtime.wording import writable
 
 _log = structlog.get_logger("breadcrumbs.worker")
@@ -53,7 +53,6 @@ INTERNAL: Final = "turn:internal"
 """Tag of what a turn wrote for itself on its way: nobody else reacts to it."""
 
 _LOOK_SECONDS: Final = 0.5
-_BLOCK_MS: Final = 200
 _SUSPECT: Final = 2
 
 
@@ -198,9 +197,9 @@ class Worker:
         self.handler = handler
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self.leases = Leases(store, handler.kind, self.name, seconds=lease_seconds)
-        self.log = EventLog(store)
         self._lanes: dict[int, _Lane] = {}
-        self._have_lanes = anyio.Event()
+        # A note of the lane itself: one that is lost and taken again is another one, and begins elsewhere.
+        self._following: Follower[_Lane] = Follower(store.tail)
         self._limit = anyio.CapacityLimiter(concurrency)
         # Who was there when workers died more than once is run alone, so that one event that kills workers
         # does not use up the attempts of those who happen to run beside it.
@@ -223,14 +222,16 @@ class Worker:
 
     async def run(self) -> None:
         """Work until asked to stop."""
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            tasks.start_soon(self._keep_lanes)
-            for group in self.store.connection.reader_groups():
-                tasks.start_soon(self._read, group)
-            await self._stop_asked.wait()
-            await self._drain()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._keep_lanes)
+                tasks.start_soon(self._read)
+                await self._stop_asked.wait()
+                await self._drain()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._following.leave_all()
 
     # Lanes
 
@@ -299,7 +300,7 @@ class Worker:
             await self._try_acknowledge(lane, progress.low, release=True)
             return
         self._lanes[number] = lane
-        self._have_lanes.set()
+        self._following.follow(number, lane.position, lane)
         _log.debug("lane taken", kind=self.handler.kind, lane=number, low=progress.low)
 
     def _lose(self, lane: _Lane) -> None:
@@ -307,6 +308,7 @@ class Worker:
         if self._lanes.get(lane.lease.lane) is not lane:
             return  # given back already
         del self._lanes[lane.lease.lane]
+        self._following.leave(lane.lease.lane)
         lane.closing = True
         lane.sessions.clear()
         for turn in list(lane.running.values()):
@@ -329,6 +331,7 @@ class Worker:
             turn.scope.cancel()
         if self._lanes.get(lane.lease.lane) is lane:
             del self._lanes[lane.lease.lane]
+            self._following.leave(lane.lease.lane)
             await self._try_acknowledge(lane, lane.low_without(-1), release=True)
 
     async def _try_acknowledge(self, lane: _Lane, low: int, *, release: bool = False) -> None:
@@ -363,36 +366,20 @@ class Worker:
 
     # Events
 
-    async def _read(self, group: list[int]) -> None:
-        """Follow the lanes of one node; on a standalone server that is all of them."""
+    async def _read(self) -> None:
+        """Take the events of our lanes as they come."""
         wait = 0.05
         while True:
-            mine = [number for number in group if number in self._lanes and not self._lanes[number].closing]
-            if not mine:
-                self._have_lanes = anyio.Event()
-                with anyio.move_on_after(0.1):
-                    await self._have_lanes.wait()
-                continue
-            link = await self.store.connection.blocking(mine[0])
             try:
-                while mine := [n for n in group if n in self._lanes and not self._lanes[n].closing]:
-                    # What comes is for these: a lane that is lost and taken again meanwhile begins elsewhere.
-                    lanes = {number: self._lanes[number] for number in mine}
-                    position = [0] * self.store.lanes
-                    for number, lane in lanes.items():
-                        position[number] = lane.position
-                    # Short blocks: a lane that was just taken is followed from the next round on. A server that
-                    # vanished without a word is given up by the link.
-                    events = await self.log.wait(link, position, mine, block_ms=_BLOCK_MS)
-                    for event in events:
-                        await self._accept(event, lanes[event.lane])
-                    wait = 0.05
-            except (LinkLost, ReplyError, StoreError) as error:
+                for event, lane in await self._following.next():
+                    await self._accept(event, lane)
+                wait = 0.05
+            except StoreError as error:
                 _log.warning("worker lost its server, trying again", kind=self.handler.kind, error=str(error))
                 await anyio.sleep(wait)
                 wait = min(1.0, wait * 2)
-            finally:
-                await link.close()
+                for number, lane in self._lanes.items():
+                    self._following.follow(number, lane.position, lane)
 
     async def _accept(self, event: Event, lane: _Lane) -> None:
         if lane.closing or event.at <= lane.position:

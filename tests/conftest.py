@@ -9,9 +9,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import settings
 
+from breadcrumbs.runtime import record
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from tests.support.servers import Cluster, Server, redis_binary
 
@@ -27,6 +30,25 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nobody_changes_what_was_read() -> Iterator[None]:
+    """Who reads the same version gets the same object. All that was read is looked at again in the end."""
+    given: list[Breadcrumb] = []
+    remembered = record._remembered
+
+    def noted(*version: bytes) -> Breadcrumb:
+        crumb = remembered(*version)
+        if len(given) < 50_000:
+            given.append(crumb)
+        return crumb
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "_remembered", noted)
+        yield
+    changed = [crumb.id for crumb in given if crumb.document != orjson.loads(crumb.json)]
+    assert not changed, f"somebody has changed what others read: {changed[:5]}"
 
 
 @pytest.fixture(scope="session")

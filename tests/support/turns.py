@@ -236,7 +236,8 @@ class Chat:
 async def events_of(store: Store, owner: UUID) -> list[Event]:
     """All that was ever written by an owner."""
     log = EventLog(store)
-    found = await log.between([0] * store.lanes, await log.end(), count=10_000)
+    start = dict.fromkeys(range(store.lanes), 0)
+    found = await log.between(start, dict(enumerate(await log.end())), count=10_000)
     return [event for event in found if event.owner_id == owner]
 
 

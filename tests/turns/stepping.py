@@ -160,10 +160,8 @@ class SteppedWorker(Worker):
     async def read(self) -> int:
         """Read all that is there in its lanes; how many events."""
         lanes = {number: lane for number, lane in self._lanes.items() if not lane.closing}
-        position = [0] * self.store.lanes
-        end = [0] * self.store.lanes
-        for number, lane in lanes.items():
-            position[number], end[number] = lane.position, 1 << 60
+        position = {number: lane.position for number, lane in lanes.items()}
+        end = dict.fromkeys(lanes, 1 << 60)
         events = await EventLog(self.store).between(position, end, count=1_000)
         for event in events:
             await self._accept(event, lanes[event.lane])

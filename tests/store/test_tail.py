@@ -1,0 +1,204 @@
+"""Following events: everybody gets each event once and in order, whoever else follows, and however fast."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from breadcrumbs.runtime import tail
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.tail import Follower
+from tests.support.servers import Server
+from tests.support.turns import opened
+
+OWNER = UUID(int=7)
+SOON = 2.0
+"""Seconds: less than a reader waits for the server at most, so that nothing is left to its next round."""
+
+
+@pytest.fixture
+async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
+    async with opened(embedded_server.url, lanes=4) as store:
+        yield store
+
+
+class Listener:
+    """Follows lanes and notes what comes."""
+
+    def __init__(self, store: Store) -> None:
+        self.follower: Follower[str] = Follower(store.tail)
+        self.heard: dict[int, list[int]] = {}
+        self.notes: set[str] = set()
+        self._task = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        while True:
+            for event, note in await self.follower.next():
+                self.heard.setdefault(event.lane, []).append(event.at)
+                self.notes.add(note)
+
+    async def has_heard(self, written: dict[int, list[int]]) -> None:
+        async with asyncio.timeout(SOON):
+            while sum(map(len, self.heard.values())) < sum(map(len, written.values())):
+                await asyncio.sleep(0.005)
+        assert self.heard == written
+
+    async def end(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self.follower.leave_all()
+
+
+async def write(store: Store, count: int, *, session: str | None = None) -> dict[int, list[int]]:
+    """Some breadcrumbs, all over the lanes or in one session; the times of their events, by lane."""
+    written: dict[int, list[int]] = {}
+    for _ in range(count):
+        tags = [f"session:{session or uuid4()}"]
+        made = await store.create(OWNER, BreadcrumbCreate(tags=tags))
+        written.setdefault((made.id.int >> 64 & 0xFFF) % store.lanes, []).append(made.created)
+    return written
+
+
+def joined(*parts: dict[int, list[int]]) -> dict[int, list[int]]:
+    lanes = {lane for part in parts for lane in part}
+    return {lane: [at for part in parts for at in part.get(lane, [])] for lane in lanes}
+
+
+async def test_each_follower_gets_every_event_once_from_where_it_began(store: Store) -> None:
+    before = await write(store, 20)
+    old, new = Listener(store), Listener(store)
+    end = await store.tail.log.end()
+    for lane in range(store.lanes):
+        new.follower.follow(lane, end[lane], "new")
+        old.follower.follow(lane, 0, "old")
+    after = await write(store, 40)
+    await new.has_heard(after)
+    await old.has_heard(joined(before, after))
+    assert (old.notes, new.notes) == ({"old"}, {"new"})
+    for listener in (old, new):
+        await listener.end()
+
+
+async def test_all_followers_share_one_reader(store: Store) -> None:
+    listeners = [Listener(store) for _ in range(3)]
+    for listener in listeners:
+        for lane in range(store.lanes):
+            listener.follower.follow(lane, 0, "")
+    written = await write(store, 5)
+    for listener in listeners:
+        await listener.has_heard(written)
+    clients = (await store.connection.call(0, b"CLIENT", b"LIST")).decode()
+    assert clients.count("cmd=xread") == 1
+    for listener in listeners:
+        await listener.end()
+    async with asyncio.timeout(SOON):
+        while "cmd=xread" in (await store.connection.call(0, b"CLIENT", b"LIST")).decode():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_lane_that_is_followed_while_the_reader_waits_for_others_is_heard_at_once(store: Store) -> None:
+    written = await write(store, 30)
+    assert len(written) == store.lanes
+    listener = Listener(store)
+    for lane in range(store.lanes):
+        listener.follower.follow(lane, 0, "")
+        await listener.has_heard({known: written[known] for known in range(lane + 1)})
+        await asyncio.sleep(0.05)  # the reader waits again
+    await listener.end()
+
+
+async def test_who_begins_again_gets_again_what_came_after_that(store: Store) -> None:
+    listener, other = Listener(store), Listener(store)
+    other.follower.follow(0, 0, "")
+    for lane in range(store.lanes):
+        listener.follower.follow(lane, 0, "first")
+    written = await write(store, 30)
+    await listener.has_heard(written)
+    for lane, times in written.items():
+        listener.follower.follow(lane, times[-3], "again")
+    twice = {lane: [*times, *times[-2:]] for lane, times in written.items()}
+    await listener.has_heard(twice)
+    await other.has_heard({0: written[0]})
+    for one in (listener, other):
+        await one.end()
+
+
+async def test_a_follower_that_takes_nothing_reads_by_itself_later_and_holds_nobody_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "_MOST_WAITING", 5)
+    quick = Listener(store)
+    slow: Follower[str] = Follower(store.tail)
+    for lane in range(store.lanes):
+        quick.follower.follow(lane, 0, "")
+        slow.follow(lane, 0, "")
+    first = await write(store, 3)
+    taken = await slow.next()  # it has joined
+    written = joined(first, await write(store, 60))
+    await quick.has_heard(written)
+    heard: dict[int, list[int]] = {}
+    async with asyncio.timeout(SOON):
+        while True:
+            for event, _ in taken:
+                heard.setdefault(event.lane, []).append(event.at)
+            if sum(map(len, heard.values())) == 63:
+                break
+            taken = await slow.next()
+    assert heard == written
+    later = await write(store, 3)  # and it is back among the others
+    await quick.has_heard(joined(written, later))
+    async with asyncio.timeout(SOON):
+        while sum(map(len, heard.values())) < 66:
+            for event, _ in await slow.next():
+                heard.setdefault(event.lane, []).append(event.at)
+    assert heard == joined(written, later)
+    slow.leave_all()
+    await quick.end()
+
+
+async def test_coming_and_going_at_random_leaves_nothing_out_and_repeats_nothing(store: Store) -> None:
+    chance = random.Random(11)
+    listeners = [Listener(store) for _ in range(3)]
+    written: dict[int, list[int]] = {lane: [] for lane in range(store.lanes)}
+    position = [[0] * store.lanes for _ in listeners]
+    for _ in range(60):
+        which = chance.randrange(3)
+        lane = chance.randrange(store.lanes)
+        seen = listeners[which].heard.setdefault(lane, [])
+        if chance.random() < 0.5:
+            # As a worker does: from the last event that it has taken.
+            listeners[which].follower.follow(lane, seen[-1] if seen else 0, "")
+            position[which][lane] = 1
+        elif position[which][lane]:
+            listeners[which].follower.leave(lane)
+        for at_lane, times in (await write(store, chance.randrange(4))).items():
+            written[at_lane] += times
+        await asyncio.sleep(chance.random() * 0.004)
+    for listener in listeners:
+        for lane in range(store.lanes):
+            seen = listener.heard.get(lane, [])
+            listener.follower.follow(lane, seen[-1] if seen else 0, "")
+    for listener in listeners:
+        await listener.has_heard({lane: times for lane, times in written.items() if times})
+        await listener.end()
+
+
+async def test_a_server_that_comes_back_is_followed_from_where_it_was_left(tmp_path: Path) -> None:
+    with Server(appendonly_dir=tmp_path) as server:
+        async with opened(server.url, lanes=4) as store:
+            listener = Listener(store)
+            for lane in range(store.lanes):
+                listener.follower.follow(lane, 0, "")
+            before = await write(store, 10)
+            await listener.has_heard(before)
+            server.restart()
+            after = await write(store, 10)
+            await listener.has_heard(joined(before, after))
+            await listener.end()
