@@ -16,7 +16,7 @@ from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.tail import Follower
 from tests.support.servers import Server
-from tests.support.turns import opened
+from tests.support.turns import eventually, opened
 
 OWNER = UUID(int=7)
 SOON = 2.0
@@ -45,9 +45,10 @@ class Listener:
                 self.notes.add(note)
 
     async def has_heard(self, written: dict[int, list[int]]) -> None:
-        async with asyncio.timeout(SOON):
-            while sum(map(len, self.heard.values())) < sum(map(len, written.values())):
-                await asyncio.sleep(0.005)
+        async def so_many() -> bool:
+            return sum(map(len, self.heard.values())) >= sum(map(len, written.values()))
+
+        await eventually(so_many, "it has not heard of everything", SOON)
         assert self.heard == written
 
     async def end(self) -> None:
@@ -98,12 +99,16 @@ async def test_all_followers_share_one_reader(store: Store) -> None:
     assert clients.count("cmd=xread") == 1
     for listener in listeners:
         await listener.end()
-    async with asyncio.timeout(SOON):
-        while "cmd=xread" in (await store.connection.call(0, b"CLIENT", b"LIST")).decode():
-            await asyncio.sleep(0.01)
+
+    async def nobody_reads() -> bool:
+        return b"cmd=xread" not in await store.connection.call(0, b"CLIENT", b"LIST")
+
+    await eventually(nobody_reads, "somebody reads, though nobody follows", SOON)
 
 
-async def test_a_lane_that_is_followed_while_the_reader_waits_for_others_is_heard_at_once(store: Store) -> None:
+async def test_a_lane_that_is_followed_while_the_reader_waits_for_others_is_heard_at_once(
+    store: Store,
+) -> None:
     written = await write(store, 30)
     assert len(written) == store.lanes
     listener = Listener(store)
