@@ -309,7 +309,7 @@ class AdkSessions:
         found: list[_Found | None] = []
         for (version, created, closing), state in zip(replies, replies, strict=True):
             there = version is not None and closing is None
-            found.append(_Found(int(created), decode_state(state)) if there else None)
+            found.append(_Found(int(created or 0), decode_state(state)) if there else None)
         return found
 
     async def _last_update(self, who: Principal, session: str, found: _Found) -> float:
