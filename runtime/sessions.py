@@ -17,6 +17,7 @@ import anyio
 import structlog
 
 from breadcrumbs.runtime import record
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, check_session_id
 from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.dead_letters import DeadLetters
@@ -24,7 +25,14 @@ from breadcrumbs.runtime.errors import InvalidCursor, NotFound, VersionMismatch
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, plain
-from breadcrumbs.runtime.session_state import ACTIVE, About, decode_about, decode_state, paused_at
+from breadcrumbs.runtime.session_state import (
+    ACTIVE,
+    About,
+    decode_about,
+    decode_state,
+    paused_at,
+    shown_state,
+)
 from breadcrumbs.runtime.store import DELETION_REMEMBERED, Store
 
 _log = structlog.get_logger("breadcrumbs.sessions")
@@ -52,9 +60,18 @@ class SessionFacts:
     active: int
     counts: dict[str, int] = field(default_factory=dict)
     """Schema name -> how many breadcrumbs of it are there."""
-    state: dict[str, Any] = field(default_factory=dict)
+    held: list[bytes] = field(default_factory=list)
+    """The state as the store keeps it."""
     about: About = field(default_factory=About)
     first_message: Breadcrumb | None = None
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """All of it: not for everybody."""
+        return decode_state(self.held)
+
+    def state_for(self, reader: Principal) -> dict[str, Any]:
+        return shown_state(self.held, reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +97,12 @@ class Sessions:
             raise NotFound(f"there is no session {session!r}")
         return facts
 
-    async def state(self, owner: UUID, session: str) -> dict[str, Any]:
-        """The state alone; empty where there is none."""
+    async def state(self, owner: UUID, session: str, *, reader: Principal | None = None) -> dict[str, Any]:
+        """The state alone, or what a reader may read of it; empty where there is none."""
         lane = self.lane(owner, session)
         return decode_state(
-            await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session))
+            await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session)),
+            reader=reader,
         )
 
     def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
@@ -267,7 +285,7 @@ class Sessions:
                     int(created or float(active or 0)),
                     int(float(active or created or 0)),
                     {schema: number for schema, number in counts.items() if number},
-                    decode_state(state),
+                    state,
                     decode_about(state),
                     firsts.get(session),
                 )

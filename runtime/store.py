@@ -63,7 +63,7 @@ from breadcrumbs.runtime.query import (
     sign_cursor,
 )
 from breadcrumbs.runtime.questions import Question, recent_of
-from breadcrumbs.runtime.session_state import state_changes
+from breadcrumbs.runtime.session_state import held_changes
 
 DEFAULT_LANES = 16
 FORMAT = "1"
@@ -232,7 +232,14 @@ class Store:
         expiry, session = content.expiry, content.session_id
         state: list[bytes | str | int] = []
         if session is not None:
-            for name, value in state_changes(content.schema_name, new.context).items():
+            changes = held_changes(
+                content.schema_name,
+                new.context,
+                sensitivity=new.sensitivity,
+                visibility=new.visibility,
+                by=by,
+            )
+            for name, value in changes.items():
                 state += [name, value]
         reply = await self._safely(
             lambda: self._run(
@@ -591,7 +598,13 @@ class Store:
         first = min(history, key=lambda version: version.version, default=crumb)
         state = {}
         if crumb.session_id is not None and first.version == 1:
-            state = state_changes(first.schema_name or "", first.context)
+            state = held_changes(
+                first.schema_name or "",
+                first.context,
+                sensitivity=first.sensitivity,
+                visibility=first.visibility,
+                by=first.created_by,
+            )
         reply = await self.connection.run(
             lane,
             _IMPORT,

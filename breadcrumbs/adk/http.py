@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.adk.ledger import AdkSessions
-from breadcrumbs.adk.wire import EVALUATIONS, TEMP, Json, event_of, public_event, redacted, restored
+from breadcrumbs.adk.wire import EVALUATIONS, TEMP, Json, event_of, public_event, restored
 from breadcrumbs.runtime.breadcrumb import complaints_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.http.conditions import etag_of
@@ -29,6 +29,7 @@ from breadcrumbs.runtime.http.problems import (
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
+from breadcrumbs.runtime.redaction import redacted
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

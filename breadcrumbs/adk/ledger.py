@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from breadcrumbs.adk.naming import SessionNames, UserNames, app_tag, names_of, session_names
 from breadcrumbs.adk.wire import (
@@ -29,7 +29,6 @@ from breadcrumbs.adk.wire import (
     delta_of,
     line,
     public_event,
-    redacted,
     split,
     text_of,
 )
@@ -47,7 +46,13 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, decode_state
+from breadcrumbs.runtime.redaction import redacted
+from breadcrumbs.runtime.session_state import (
+    ADK_EVENT,
+    ONLY_CREDENTIALS,
+    SESSION_RECORD,
+    decode_state,
+)
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 
@@ -116,6 +121,7 @@ class AdkSessions:
             "adk": {"app_name": app, "user_id": user, "session_id": names.id},
             "state_delta": deltas.session,
             "null_is_a_value": True,
+            **_what_is_secret(dict(state or {})),
         }
         if deltas.app or deltas.user:
             context["shared_state_delta"] = {"app": deltas.app, "user": deltas.user}
@@ -158,7 +164,7 @@ class AdkSessions:
         # Events first: what they say about the state is then in the state.
         crumbs = await self._events(who, names.name, recent, after)
         (found,), shared = await asyncio.gather(
-            self._found(who.owner_id, [names.name]), self._shared_state(who, names.of)
+            self._found(who, [names.name]), self._shared_state(who, names.of)
         )
         if found is None:
             return None
@@ -176,7 +182,7 @@ class AdkSessions:
             if names is not None and (names.of.app, user or names.of.user) == (app, names.of.user):
                 named[names.name] = names
         listed = list(named.values())
-        found = await self._found(who.owner_id, [names.name for names in listed])
+        found = await self._found(who, [names.name for names in listed])
         users = {names.of.user: names.of for names in listed}
         states = await asyncio.gather(*(self._shared_state(who, of) for of in users.values()))
         shared = dict(zip(users, states, strict=True))
@@ -230,7 +236,7 @@ class AdkSessions:
         of = names_of(app, user)
         if who.session_id is not None or who.user_id not in (None, user):
             raise NotFound("this token does not see the state of this user")
-        return await self._sessions.state(who.owner_id, of.user_state)
+        return await self._sessions.state(who.owner_id, of.user_state, reader=who)
 
     # Shared state
 
@@ -259,7 +265,7 @@ class AdkSessions:
             schema_name=ADK_EVENT,
             title=line(f"state: {', '.join(delta)}"),
             tags=[SESSION + holder, *tags],
-            context={"state_delta": delta, "source": list(source)},
+            context={"state_delta": delta, "source": list(source), **_what_is_secret(delta)},
             sensitivity=_sensitivity(delta),
         )
         for _ in range(50):
@@ -286,7 +292,9 @@ class AdkSessions:
             asked.append((APP, of.app_state))
         if who.session_id is None:
             asked.append((USER, of.user_state))
-        states = await asyncio.gather(*(self._sessions.state(who.owner_id, holder) for _, holder in asked))
+        states = await asyncio.gather(
+            *(self._sessions.state(who.owner_id, holder, reader=who) for _, holder in asked)
+        )
         return {
             prefix + name: value
             for (prefix, _), state in zip(asked, states, strict=True)
@@ -295,9 +303,9 @@ class AdkSessions:
 
     # Reading
 
-    async def _found(self, owner: UUID, sessions: list[str]) -> list[_Found | None]:
+    async def _found(self, who: Principal, sessions: list[str]) -> list[_Found | None]:
         """Whether sessions exist, since when, and their state: one round trip for all."""
-        keys = self._store.keys
+        keys, owner = self._store.keys, who.owner_id
         commands: list[Any] = []
         for session in sessions:
             lane = self._sessions.lane(owner, session)
@@ -309,7 +317,7 @@ class AdkSessions:
         found: list[_Found | None] = []
         for (version, created, closing), state in zip(replies, replies, strict=True):
             there = version is not None and closing is None
-            found.append(_Found(int(created or 0), decode_state(state)) if there else None)
+            found.append(_Found(int(created or 0), decode_state(state, reader=who)) if there else None)
         return found
 
     async def _last_update(self, who: Principal, session: str, found: _Found) -> float:
@@ -375,7 +383,12 @@ def _shown_to(who: Principal, crumb: Breadcrumb) -> Json:
 
 
 def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate:
-    context: Json = {"event": event, "state_delta": delta, "author": event.get("author", "")}
+    context: Json = {
+        "event": event,
+        "state_delta": delta,
+        "author": event.get("author", ""),
+        **_what_is_secret(event),
+    }
     if text := text_of(event):
         context["message"] = text
     return BreadcrumbCreate(
@@ -391,6 +404,10 @@ def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate
 def _sensitivity(value: Json) -> Literal["secret"] | None:
     """A credential is for the agent that asked for it: no context, list or stream shows what holds one."""
     return "secret" if redacted(value) is not value else None
+
+
+def _what_is_secret(value: Json) -> Json:
+    return {} if _sensitivity(value) is None else {ONLY_CREDENTIALS: True}
 
 
 def _names_in(record: Breadcrumb) -> SessionNames | None:

@@ -479,3 +479,30 @@ async def test_a_service_without_the_right_to_write_is_told_so(served: str) -> N
     async with BreadcrumbSessionService(served.replace("http://", f"crumb://{token}@")) as weak:
         with pytest.raises(PermissionError, match="emitter"):
             await weak.create_session(app_name="a", user_id="u")
+
+
+async def test_credentials_in_the_state_are_for_those_who_may_read_secrets_on_every_route(
+    keyed: httpx.AsyncClient,
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    path, name = f"/apps/{app}/users/ann/sessions", f"/sessions/adk:{app}:ann:q"
+    credential = {"authType": "apiKey", "apiKey": "hush"}
+    state = {"cred": credential, "step": 1}
+    await keyed.post(path, json={"sessionId": "q", "state": state}, headers=key)
+    issued = await keyed.post("/auth/token", json={"roles": ["emitter", "subscriber"]}, headers=key)
+    plain = {"Authorization": f"Bearer {issued.json()['token']}"}
+    shown = {"cred": {"authType": "apiKey"}, "step": 1}
+    answers = [
+        await keyed.get(name, headers=plain),
+        await keyed.patch(name, json={"title": "T"}, headers=plain),
+        await keyed.get(f"{path}/q", headers=plain),
+        await keyed.get(f"{path}/q?whole=true", headers=plain),
+        await keyed.post(f"{name}/fork", json={"id": "forked"}, headers=plain),
+    ]
+    assert [answer.json()["state"] for answer in answers] == [shown] * len(answers)
+    assert (await keyed.get(name, headers=key)).json()["state"] == state
+    # What somebody keeps secret in a session of ADK's is so on its routes as well.
+    kept = {"schema_name": "session.state.v1", "sensitivity": "secret", "tags": [f"session:adk:{app}:ann:q"]}
+    await keyed.post("/breadcrumbs", json={**kept, "context": {"state_delta": {"pin": 1234}}}, headers=key)
+    assert (await keyed.get(f"{path}/q?whole=true", headers=plain)).json()["state"] == shown
+    assert (await keyed.get(f"{path}/q?whole=true", headers=key)).json()["state"] == {**state, "pin": 1234}
