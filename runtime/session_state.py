@@ -43,6 +43,9 @@ ACTIVE: Final = _OWN + "active"
 ONLY_CREDENTIALS: Final = "only_credentials_are_secret"
 """In the context of a secret breadcrumb: without its credentials, the state that it sets is for everybody."""
 
+SHARED_DELTA: Final = "shared_state_delta"
+"""In the record of an ADK session: what it changes of the state that sessions share. Not for narrowed tokens."""
+
 _KEPT: Final = b"!"
 """Before a value that is not for everybody: then `s` = secret, the agent that it is private to, and a space."""
 

@@ -51,6 +51,7 @@ from breadcrumbs.runtime.session_state import (
     ADK_EVENT,
     ONLY_CREDENTIALS,
     SESSION_RECORD,
+    SHARED_DELTA,
     decode_state,
 )
 from breadcrumbs.runtime.sessions import Sessions
@@ -124,7 +125,7 @@ class AdkSessions:
             **_what_is_secret(dict(state or {})),
         }
         if deltas.app or deltas.user:
-            context["shared_state_delta"] = {"app": deltas.app, "user": deltas.user}
+            context[SHARED_DELTA] = {"app": deltas.app, "user": deltas.user}
         record = BreadcrumbCreate(
             schema_name=SESSION_RECORD,
             title=context["title"],
@@ -280,10 +281,16 @@ class AdkSessions:
     async def _finish_creation(self, who: Principal, names: SessionNames) -> None:
         """Somebody who died while creating the session may have left shared state unwritten."""
         first = Query(session_id=names.name, schema_name=SESSION_RECORD, sort="created_at", limit=1)
+        if who.session_id is not None or who.user_id is not None:
+            return
         for record in (await self._store.list(who.owner_id, first)).items:
-            shared = record.context.get("shared_state_delta")
-            if isinstance(shared, dict) and not (who.session_id or who.user_id):
-                await self._share(who, names, Deltas(shared["app"], shared["user"]), str(record.id))
+            # As it was written: later versions may be anybody's who may write in the session.
+            try:
+                record = await self._store.get_version(who.owner_id, record.id, 1)
+            except NotFound:
+                continue
+            if (shared := _shared_in(record)) is not None:
+                await self._share(who, names, shared, str(record.id))
 
     async def _shared_state(self, who: Principal, of: UserNames) -> Json:
         """The state of the app and of the user, with their prefixes."""
@@ -408,6 +415,15 @@ def _sensitivity(value: Json) -> Literal["secret"] | None:
 
 def _what_is_secret(value: Json) -> Json:
     return {} if _sensitivity(value) is None else {ONLY_CREDENTIALS: True}
+
+
+def _shared_in(record: Breadcrumb) -> Deltas | None:
+    """What a record says of the state of the app and of the user."""
+    shared = record.context.get(SHARED_DELTA)
+    if record.schema_name != SESSION_RECORD or not isinstance(shared, dict):
+        return None
+    app, user = shared.get("app"), shared.get("user")
+    return Deltas(app, user) if isinstance(app, dict) and isinstance(user, dict) else None
 
 
 def _names_in(record: Breadcrumb) -> SessionNames | None:

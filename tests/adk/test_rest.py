@@ -506,3 +506,46 @@ async def test_credentials_in_the_state_are_for_those_who_may_read_secrets_on_ev
     await keyed.post("/breadcrumbs", json={**kept, "context": {"state_delta": {"pin": 1234}}}, headers=key)
     assert (await keyed.get(f"{path}/q?whole=true", headers=plain)).json()["state"] == shown
     assert (await keyed.get(f"{path}/q?whole=true", headers=key)).json()["state"] == {**state, "pin": 1234}
+
+
+@pytest.mark.parametrize("narrowed_to", ["session", "user"])
+async def test_a_narrowed_token_cannot_have_the_state_of_the_app_changed(
+    keyed: httpx.AsyncClient, narrowed_to: str
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    path, name = f"/apps/{app}/users/ann/sessions", f"adk:{app}:ann:q"
+    wanted = {"session_id": name} if narrowed_to == "session" else {"user_id": "ann"}
+    issued = await keyed.post("/auth/token", json=wanted, headers=key)
+    narrow = {"Authorization": f"Bearer {issued.json()['token']}"}
+    forged: dict[str, Any] = {"shared_state_delta": {"app": {"price": 0}, "user": {}}}
+    record = {"schema_name": "session.v1", "tags": [f"session:{name}"], "context": forged}
+    problem(await keyed.post("/breadcrumbs", json=record, headers=narrow), 403, "forbidden")
+
+    await keyed.post(path, json={"sessionId": "q", "state": {"app:price": 5}}, headers=key)
+    asked = {"session_id": name, "schema_name": "session.v1"}
+    (found,) = (await keyed.get("/breadcrumbs", params=asked, headers=key)).json()
+    place = f"/breadcrumbs/{found['id']}"
+    problem(await keyed.patch(place, json={"context": forged}, headers=narrow), 403, "forbidden")
+    whole = (await keyed.get(f"{place}/full", headers=narrow)).json()["context"]
+    said_again = await keyed.patch(place, json={"context": {**whole, "note": 1}}, headers=narrow)
+    assert said_again.status_code == 200
+
+    # Nor does it help to have the record changed by somebody who may: what counts is how it was written.
+    await keyed.patch(place, json={"context": forged}, headers=key)
+    problem(await keyed.post(path, json={"sessionId": "q"}, headers=key), 409, "already-exists")
+    assert (await keyed.get(f"{path}/q", headers=key)).json()["state"]["app:price"] == 5
+
+
+@pytest.mark.parametrize("shared", [{}, {"app": 1, "user": {}}, {"app": {}}, {"app": {}, "user": []}, 7])
+async def test_a_record_that_says_nothing_usable_of_shared_state_is_no_error(
+    keyed: httpx.AsyncClient, shared: Any
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    record = {
+        "schema_name": "session.v1",
+        "tags": [f"session:adk:{app}:ann:q"],
+        "context": {"shared_state_delta": shared},
+    }
+    assert (await keyed.post("/breadcrumbs", json=record, headers=key)).status_code == 201
+    answer = await keyed.post(f"/apps/{app}/users/ann/sessions", json={"sessionId": "q"}, headers=key)
+    problem(answer, 409, "already-exists")
