@@ -868,6 +868,20 @@ async def test_what_waits_is_not_forgotten_when_a_session_is_paused_twice_at_onc
         await has(site, "s", "you said: one", "you said: two", "you said: three")
 
 
+async def test_what_waits_is_answered_also_where_a_breadcrumb_without_the_tag_paused_the_session(
+    site: Site,
+) -> None:
+    async with answering(site, FunctionModel(echo)) as team:
+        await say(site, "s", "one")
+        await team.post("session.state.v1", ["session:s"], {"active": False})
+        await say(site, "s", "two", wait=None)
+        await patch(site, "s", state={"a": 1})
+        await team.settled()
+        assert await team.texts("s") == ["you said: one"]
+        await patch(site, "s", active=True)
+        await has(site, "s", "you said: one", "you said: two")
+
+
 async def test_a_pause_before_the_first_message_holds(site: Site) -> None:
     model = FunctionModel(echo)
     async with answering(site, model) as team:
