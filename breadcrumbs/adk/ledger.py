@@ -13,7 +13,7 @@ second write is made then, or found to be there too. Until it does, nobody was t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal
@@ -26,6 +26,7 @@ from breadcrumbs.adk.wire import (
     Deltas,
     Json,
     check_depth,
+    completed,
     delta_of,
     line,
     public_event,
@@ -33,7 +34,7 @@ from breadcrumbs.adk.wire import (
     text_of,
 )
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
@@ -104,9 +105,13 @@ class AdkSessions:
         id: str | None = None,
         state: Mapping[str, Any] | None = None,
         *,
+        events: Sequence[Json] = (),
         idempotency_key: str | None = None,
     ) -> Json:
-        """A new session, in one write. `AlreadyExists` where the id is taken."""
+        """A new session, in one write. `AlreadyExists` where the id is taken.
+
+        Events that it begins with follow. The same again with the same key appends those that are missing.
+        """
         if not (id and id.strip()):
             # The same key a second time means the same session: its id must not be another one.
             key = idempotency_key
@@ -116,6 +121,7 @@ class AdkSessions:
         check_depth("state", dict(state or {}))
         deltas = split(state or {})
         _check_may_share(who, deltas)
+        _check_first_events(names, events)
         context: Json = {
             "title": line(f"{app} · {user}"),
             "user_id": user,
@@ -126,6 +132,8 @@ class AdkSessions:
         }
         if deltas.app or deltas.user:
             context[SHARED_DELTA] = {"app": deltas.app, "user": deltas.user}
+        if events:  # so that the key is for these, too
+            context["events_digest"] = blake2b(canonical(list(events)), digest_size=16).hexdigest()
         record = BreadcrumbCreate(
             schema_name=SESSION_RECORD,
             title=context["title"],
@@ -145,8 +153,14 @@ class AdkSessions:
                 f"the session {names.id!r} is being deleted: create it again in a moment"
             ) from None
         await self._share(who, names, deltas, str(written.id))
+        began, first = written.created / 1e6, []
+        for number, event in enumerate(events):
+            # With the same id and the same time whenever this is sent again.
+            event = completed(event, id=_first_id(names, number), now=began)
+            first.append((await self.append(who, app, user, names.id, event)).event)
         shared = await self._shared_state(who, names.of)
-        return _view(names, written.created / 1e6, {**deltas.session, **shared}, [])
+        updated = first[-1]["timestamp"] if first else began
+        return _view(names, updated, {**deltas.session, **shared}, first)
 
     async def get(
         self,
@@ -204,8 +218,13 @@ class AdkSessions:
         except NotFound:
             pass
 
-    async def append(self, who: Principal, app: str, user: str, id: str, event: Json) -> Appended:
-        """Write an event and what it changes of the state. The same event a second time changes nothing."""
+    async def append(
+        self, who: Principal, app: str, user: str, id: str, event: Json, *, timed: bool = True
+    ) -> Appended:
+        """Write an event and what it changes of the state. The same event a second time changes nothing.
+
+        `timed`: its time is its writer's. Otherwise it has the time of its first arrival.
+        """
         names = session_names(app, user, id)
         _check_may_write(who, names)
         check_depth("event", event)
@@ -225,6 +244,8 @@ class AdkSessions:
             raise NotFound(f"there is no session {names.id!r} of this user") from None
         if written.found:
             stored = (await store.get(owner, place)).context.get("event")
+            if not timed and isinstance(stored, dict) and "timestamp" in stored:
+                event = {**event, "timestamp": stored["timestamp"]}
             if canonical(stored) != canonical(event):
                 raise IdempotencyMismatch(
                     f"another event with the id {event['id']!r} is in this session: give each event an id of its own"
@@ -406,6 +427,26 @@ def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate
         sensitivity=_sensitivity(event),
         llm_hints=_FOR_MODELS,
     )
+
+
+def _first_id(names: SessionNames, number: int) -> str:
+    """The id of an event that a session begins with, where it came without one."""
+    return str(derived_id(0, ADK_EVENT, names.name, str(number)))
+
+
+def _check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
+    """That all events of a new session can be stored: afterwards it would be there with some of them."""
+    ids: set[str] = set()
+    for number, event in enumerate(events):
+        check_depth(f"events.{number}", event)
+        content_of(_crumb_of(names, event, {}))
+        id = event.get("id") or _first_id(names, number)
+        if id in ids:
+            raise InvalidInput(
+                f"another event of this session has the id {id!r}: give each an id of its own",
+                where=f"events.{number}.id",
+            )
+        ids.add(id)
 
 
 def _sensitivity(value: Json) -> Literal["secret"] | None:

@@ -94,7 +94,17 @@ def camel(value: Any) -> Any:
 
 
 def event_of(document: Any, *, now: float) -> Json:
-    """An event as a client sent it: checked as far as one must be for ADK to read it again, and completed."""
+    """An event as a client sent it, checked and completed."""
+    return completed(checked_event(document), id=str(uuid4()), now=now)
+
+
+def completed(event: Json, *, id: str, now: float) -> Json:
+    """An event with an id and a time: its own, where it has them."""
+    return {**event, "id": event.get("id") or id, "timestamp": event.get("timestamp", now)}
+
+
+def checked_event(document: Any) -> Json:
+    """An event as a client sent it: checked as far as one must be for ADK to read it again."""
     if not isinstance(document, Mapping):
         raise InvalidInput("an event is a JSON object", where="body")
     event: Json = {name: value for name, value in camel(document).items() if value is not None}
@@ -112,11 +122,10 @@ def event_of(document: Any, *, now: float) -> Json:
     actions["stateDelta"] = {
         name: value for name, value in actions["stateDelta"].items() if not name.startswith(TEMP)
     }
-    moment = event.get("timestamp", now)
+    moment = event.get("timestamp", 0)
     if isinstance(moment, bool) or not isinstance(moment, int | float) or not math.isfinite(moment):
         raise InvalidInput("timestamp must be a number: seconds since 1970", where="timestamp")
-    event |= {"id": event.get("id") or str(uuid4()), "timestamp": moment, "actions": actions}
-    return {"author": "", "invocationId": "", "nodeInfo": {"path": ""}, **event}
+    return {"author": "", "invocationId": "", "nodeInfo": {"path": ""}, **event, "actions": actions}
 
 
 def restored(event: Json, number: int) -> Json:

@@ -22,6 +22,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from breadcrumbs.adk import BreadcrumbSessionService
 from breadcrumbs.adk.http import OPERATIONS
+from breadcrumbs.adk.wire import Json
+from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.openapi import build_document
 from breadcrumbs.runtime.hub import EventHub
@@ -216,6 +218,74 @@ async def test_P3_a_creation_that_is_sent_again_under_the_same_key_leaves_one_se
     sessions = (await ours.get(path)).json()
     assert len(sessions) == 2
     problem(await ours.post(path, json={"sessionId": "mine"}), 409, "already-exists")
+
+
+async def test_P3_a_creation_with_events_that_is_sent_again_leaves_each_of_them_once(
+    ours: httpx.AsyncClient,
+) -> None:
+    path, key = f"/apps/{unique('app')}/users/ann/sessions", {"Idempotency-Key": unique("key")}
+    events: list[Json] = [
+        {"author": "user", "content": {"parts": [{"text": "one"}]}},
+        {"id": "mine", "author": "user"},
+        {"id": "timed", "timestamp": 5},
+        {"author": "user", "content": {"parts": [{"text": "one"}]}},
+    ]
+    first, second = [await ours.post(path, json={"events": events}, headers=key) for _ in range(2)]
+    assert first.status_code == second.status_code == 200 and first.json() == second.json()
+    assert (await ours.get(f"{path}/{first.json()['id']}")).json() == first.json()
+    ids = [one["id"] for one in first.json()["events"]]
+    assert ids[1:3] == ["mine", "timed"] and len(set(ids)) == 4
+    for others in (events[:3], [*events[:3], {"author": "x"}], None):
+        answer = await ours.post(path, json={"events": others}, headers=key)
+        problem(answer, 422, "idempotency-mismatch")
+
+
+async def test_a_session_whose_events_cannot_all_be_stored_is_not_made(ours: httpx.AsyncClient) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions"
+    deep: Any = "x"
+    for _ in range(61):
+        deep = {"a": deep}
+    for bad in ([{"id": "a"}, {"id": "a", "author": "b"}], [{}, {"customMetadata": deep}], [{}, {"id": 5}]):
+        problem(await ours.post(path, json={"sessionId": "s", "events": bad}), 422, "invalid-input")
+    assert (await ours.get(path)).json() == []
+    assert (await ours.post(path, json={"sessionId": "s"})).status_code == 200
+
+
+async def test_P4_a_creation_that_was_broken_off_between_its_events_is_gone_on_with(
+    ours: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = f"/apps/{unique('app')}/users/ann/sessions", {"Idempotency-Key": unique("key")}
+    body = {"sessionId": "s", "events": [{"author": str(number)} for number in range(4)]}
+    create, written = Store.create, 0
+
+    async def dies(self: Store, *args: Any, **options: Any) -> Any:
+        nonlocal written
+        written += 1
+        if written == 4:
+            raise StoreUnavailable("gone")
+        return await create(self, *args, **options)
+
+    monkeypatch.setattr(Store, "create", dies)
+    assert (await ours.post(path, json=body, headers=key)).status_code == 503
+    monkeypatch.undo()
+    assert len((await ours.get(f"{path}/s")).json()["events"]) == 2
+    assert (await ours.post(path, json=body, headers=key)).status_code == 200
+    events = (await ours.get(f"{path}/s")).json()["events"]
+    assert [one["author"] for one in events] == ["0", "1", "2", "3"]
+
+
+async def test_an_event_without_a_time_can_be_sent_again(ours: httpx.AsyncClient) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions/s"
+    await ours.post(path)
+    body: Json = {"id": "e", "author": "user", "actions": {"stateDelta": {"a": 1}}}
+    first = await ours.post(f"{path}/events", json=body)
+    again = await ours.post(f"{path}/events", json=body)
+    assert again.status_code == 200 and again.json() == first.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    for other in ({**body, "author": "eve"}, {**body, "timestamp": 5}):
+        problem(await ours.post(f"{path}/events", json=other), 422, "idempotency-mismatch")
+    same = {**body, "timestamp": first.json()["timestamp"]}
+    assert (await ours.post(f"{path}/events", json=same)).json() == first.json()
 
 
 async def test_events_are_appended_in_either_case_and_come_back_in_camel_case(
