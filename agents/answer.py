@@ -2,7 +2,7 @@
 
 A model may answer in plain words or in RCRT's JSON (`{"action": "create", "breadcrumb": {…}}`). Whatever it
 says, the session is the trigger's: session tags it returns are dropped and noted, and the tags that carry
-sessions, users and workspaces along are copied from the trigger.
+sessions, users and workspaces along are copied from the trigger. Nor does it write what steers the runtime.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _RESERVED = (
     "session_id", "trigger_id", "creator", "context_id", "context_version", "hops", "answers", "adk", "state_delta"
 )  # fmt: skip
+
+_STEERS = frozenset((
+    "session.v1", "session.state.v1", "adk.event.v1", "adk.session.v1", "agent.cancel.v1", "agent.context.v1",
+    "agent.def.v1", "context.config.v1", "context.request.v1", "schema.def.v1", "tool.catalog.v1",
+))  # fmt: skip
+"""Schemas that the runtime acts on: whose a session is, whether it is paused, who answers and what they see.
+
+An agent's definition may choose one of them; its model may not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +105,11 @@ def product(
     context |= {"message": answer.text, "content": answer.text, **glue}
     if foreign:
         context["dropped_tags"] = foreign
+    schema_name = answer.schema_name or agent.emits.schema_name
+    if schema_name in _STEERS and schema_name != agent.emits.schema_name:
+        context["dropped_schema_name"], schema_name = schema_name, agent.emits.schema_name
     fields: dict[str, Any] = {
-        "schema_name": answer.schema_name or agent.emits.schema_name,
+        "schema_name": schema_name,
         "title": _one_line(answer.title or answer.text),
         "tags": tags,
         "context": context,

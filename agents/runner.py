@@ -62,7 +62,10 @@ class AgentRunner:
         return any(_triggers(agent, event) for agent in agents) or bool(await self._left_alone(event, agents))
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
-        if event.schema_name == CANCEL and running is not None:
+        if event.operation == "deleted":
+            return  # that something is gone asks for nothing
+        # To cancel is to post a cancellation, and not to correct one that was posted long ago.
+        if event.schema_name == CANCEL and event.operation == "created" and running is not None:
             running.cancel("cancelled")
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:

@@ -194,13 +194,15 @@ class ContextBuilder:
     async def _paused_before(self, owner: UUID, session: str, change: Breadcrumb) -> int | None:
         """When the pause began that a change ends. It may have been asked for more than once."""
         began = None
-        changes = Query(session_id=session, schema_name=STATE_CHANGE, any_tags=(PAUSED, RESUMED), limit=50)
+        changes = Query(session_id=session, schema_name=STATE_CHANGE, limit=50)
         async for earlier in self._store.walk(owner, changes):
             if earlier.created >= change.created:
                 continue
             if RESUMED in earlier.tags:
                 break
-            began = earlier.created
+            # Who posts the breadcrumb itself need not know of the tag.
+            if PAUSED in earlier.tags or earlier.context.get("active") is False:
+                began = earlier.created
         return began
 
     async def _consumed(self, turn: Turn, config: ContextConfig, *, consumed: bool) -> None:

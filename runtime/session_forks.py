@@ -15,15 +15,18 @@ import orjson
 
 from breadcrumbs.runtime.access import USER, Principal
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
-from breadcrumbs.runtime.errors import AlreadyExists, NotFound, VersionMismatch
+from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Place, Query
+from breadcrumbs.runtime.redaction import redacted
 from breadcrumbs.runtime.session_messages import ERROR
 from breadcrumbs.runtime.session_state import (
+    ONLY_CREDENTIALS,
     REMOVED,
     SESSION_RECORD,
     STATE_CHANGE,
     STATEFUL,
+    Guard,
     is_about_session,
     state_changes,
 )
@@ -58,11 +61,11 @@ async def fork(
     """
     owner, lane = principal.owner_id, Sessions(store).lane(principal.owner_id, session)
     until = None if message_id is None else await _place(store, principal, origin, message_id)
-    crumbs = await _up_to(store, owner, origin, until)
+    crumbs, firsts = await _up_to(store, owner, origin, until)
     try:
         written = await store.create(
             owner,
-            _record(session, origin, crumbs, request, title, user_id, principal),
+            _record(session, origin, crumbs, firsts, request, title, user_id, principal),
             by=principal.agent_id,
             id=None if request is None else derived_id(lane, "fork", str(owner), session),
             session_version=0,
@@ -93,18 +96,34 @@ async def fork(
     return written
 
 
-async def _up_to(store: Store, owner: UUID, session: str, until: Place | None) -> list[Breadcrumb]:
-    """What a session has up to a place, the oldest first."""
-    found = []
+async def _up_to(
+    store: Store, owner: UUID, session: str, until: Place | None
+) -> tuple[list[Breadcrumb], dict[UUID, Breadcrumb]]:
+    """What a session has up to a place, the oldest first, and the first versions of those that set its state."""
+    found, firsts = [], {}
     async for crumb in store.walk(owner, Query(session_id=session, sort="created_at")):
         if until is not None and Place(crumb.created, crumb.id.bytes) > until:
             break
-        found.append(await _first_version(store, crumb) if crumb.schema_name in STATEFUL else crumb)
-    return found
+        if crumb.schema_name in STATEFUL or crumb.version > 1:
+            firsts[crumb.id] = await _first_version(store, crumb)
+        found.append(_with_usable_state(crumb))
+    return found, firsts
+
+
+def _with_usable_state(crumb: Breadcrumb) -> Breadcrumb:
+    """Later versions may say anything in their place of the state: a new breadcrumb may not."""
+    try:
+        state_changes(crumb.schema_name or "", crumb.context)
+    except InvalidInput:
+        context = {name: value for name, value in crumb.context.items() if name != "state_delta"}
+        return replace(crumb, json=orjson.dumps({**crumb.document, "context": context}))
+    return crumb
 
 
 async def _first_version(store: Store, crumb: Breadcrumb) -> Breadcrumb:
     """State is what the first version said: later ones are corrections of a text."""
+    if crumb.version == 1:
+        return crumb
     try:
         return await store.get_version(crumb.owner_id, crumb.id, 1)
     except NotFound:
@@ -115,6 +134,7 @@ def _record(
     session: str,
     origin: str,
     crumbs: list[Breadcrumb],
+    firsts: dict[UUID, Breadcrumb],
     request: str | None,
     title: str | None,
     user_id: str | None,
@@ -125,11 +145,8 @@ def _record(
         forked_from |= {"message_id": str(crumbs[-1].id), "until": crumbs[-1].created}
     if request is not None:
         forked_from["request"] = request
-    context: dict[str, Any] = {
-        "session_id": session,
-        "state_delta": _state_after(crumbs, principal),
-        "forked_from": forked_from,
-    }
+    state, guard = _state_after(crumbs, firsts, principal)
+    context: dict[str, Any] = {"session_id": session, **state, "forked_from": forked_from}
     if title is not None:
         context["title"] = title
     if user_id is not None:
@@ -140,6 +157,8 @@ def _record(
             "title": title or "",
             "tags": [SESSION + session, *([USER + user_id] if user_id is not None else [])],
             "context": context,
+            "sensitivity": "secret" if guard.secret else None,
+            "visibility": "private" if guard.private_to is not None else None,
         }
     )
 
@@ -188,19 +207,52 @@ def _renamed(value: Any, ids: dict[str, UUID]) -> Any:
     return value
 
 
-def _state_after(crumbs: list[Breadcrumb], principal: Principal) -> dict[str, Any]:
-    """What the copies themselves do not set of the state that some breadcrumbs led to. Null: it was taken out."""
-    state: dict[str, Any] = {}
+def _state_after(
+    crumbs: list[Breadcrumb], firsts: dict[UUID, Breadcrumb], principal: Principal
+) -> tuple[dict[str, Any], Guard]:
+    """What a record must say so that, with the copies, the state is what some breadcrumbs led to; and for whom.
+
+    State from breadcrumbs that this token may not read stays behind, as they do.
+    """
+    there: dict[str, tuple[bytes, Guard]] = {}
+    copied: dict[str, bytes] = {}
     for crumb in crumbs:
-        if crumb.schema_name not in STATEFUL:
+        if crumb.id not in firsts:
             continue
-        copied = _is_copied(crumb, principal)
-        for name, value in state_changes(crumb.schema_name, crumb.context).items():
-            if copied:
-                state.pop(name, None)
-            elif not is_about_session(name):
-                state[name] = None if value == REMOVED else orjson.loads(value)
-    return state
+        first = firsts[crumb.id]
+        guard = _together([_guard_of(first), _guard_of(crumb)])
+        readable = principal.may_read_context(first) and principal.may_read_context(crumb)
+        for name, value in _changes(first, credentials=readable).items():
+            there[name] = (value if guard.lets(principal) else REMOVED, guard)
+        if _is_copied(crumb, principal):
+            copied |= _changes(crumb)
+    state = {name: value for name, (value, _) in there.items() if value != REMOVED}
+    too_much = [name for name, value in copied.items() if value != REMOVED and name not in state]
+    delta = {name: orjson.loads(value) for name, value in state.items() if value != copied.get(name)}
+    record: dict[str, Any] = {"state_delta": {**delta, **dict.fromkeys(too_much)}}
+    if nulls := [name for name, value in delta.items() if value is None]:
+        record["null_is_a_value"] = nulls
+    guard = _together([there[name][1] for name in delta])
+    if not guard.secret and redacted(delta) is not delta:
+        # As with the events that brought these credentials: what else there is of the state is for everybody.
+        return {**record, ONLY_CREDENTIALS: True}, replace(guard, secret=True)
+    return record, guard
+
+
+def _changes(crumb: Breadcrumb, *, credentials: bool = True) -> dict[str, bytes]:
+    context = crumb.context if credentials else redacted(crumb.context)
+    changes = state_changes(crumb.schema_name or "", context)
+    return {name: value for name, value in changes.items() if not is_about_session(name)}
+
+
+def _guard_of(crumb: Breadcrumb) -> Guard:
+    return Guard.of(crumb.context, crumb.sensitivity, crumb.visibility, crumb.created_by)
+
+
+def _together(guards: list[Guard]) -> Guard:
+    """Of things that are kept together, all are as secret as one of them."""
+    private = [guard.private_to for guard in guards if guard.private_to is not None]
+    return Guard(any(guard.secret for guard in guards), private[0] if private else None)
 
 
 async def _place(store: Store, principal: Principal, session: str, id: UUID) -> Place:

@@ -3,7 +3,7 @@
 The state is a view. A breadcrumb with one of these schemas changes it by its `context.state_delta` when it is
 created, in the same write; an import builds the state again from the same breadcrumbs, whatever their order.
 What is known about the session itself (its title, its user, whether it is paused) is kept in the same way, under
-names that no state can have.
+names that no state can have. A value is as secret and as private as the breadcrumb that set it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import orjson
 
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.redaction import redacted
 
 SESSION_RECORD: Final = "session.v1"
 STATE_CHANGE: Final = "session.state.v1"
@@ -37,6 +40,15 @@ _ABOUT: Final[dict[str, dict[str, type]]] = {
 }
 ACTIVE: Final = _OWN + "active"
 
+ONLY_CREDENTIALS: Final = "only_credentials_are_secret"
+"""In the context of a secret breadcrumb: without its credentials, the state that it sets is for everybody."""
+
+SHARED_DELTA: Final = "shared_state_delta"
+"""In the record of an ADK session: what it changes of the state that sessions share. Not for narrowed tokens."""
+
+_KEPT: Final = b"!"
+"""Before a value that is not for everybody: then `s` = secret, the agent that it is private to, and a space."""
+
 PAUSED: Final = "session-paused"
 RESUMED: Final = "session-resumed"
 """Tags of the changes that pause a session and let it go on: workers need not load others."""
@@ -52,6 +64,58 @@ class About:
     """Since when nobody shall answer here; None: it is active."""
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Who may read a value of the state."""
+
+    secret: bool = False
+    private_to: UUID | None = None
+
+    @classmethod
+    def of(
+        cls, context: Mapping[str, Any], sensitivity: str | None, visibility: str | None, by: UUID | None
+    ) -> Guard:
+        """The one of a breadcrumb's values."""
+        secret = sensitivity == "secret" and context.get(ONLY_CREDENTIALS) is not True
+        return cls(secret, by if visibility == "private" else None)
+
+    def lets(self, reader: Principal) -> bool:
+        own = self.private_to in (None, reader.agent_id)
+        return reader.reads_secrets or (own and not self.secret)
+
+    def around(self, value: bytes) -> bytes:
+        """A value as the store keeps it."""
+        if value == REMOVED or self == Guard():
+            return value
+        agent = b"" if self.private_to is None else self.private_to.hex.encode()
+        return _KEPT + b"s" * self.secret + agent + b" " + value
+
+    @classmethod
+    def opened(cls, held: bytes) -> tuple[Guard, bytes]:
+        """The guard of a value that the store keeps, and the value."""
+        if not held.startswith(_KEPT):
+            return cls(), held
+        marks, _, value = held[len(_KEPT) :].partition(b" ")
+        agent = marks.removeprefix(b"s")
+        return cls(marks.startswith(b"s"), UUID(agent.decode()) if agent else None), value
+
+
+def held_changes(
+    schema_name: str,
+    context: Mapping[str, Any],
+    *,
+    sensitivity: str | None,
+    visibility: str | None,
+    by: UUID | None,
+) -> dict[str, bytes]:
+    """What a new breadcrumb changes of its session's state, as the store keeps it."""
+    guard = Guard.of(context, sensitivity, visibility, by)
+    return {
+        name: value if is_about_session(name) else guard.around(value)
+        for name, value in state_changes(schema_name, context).items()
+    }
+
+
 def state_changes(schema_name: str, context: Mapping[str, Any]) -> dict[str, bytes]:
     """What a new breadcrumb changes of its session's state: name -> JSON, `REMOVED` where it goes."""
     if schema_name not in _NULL_REMOVES:
@@ -63,10 +127,8 @@ def state_changes(schema_name: str, context: Mapping[str, Any]) -> dict[str, byt
         )
     if any(name.startswith(_OWN) for name in delta):
         raise InvalidInput("a name in state_delta begins with no null character", where="context.state_delta")
-    # The record of an ADK session says so, because ADK keeps a None.
-    null_removes = _NULL_REMOVES[schema_name] and context.get("null_is_a_value") is not True
     changes = {
-        name: REMOVED if value is None and null_removes else orjson.dumps(value)
+        name: REMOVED if value is None and _null_removes(schema_name, context, name) else orjson.dumps(value)
         for name, value in delta.items()
     }
     for name, type in _ABOUT.get(schema_name, {}).items():
@@ -75,19 +137,31 @@ def state_changes(schema_name: str, context: Mapping[str, Any]) -> dict[str, byt
     return changes
 
 
+def _null_removes(schema_name: str, context: Mapping[str, Any], name: str) -> bool:
+    """The record of an ADK session says that none does, because ADK keeps a None; that of a fork says which do not."""
+    kept = context.get("null_is_a_value")
+    return _NULL_REMOVES[schema_name] and not (kept is True or (isinstance(kept, list) and name in kept))
+
+
 def is_about_session(name: str) -> bool:
     """Whether this is no state, but known about the session itself."""
     return name.startswith(_OWN)
 
 
-def decode_state(flat: list[bytes]) -> dict[str, Any]:
-    """The state as the store keeps it: name, `<time> <JSON>`, name, …"""
+def decode_state(flat: list[bytes], *, reader: Principal | None = None) -> dict[str, Any]:
+    """The state as the store keeps it: name, `<time> <JSON>`, name, …; with a reader, what they may read of it."""
     state = {}
     for name, held in zip(flat[::2], flat[1::2], strict=True):
-        value = held.partition(b" ")[2]
-        if value != REMOVED and not name.startswith(_OWN.encode()):
+        guard, value = Guard.opened(held.partition(b" ")[2])
+        if value != REMOVED and not name.startswith(_OWN.encode()) and (reader is None or guard.lets(reader)):
             state[name.decode()] = orjson.loads(value)
     return state
+
+
+def shown_state(flat: list[bytes], reader: Principal) -> dict[str, Any]:
+    """What somebody may read of the state. Credentials are for those who may read secrets."""
+    state = decode_state(flat, reader=reader)
+    return state if reader.reads_secrets else redacted(state)
 
 
 def decode_about(flat: list[bytes]) -> About:

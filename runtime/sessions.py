@@ -17,6 +17,7 @@ import anyio
 import structlog
 
 from breadcrumbs.runtime import record
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, check_session_id
 from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.dead_letters import DeadLetters
@@ -24,8 +25,15 @@ from breadcrumbs.runtime.errors import InvalidCursor, NotFound, VersionMismatch
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, plain
-from breadcrumbs.runtime.session_state import ACTIVE, About, decode_about, decode_state, paused_at
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.session_state import (
+    ACTIVE,
+    About,
+    decode_about,
+    decode_state,
+    paused_at,
+    shown_state,
+)
+from breadcrumbs.runtime.store import DELETION_REMEMBERED, Store
 
 _log = structlog.get_logger("breadcrumbs.sessions")
 
@@ -33,9 +41,6 @@ _CLOSE, _BURY = Script("close"), Script("bury")
 
 STATE_HOLDER: Final = "state/"
 """What begins like this holds state that several sessions share: no conversation, and in no list."""
-
-_REMEMBERED_SECONDS: Final = 7 * 86_400
-"""For how long a turn that began before a deletion could still try to write. Nobody thinks that long."""
 
 _AT_ONCE: Final = 100
 
@@ -55,9 +60,18 @@ class SessionFacts:
     active: int
     counts: dict[str, int] = field(default_factory=dict)
     """Schema name -> how many breadcrumbs of it are there."""
-    state: dict[str, Any] = field(default_factory=dict)
+    held: list[bytes] = field(default_factory=list)
+    """The state as the store keeps it."""
     about: About = field(default_factory=About)
     first_message: Breadcrumb | None = None
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """All of it: not for everybody."""
+        return decode_state(self.held)
+
+    def state_for(self, reader: Principal) -> dict[str, Any]:
+        return shown_state(self.held, reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +97,12 @@ class Sessions:
             raise NotFound(f"there is no session {session!r}")
         return facts
 
-    async def state(self, owner: UUID, session: str) -> dict[str, Any]:
-        """The state alone; empty where there is none."""
+    async def state(self, owner: UUID, session: str, *, reader: Principal | None = None) -> dict[str, Any]:
+        """The state alone, or what a reader may read of it; empty where there is none."""
         lane = self.lane(owner, session)
         return decode_state(
-            await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session))
+            await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session)),
+            reader=reader,
         )
 
     def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
@@ -156,27 +171,42 @@ class Sessions:
                 raise VersionMismatch(int(reply[1]), expected_version or 0)
             case 2:
                 raise NotFound(f"there is no session {session!r}")
-        return await self._clear(lane, owner, session)
+        return await self._clear(lane, owner, session, int(reply[2]))
 
     async def finish_deletions(self, lane: int) -> int:
         """Go on with deletions whose process died. Safe to run in several processes at once."""
-        members = await self._store.connection.call(lane, b"SMEMBERS", self._store.keys.closing(lane))
+        call, keys = self._store.connection.call, self._store.keys
+        members = await call(lane, b"SMEMBERS", keys.closing(lane))
         for member in members:
-            await self._clear(lane, UUID(bytes=member[:16]), member[16:].decode())
+            owner, session = UUID(bytes=member[:16]), member[16:].decode()
+            deletion = await call(lane, b"HGET", keys.session(lane, owner, session), b"closing")
+            if deletion is not None:  # None: somebody has just finished it
+                await self._clear(lane, owner, session, int(deletion))
         return len(members)
 
-    async def _clear(self, lane: int, owner: UUID, session: str) -> int:
+    async def _clear(self, lane: int, owner: UUID, session: str, deletion: int) -> int:
+        """Remove everything from a session whose deletion began then; how many breadcrumbs went.
+
+        Several may be at it. Once one of them has ended the deletion, the name may be used again: then the others stop.
+        """
         store, keys = self._store, self._store.keys
-        gone = 0
-        # Again until nothing is left: what was on its way while the session closed has landed meanwhile.
-        while page := (await store.list(owner, Query(session_id=session, limit=_AT_ONCE))).items:
+        gone: list[bool] = []
+
+        async def delete(crumb: Breadcrumb) -> None:
+            gone.append(await store.delete_with_session(lane, crumb, deletion))
+
+        everything = Query(session_id=session, limit=_AT_ONCE)
+        # Again until nothing is left: what was on its way while the session closed has landed meanwhile. What has
+        # expired goes too: it would count as one of the next session of this name when it is swept.
+        while page := (await store.list(owner, everything, with_expired=True)).items:
             async with anyio.create_task_group() as tasks:
                 for crumb in page:
-                    tasks.start_soon(self._delete_one, owner, crumb.id)
-            gone += len(page)
+                    tasks.start_soon(delete, crumb)
+            if not all(gone):
+                return gone.count(True)
         letters = DeadLetters(store)
         for letter in await letters.all(owner, lane=lane):
-            if letter.session_id == session:
+            if letter.session_id == session and letter.event <= deletion:
                 try:
                     await letters.discard(letter)
                 except NotFound:
@@ -185,15 +215,9 @@ class Sessions:
             lane,
             _BURY,
             [keys.session(lane, owner, session), keys.closing(lane), keys.state(lane, owner, session)],
-            [owner.bytes, session, _REMEMBERED_SECONDS],
+            [owner.bytes, session, DELETION_REMEMBERED, deletion],
         )
-        return gone
-
-    async def _delete_one(self, owner: UUID, id: UUID) -> None:
-        try:
-            await self._store.delete(owner, id)
-        except NotFound:
-            pass  # expired, or deleted by whoever deletes the same session
+        return gone.count(True)
 
     async def _names(
         self, owner: UUID, after: tuple[int, bytes] | None, count: int
@@ -258,10 +282,10 @@ class Sessions:
                 SessionFacts(
                     session,
                     int(version),
-                    int(created),
-                    int(float(active or created)),
+                    int(created or float(active or 0)),
+                    int(float(active or created or 0)),
                     {schema: number for schema, number in counts.items() if number},
-                    decode_state(state),
+                    state,
                     decode_about(state),
                     firsts.get(session),
                 )

@@ -63,11 +63,14 @@ from breadcrumbs.runtime.query import (
     sign_cursor,
 )
 from breadcrumbs.runtime.questions import Question, recent_of
-from breadcrumbs.runtime.session_state import state_changes
+from breadcrumbs.runtime.session_state import held_changes
 from breadcrumbs.runtime.tail import Tail
 
 DEFAULT_LANES = 16
 FORMAT = "1"
+
+DELETION_REMEMBERED = 7 * 86_400
+"""For how many seconds a turn that began before a deletion could still try to write. Nobody thinks that long."""
 
 _CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
 _IMPORT, _READ = Script("import"), Script("read")
@@ -232,7 +235,14 @@ class Store:
         expiry, session = content.expiry, content.session_id
         state: list[bytes | str | int] = []
         if session is not None:
-            for name, value in state_changes(content.schema_name, new.context).items():
+            changes = held_changes(
+                content.schema_name,
+                new.context,
+                sensitivity=new.sensitivity,
+                visibility=new.visibility,
+                by=by,
+            )
+            for name, value in changes.items():
                 state += [name, value]
         reply = await self._safely(
             lambda: self._run(
@@ -526,13 +536,29 @@ class Store:
                 raise VersionMismatch(base.version, expected_version)
             reply = await self._safely(lambda lane=lane, base=base: self._run_delete(lane, base))  # type: ignore[misc]
             if int(reply[0]) != 1:
-                home = home_lane(id, self.lanes)
-                if home != lane:
-                    await self.connection.call(home, b"DEL", self.keys.signpost(home, owner, id.bytes))
+                await self._take_signpost_down(lane, base)
                 return
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
 
-    async def _run_delete(self, lane: int, base: Breadcrumb, *, only_expired: bool = False) -> List[Any]:
+    async def delete_with_session(self, lane: int, crumb: Breadcrumb, deletion: int) -> bool:
+        """Remove a breadcrumb, expired or not, as part of the deletion of its session, which began then.
+
+        False: that deletion has ended, and what has the session's name now is none of its business.
+        """
+        reply = await self._safely(lambda: self._run_delete(lane, crumb, deletion=deletion))
+        if int(reply[0]) == 5:
+            return False
+        await self._take_signpost_down(lane, crumb)
+        return True
+
+    async def _take_signpost_down(self, lane: int, crumb: Breadcrumb) -> None:
+        home = home_lane(crumb.id, self.lanes)
+        if home != lane:
+            await self.connection.call(home, b"DEL", self.keys.signpost(home, crumb.owner_id, crumb.id.bytes))
+
+    async def _run_delete(
+        self, lane: int, base: Breadcrumb, *, only_expired: bool = False, deletion: int | None = None
+    ) -> List[Any]:
         owner, keys = base.owner_id, self.keys
         reply: list[Any] = await self.connection.run(
             lane,
@@ -550,9 +576,11 @@ class Store:
                     base.schema_name or "", base.tags, _private_to(base.visibility, base.created_by)
                 ),
                 base.schema_name or "",
-                int(only_expired),
+                "*" if deletion is not None else int(only_expired),
                 int(not only_expired),
                 base.session_id or "",
+                "" if deletion is None else deletion,
+                DELETION_REMEMBERED,
             ],
         )
         return reply
@@ -573,7 +601,13 @@ class Store:
         first = min(history, key=lambda version: version.version, default=crumb)
         state = {}
         if crumb.session_id is not None and first.version == 1:
-            state = state_changes(first.schema_name or "", first.context)
+            state = held_changes(
+                first.schema_name or "",
+                first.context,
+                sensitivity=first.sensitivity,
+                visibility=first.visibility,
+                by=first.created_by,
+            )
         reply = await self.connection.run(
             lane,
             _IMPORT,
@@ -648,8 +682,11 @@ class Store:
         versions = {version.version: version for version in (crumb, *older)}
         return [versions[number] for number in sorted(versions, reverse=True)]
 
-    async def list(self, owner: UUID, query: Query) -> Page:
-        """One page; `next_cursor` is there exactly as long as there is more."""
+    async def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Page:
+        """One page; `next_cursor` is there exactly as long as there is more.
+
+        `with_expired`: also what has expired and is not swept yet, for whoever clears up.
+        """
         query.check()
         start = open_cursor(self.secret, owner, query) or query.start
         indexes = await self._plan(owner, query)
@@ -672,7 +709,9 @@ class Store:
             taken = await merge.take(batch)
             more = len(taken) == batch
             scanned += len(taken)
-            bodies = await self._bodies(owner, [(index.lane, at.id) for at, index in taken])
+            bodies = await self._bodies(
+                owner, [(index.lane, at.id) for at, index in taken], with_expired=with_expired
+            )
             for (at, _), crumb in zip(taken, bodies, strict=True):
                 place = at
                 if crumb is None or at.id in shown or not query.accepts(crumb):
@@ -843,8 +882,10 @@ class Store:
 
         return read
 
-    async def _bodies(self, owner: UUID, places: List[tuple[int, bytes]]) -> List[Breadcrumb | None]:
-        """Load bodies, one command per lane; what expired meanwhile is not there."""
+    async def _bodies(
+        self, owner: UUID, places: List[tuple[int, bytes]], *, with_expired: bool
+    ) -> List[Breadcrumb | None]:
+        """Load bodies, one command per lane; what expired meanwhile is not there unless asked for."""
         by_lane: dict[int, list[int]] = defaultdict(list)
         for position, (lane, _) in enumerate(places):
             by_lane[lane].append(position)
@@ -860,7 +901,7 @@ class Store:
             for at, body in zip(positions, bodies, strict=True):
                 if body is not None:
                     crumb = record.decode_raw(owner, places[at][1], body)
-                    crumbs[at] = None if record.is_gone(crumb, now) else crumb
+                    crumbs[at] = crumb if with_expired or not record.is_gone(crumb, now) else None
         return crumbs
 
     async def _find(self, owner: UUID, id: UUID) -> tuple[int, Breadcrumb]:
@@ -897,13 +938,12 @@ class Store:
             if body is None:
                 await self.connection.call(lane, b"ZREM", self.keys.expiries(lane), member)
                 continue
-            reply = await self._run_delete(lane, record.decode(owner, id, body), only_expired=True)
+            crumb = record.decode(owner, id, body)
+            reply = await self._run_delete(lane, crumb, only_expired=True)
             if int(reply[0]) != 0:
                 continue
             purged += 1
-            home = home_lane(id, self.lanes)
-            if home != lane:
-                await self.connection.call(home, b"DEL", self.keys.signpost(home, owner, id.bytes))
+            await self._take_signpost_down(lane, crumb)
         return purged
 
     # The server's clock, as well as we know it

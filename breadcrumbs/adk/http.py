@@ -17,7 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.adk.ledger import AdkSessions
-from breadcrumbs.adk.wire import EVALUATIONS, TEMP, Json, event_of, public_event, redacted, restored
+from breadcrumbs.adk.wire import (
+    EVALUATIONS,
+    TEMP,
+    Json,
+    checked_event,
+    event_of,
+    public_event,
+    restored,
+)
 from breadcrumbs.runtime.breadcrumb import complaints_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.http.conditions import etag_of
@@ -29,6 +37,7 @@ from breadcrumbs.runtime.http.problems import (
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
+from breadcrumbs.runtime.redaction import redacted
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -107,14 +116,10 @@ async def _create(
 ) -> Reply:
     who, names, sessions = call.principal, _names(call), AdkSessions(call.services.store)
     who.require("subscriber")  # the answer tells the state of the app and the user
-    first = [restored(event_of(event, now=time.time()), number) for number, event in enumerate(events or ())]
+    first = [restored(checked_event(event), number) for number, event in enumerate(events or ())]
     session = await sessions.create(
-        who, names["app"], names["user"], id, state, idempotency_key=idempotency_key(call)
+        who, names["app"], names["user"], id, state, events=first, idempotency_key=idempotency_key(call)
     )
-    for event in first:
-        appended = await sessions.append(who, names["app"], names["user"], session["id"], event)
-        session["events"].append(appended.event)
-        session["lastUpdateTime"] = appended.event["timestamp"]
     return _session(call, session)
 
 
@@ -163,7 +168,8 @@ async def append_event(call: Call) -> Reply:
     if event.get("partial"):
         return Reply.json(event)
     appended = await AdkSessions(call.services.store).append(
-        who, names["app"], names["user"], names["session"], event
+        *(who, names["app"], names["user"], names["session"], event),
+        timed=document.get("timestamp") is not None,
     )
     headers: list[Header] = []
     if appended.session_version is not None:
@@ -307,7 +313,11 @@ _ROUTES: Final = (
         path=_OF_USER,
         group="ADK sessions",
         summary="Create a session of an ADK app",
-        description=f"In one write, or not at all. {_CHANGES}",
+        description=(
+            "The session and its state are one write, or nothing. The events that it begins with follow, once all "
+            "are known to be good; sent again with the same Idempotency-Key, what is missing of them is appended. "
+            f"{_CHANGES}"
+        ),
         handle=create_session,
         role="emitter",
         uses_store="writes",
@@ -409,7 +419,7 @@ _ROUTES: Final = (
         summary="Append an event to a session",
         description=(
             "The event and what it changes of the session's state are one write. An event whose id is there already "
-            "changes nothing, so it may be sent again; another event with that id is refused."
+            "changes nothing, so it may be sent again, also without a timestamp; another event with that id is refused."
         ),
         handle=append_event,
         role="emitter",

@@ -13,11 +13,11 @@ second write is made then, or found to be there too. Until it does, nobody was t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Literal
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from breadcrumbs.adk.naming import SessionNames, UserNames, app_tag, names_of, session_names
 from breadcrumbs.adk.wire import (
@@ -26,15 +26,15 @@ from breadcrumbs.adk.wire import (
     Deltas,
     Json,
     check_depth,
+    completed,
     delta_of,
     line,
     public_event,
-    redacted,
     split,
     text_of,
 )
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
@@ -47,7 +47,14 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, decode_state
+from breadcrumbs.runtime.redaction import redacted
+from breadcrumbs.runtime.session_state import (
+    ADK_EVENT,
+    ONLY_CREDENTIALS,
+    SESSION_RECORD,
+    SHARED_DELTA,
+    decode_state,
+)
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 
@@ -98,9 +105,13 @@ class AdkSessions:
         id: str | None = None,
         state: Mapping[str, Any] | None = None,
         *,
+        events: Sequence[Json] = (),
         idempotency_key: str | None = None,
     ) -> Json:
-        """A new session, in one write. `AlreadyExists` where the id is taken."""
+        """A new session, in one write. `AlreadyExists` where the id is taken.
+
+        Events that it begins with follow. The same again with the same key appends those that are missing.
+        """
         if not (id and id.strip()):
             # The same key a second time means the same session: its id must not be another one.
             key = idempotency_key
@@ -110,15 +121,19 @@ class AdkSessions:
         check_depth("state", dict(state or {}))
         deltas = split(state or {})
         _check_may_share(who, deltas)
+        _check_first_events(names, events)
         context: Json = {
             "title": line(f"{app} · {user}"),
             "user_id": user,
             "adk": {"app_name": app, "user_id": user, "session_id": names.id},
             "state_delta": deltas.session,
             "null_is_a_value": True,
+            **_what_is_secret(dict(state or {})),
         }
         if deltas.app or deltas.user:
-            context["shared_state_delta"] = {"app": deltas.app, "user": deltas.user}
+            context[SHARED_DELTA] = {"app": deltas.app, "user": deltas.user}
+        if events:  # so that the key is for these, too
+            context["events_digest"] = blake2b(canonical(list(events)), digest_size=16).hexdigest()
         record = BreadcrumbCreate(
             schema_name=SESSION_RECORD,
             title=context["title"],
@@ -138,8 +153,14 @@ class AdkSessions:
                 f"the session {names.id!r} is being deleted: create it again in a moment"
             ) from None
         await self._share(who, names, deltas, str(written.id))
+        began, first = written.created / 1e6, []
+        for number, event in enumerate(events):
+            # With the same id and the same time whenever this is sent again.
+            event = completed(event, id=_first_id(names, number), now=began)
+            first.append((await self.append(who, app, user, names.id, event)).event)
         shared = await self._shared_state(who, names.of)
-        return _view(names, written.created / 1e6, {**deltas.session, **shared}, [])
+        updated = first[-1]["timestamp"] if first else began
+        return _view(names, updated, {**deltas.session, **shared}, first)
 
     async def get(
         self,
@@ -158,7 +179,7 @@ class AdkSessions:
         # Events first: what they say about the state is then in the state.
         crumbs = await self._events(who, names.name, recent, after)
         (found,), shared = await asyncio.gather(
-            self._found(who.owner_id, [names.name]), self._shared_state(who, names.of)
+            self._found(who, [names.name]), self._shared_state(who, names.of)
         )
         if found is None:
             return None
@@ -176,7 +197,7 @@ class AdkSessions:
             if names is not None and (names.of.app, user or names.of.user) == (app, names.of.user):
                 named[names.name] = names
         listed = list(named.values())
-        found = await self._found(who.owner_id, [names.name for names in listed])
+        found = await self._found(who, [names.name for names in listed])
         users = {names.of.user: names.of for names in listed}
         states = await asyncio.gather(*(self._shared_state(who, of) for of in users.values()))
         shared = dict(zip(users, states, strict=True))
@@ -197,8 +218,13 @@ class AdkSessions:
         except NotFound:
             pass
 
-    async def append(self, who: Principal, app: str, user: str, id: str, event: Json) -> Appended:
-        """Write an event and what it changes of the state. The same event a second time changes nothing."""
+    async def append(
+        self, who: Principal, app: str, user: str, id: str, event: Json, *, timed: bool = True
+    ) -> Appended:
+        """Write an event and what it changes of the state. The same event a second time changes nothing.
+
+        `timed`: its time is its writer's. Otherwise it has the time of its first arrival.
+        """
         names = session_names(app, user, id)
         _check_may_write(who, names)
         check_depth("event", event)
@@ -218,6 +244,8 @@ class AdkSessions:
             raise NotFound(f"there is no session {names.id!r} of this user") from None
         if written.found:
             stored = (await store.get(owner, place)).context.get("event")
+            if not timed and isinstance(stored, dict) and "timestamp" in stored:
+                event = {**event, "timestamp": stored["timestamp"]}
             if canonical(stored) != canonical(event):
                 raise IdempotencyMismatch(
                     f"another event with the id {event['id']!r} is in this session: give each event an id of its own"
@@ -230,7 +258,7 @@ class AdkSessions:
         of = names_of(app, user)
         if who.session_id is not None or who.user_id not in (None, user):
             raise NotFound("this token does not see the state of this user")
-        return await self._sessions.state(who.owner_id, of.user_state)
+        return await self._sessions.state(who.owner_id, of.user_state, reader=who)
 
     # Shared state
 
@@ -259,7 +287,7 @@ class AdkSessions:
             schema_name=ADK_EVENT,
             title=line(f"state: {', '.join(delta)}"),
             tags=[SESSION + holder, *tags],
-            context={"state_delta": delta, "source": list(source)},
+            context={"state_delta": delta, "source": list(source), **_what_is_secret(delta)},
             sensitivity=_sensitivity(delta),
         )
         for _ in range(50):
@@ -274,10 +302,16 @@ class AdkSessions:
     async def _finish_creation(self, who: Principal, names: SessionNames) -> None:
         """Somebody who died while creating the session may have left shared state unwritten."""
         first = Query(session_id=names.name, schema_name=SESSION_RECORD, sort="created_at", limit=1)
+        if who.session_id is not None or who.user_id is not None:
+            return
         for record in (await self._store.list(who.owner_id, first)).items:
-            shared = record.context.get("shared_state_delta")
-            if isinstance(shared, dict) and not (who.session_id or who.user_id):
-                await self._share(who, names, Deltas(shared["app"], shared["user"]), str(record.id))
+            # As it was written: later versions may be anybody's who may write in the session.
+            try:
+                record = await self._store.get_version(who.owner_id, record.id, 1)
+            except NotFound:
+                continue
+            if (shared := _shared_in(record)) is not None:
+                await self._share(who, names, shared, str(record.id))
 
     async def _shared_state(self, who: Principal, of: UserNames) -> Json:
         """The state of the app and of the user, with their prefixes."""
@@ -286,7 +320,9 @@ class AdkSessions:
             asked.append((APP, of.app_state))
         if who.session_id is None:
             asked.append((USER, of.user_state))
-        states = await asyncio.gather(*(self._sessions.state(who.owner_id, holder) for _, holder in asked))
+        states = await asyncio.gather(
+            *(self._sessions.state(who.owner_id, holder, reader=who) for _, holder in asked)
+        )
         return {
             prefix + name: value
             for (prefix, _), state in zip(asked, states, strict=True)
@@ -295,9 +331,9 @@ class AdkSessions:
 
     # Reading
 
-    async def _found(self, owner: UUID, sessions: list[str]) -> list[_Found | None]:
+    async def _found(self, who: Principal, sessions: list[str]) -> list[_Found | None]:
         """Whether sessions exist, since when, and their state: one round trip for all."""
-        keys = self._store.keys
+        keys, owner = self._store.keys, who.owner_id
         commands: list[Any] = []
         for session in sessions:
             lane = self._sessions.lane(owner, session)
@@ -309,7 +345,7 @@ class AdkSessions:
         found: list[_Found | None] = []
         for (version, created, closing), state in zip(replies, replies, strict=True):
             there = version is not None and closing is None
-            found.append(_Found(int(created), decode_state(state)) if there else None)
+            found.append(_Found(int(created or 0), decode_state(state, reader=who)) if there else None)
         return found
 
     async def _last_update(self, who: Principal, session: str, found: _Found) -> float:
@@ -375,7 +411,12 @@ def _shown_to(who: Principal, crumb: Breadcrumb) -> Json:
 
 
 def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate:
-    context: Json = {"event": event, "state_delta": delta, "author": event.get("author", "")}
+    context: Json = {
+        "event": event,
+        "state_delta": delta,
+        "author": event.get("author", ""),
+        **_what_is_secret(event),
+    }
     if text := text_of(event):
         context["message"] = text
     return BreadcrumbCreate(
@@ -388,9 +429,42 @@ def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate
     )
 
 
+def _first_id(names: SessionNames, number: int) -> str:
+    """The id of an event that a session begins with, where it came without one."""
+    return str(derived_id(0, ADK_EVENT, names.name, str(number)))
+
+
+def _check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
+    """That all events of a new session can be stored: afterwards it would be there with some of them."""
+    ids: set[str] = set()
+    for number, event in enumerate(events):
+        check_depth(f"events.{number}", event)
+        content_of(_crumb_of(names, event, {}))
+        id = event.get("id") or _first_id(names, number)
+        if id in ids:
+            raise InvalidInput(
+                f"another event of this session has the id {id!r}: give each an id of its own",
+                where=f"events.{number}.id",
+            )
+        ids.add(id)
+
+
 def _sensitivity(value: Json) -> Literal["secret"] | None:
     """A credential is for the agent that asked for it: no context, list or stream shows what holds one."""
     return "secret" if redacted(value) is not value else None
+
+
+def _what_is_secret(value: Json) -> Json:
+    return {} if _sensitivity(value) is None else {ONLY_CREDENTIALS: True}
+
+
+def _shared_in(record: Breadcrumb) -> Deltas | None:
+    """What a record says of the state of the app and of the user."""
+    shared = record.context.get(SHARED_DELTA)
+    if record.schema_name != SESSION_RECORD or not isinstance(shared, dict):
+        return None
+    app, user = shared.get("app"), shared.get("user")
+    return Deltas(app, user) if isinstance(app, dict) and isinstance(user, dict) else None
 
 
 def _names_in(record: Breadcrumb) -> SessionNames | None:

@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from breadcrumbs.runtime.edge import MAX_DEPTH, depth
 from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.redaction import ASKS_FOR_CREDENTIAL, redacted
 from breadcrumbs.runtime.wording import writable
 
 APP, USER, TEMP = "app:", "user:", "temp:"
@@ -31,7 +32,6 @@ KEYED: Final = frozenset(("requestedToolConfirmations",))
 INTERNAL: Final = "__adk_internal_"
 """Keys of `customMetadata` that ADK's servers show to nobody, and take from nobody."""
 RESTORED: Final = INTERNAL + "restored_event"
-ASKS_FOR_CREDENTIAL: Final = "adk_request_credential"
 ADKS_OWN_CALLS: Final = frozenset((ASKS_FOR_CREDENTIAL, "adk_request_confirmation", "adk_request_input"))
 EVALUATIONS: Final = ("adk-eval-session-", "___eval___session___")
 """How the ids of sessions begin that ADK's evaluations make, and its servers do not list."""
@@ -94,7 +94,17 @@ def camel(value: Any) -> Any:
 
 
 def event_of(document: Any, *, now: float) -> Json:
-    """An event as a client sent it: checked as far as one must be for ADK to read it again, and completed."""
+    """An event as a client sent it, checked and completed."""
+    return completed(checked_event(document), id=str(uuid4()), now=now)
+
+
+def completed(event: Json, *, id: str, now: float) -> Json:
+    """An event with an id and a time: its own, where it has them."""
+    return {**event, "id": event.get("id") or id, "timestamp": event.get("timestamp", now)}
+
+
+def checked_event(document: Any) -> Json:
+    """An event as a client sent it: checked as far as one must be for ADK to read it again."""
     if not isinstance(document, Mapping):
         raise InvalidInput("an event is a JSON object", where="body")
     event: Json = {name: value for name, value in camel(document).items() if value is not None}
@@ -112,11 +122,10 @@ def event_of(document: Any, *, now: float) -> Json:
     actions["stateDelta"] = {
         name: value for name, value in actions["stateDelta"].items() if not name.startswith(TEMP)
     }
-    moment = event.get("timestamp", now)
+    moment = event.get("timestamp", 0)
     if isinstance(moment, bool) or not isinstance(moment, int | float) or not math.isfinite(moment):
         raise InvalidInput("timestamp must be a number: seconds since 1970", where="timestamp")
-    event |= {"id": event.get("id") or str(uuid4()), "timestamp": moment, "actions": actions}
-    return {"author": "", "invocationId": "", "nodeInfo": {"path": ""}, **event}
+    return {"author": "", "invocationId": "", "nodeInfo": {"path": ""}, **event, "actions": actions}
 
 
 def restored(event: Json, number: int) -> Json:
@@ -163,75 +172,6 @@ def public_event(event: Json) -> Json:
 
 def _without_internals(metadata: Mapping[str, Any]) -> Json:
     return {name: value for name, value in metadata.items() if not name.startswith(INTERNAL)}
-
-
-def _both_cases(*names: str) -> frozenset[str]:
-    return frozenset((*names, *(to_camel(name) for name in names)))
-
-
-_SECRET: Final = _both_cases(
-    *("password", "token", "additional_headers", "client_secret", "auth_response_uri", "auth_code"),
-    *(
-        "access_token",
-        "refresh_token",
-        "id_token",
-        "code_verifier",
-        "private_key_id",
-        "private_key",
-        "api_key",
-    ),
-)
-_CARRIERS: Final = _both_cases("requested_auth_configs", "raw_auth_credential", "exchanged_auth_credential")
-_KINDS: Final = frozenset(
-    spelling
-    for name, value in (
-        *(("API_KEY", "apiKey"), ("HTTP", "http"), ("OAUTH2", "oauth2")),
-        *(("OPEN_ID_CONNECT", "openIdConnect"), ("SERVICE_ACCOUNT", "serviceAccount")),
-    )
-    for spelling in (name, name.lower(), value)
-)
-
-
-def redacted(value: Any) -> Any:
-    """Without the secrets of credentials, wherever ADK puts credentials. The same object where there are none."""
-    if isinstance(value, list):
-        items = [redacted(item) for item in value]
-        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
-    if not isinstance(value, dict):
-        return value
-    if _is_credential(value):
-        return _stripped(value)
-    asks = value.get("name") == ASKS_FOR_CREDENTIAL
-    shown = {name: _shown(name, inner, asks) for name, inner in value.items()}
-    return shown if any(shown[name] is not value[name] for name in value) else value
-
-
-def _shown(name: str, value: Any, asks_for_credential: bool) -> Any:
-    if name in _CARRIERS or (asks_for_credential and name == "response"):
-        return _stripped(value)
-    if asks_for_credential and name == "args" and isinstance(value, dict):
-        shown = {
-            key: _stripped(arg) if key in ("authConfig", "auth_config") else arg for key, arg in value.items()
-        }
-        return shown if any(shown[key] is not value[key] for key in value) else value
-    return redacted(value)
-
-
-def _is_credential(value: Json) -> bool:
-    return any(
-        isinstance(kind := value.get(name), str) and kind in _KINDS for name in ("authType", "auth_type")
-    )
-
-
-def _stripped(value: Any) -> Any:
-    if isinstance(value, list):
-        items = [_stripped(item) for item in value]
-        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
-    if not isinstance(value, dict):
-        return value
-    kept = {name: _stripped(inner) for name, inner in value.items() if name not in _SECRET}
-    same = len(kept) == len(value) and all(kept[name] is value[name] for name in kept)
-    return value if same else kept
 
 
 # What people read of it

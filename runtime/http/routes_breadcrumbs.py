@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from breadcrumbs.runtime import clock
@@ -52,7 +52,13 @@ from breadcrumbs.runtime.http.schemas import (
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.llm_view import apply_hints
 from breadcrumbs.runtime.schema_hints import own_hints
-from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATEFUL
+from breadcrumbs.runtime.session_state import (
+    ADK_EVENT,
+    SESSION_RECORD,
+    SHARED_DELTA,
+    STATE_CHANGE,
+    STATEFUL,
+)
 from breadcrumbs.runtime.store import check_idempotency_key
 
 # Writing
@@ -61,6 +67,7 @@ from breadcrumbs.runtime.store import check_idempotency_key
 async def create(call: Call) -> Reply:
     principal = call.principal
     new = principal.admitted(BreadcrumbCreate.parse(await call.json()))
+    _check_shared_state(principal, new.context, {})
     if principal.user_id is not None and (
         new.schema_name in (SESSION_RECORD, STATE_CHANGE, ADK_EVENT)
         or (new.schema_name in STATEFUL and "state_delta" in new.context)
@@ -155,6 +162,7 @@ def _may_change(principal: Principal, change: BreadcrumbUpdate) -> Callable[[Bre
         uncovers = "sensitivity" in change.model_fields_set and change.sensitivity != "secret"
         if uncovers and not principal.may_read_context(crumb):
             raise Forbidden("taking the sensitivity 'secret' off a breadcrumb needs the role 'curator'")
+        _check_shared_state(principal, change.context or {}, crumb.context)
         if principal.user_id is not None:
             added = {tag for tag in change.tags or () if tag.startswith(USER)} - set(crumb.tags)
             if added - {USER + principal.user_id, "user:message"}:
@@ -162,6 +170,15 @@ def _may_change(principal: Principal, change: BreadcrumbUpdate) -> Callable[[Bre
         return True
 
     return allowed
+
+
+def _check_shared_state(principal: Principal, context: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """A token for one session or one user does not say what the sessions of others share."""
+    narrowed = principal.session_id is not None or principal.user_id is not None
+    if narrowed and SHARED_DELTA in context and context[SHARED_DELTA] != before.get(SHARED_DELTA):
+        raise Forbidden(
+            f"a narrowed token cannot set {SHARED_DELTA}, which changes everybody's state: leave it out"
+        )
 
 
 def _with_own_user(principal: Principal, change: BreadcrumbUpdate) -> BreadcrumbUpdate:

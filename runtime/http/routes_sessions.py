@@ -162,7 +162,7 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
         },
     }
     if state:
-        view["state"] = facts.state
+        view["state"] = facts.state_for(principal)
     return view
 
 

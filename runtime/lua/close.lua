@@ -6,13 +6,13 @@ KEYS  1 session   2 sessions   3 closing   4 events   5 clock
 ARGV  1 owner (16 bytes)    2 session
       3 event: what follows owner, id and version
       4 the version that the session must have, '' = any
-Reply {0, version}   closed, or it was being deleted already
-      {1, version}   it has another version
-      {2}            there is no such session
+Reply {0, version, since}   closed, or it was being deleted already; since names this deletion
+      {1, version}          it has another version
+      {2}                   there is no such session
 ]]
 local known = redis.call('HMGET', KEYS[1], 'version', 'closing')
 if not known[1] then return {2} end
-if known[2] then return {0, known[1]} end
+if known[2] then return {0, known[1], known[2]} end
 if ARGV[4] ~= '' and ARGV[4] ~= known[1] then return {1, known[1]} end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -24,4 +24,4 @@ redis.call('SET', KEYS[5], stamp)
 redis.call('HSET', KEYS[1], 'closing', stamp, 'gone', stamp)
 redis.call('ZREM', KEYS[2], ARGV[2])
 redis.call('SADD', KEYS[3], ARGV[1] .. ARGV[2])
-return {0, known[1]}
+return {0, known[1], stamp}

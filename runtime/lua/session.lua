@@ -38,6 +38,7 @@ if size == 0 then
 end
 local counted = string.format('%.0f', size)
 if known[3] ~= counted then wrong = wrong + 1 end
+if known[1] and not known[2] then wrong = wrong + 1 end
 -- Where only contexts are left, it is no session and in no list; that is as it should be.
 if (known[1] and not listed) or (listed and not known[1]) then wrong = wrong + 1 end
 if ARGV[2] == '1' and wrong > 0 then

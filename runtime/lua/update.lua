@@ -30,8 +30,9 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if expires ~= '0' and tonumber(reads) >= 0 and tonumber(expires) <= now then return {2} end
 if version ~= ARGV[7] then return {1, version} end
+local known = {false, false, false}
 if ARGV[13] ~= '' then
-  local known = redis.call('HMGET', KEYS[8], 'gone', 'closing')
+  known = redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version')
   if known[2] or (ARGV[15] ~= '' and known[1] and tonumber(ARGV[15]) <= tonumber(known[1])) then return {5} end
 end
 
@@ -62,7 +63,8 @@ if ARGV[10] ~= ARGV[11] then
 end
 if expires == '0' or tonumber(reads) < 0 then redis.call('ZREM', KEYS[4], member)
 else redis.call('ZADD', KEYS[4], expires, member) end
-if ARGV[14] == '1' then
+-- Where only contexts are left there is no session, and a change of them makes none.
+if ARGV[14] == '1' and known[3] then
   redis.call('HINCRBY', KEYS[8], 'version', 1)
   redis.call('ZADD', KEYS[9], stamp, ARGV[13])
 end

@@ -22,6 +22,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from breadcrumbs.adk import BreadcrumbSessionService
 from breadcrumbs.adk.http import OPERATIONS
+from breadcrumbs.adk.wire import Json
+from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.openapi import build_document
 from breadcrumbs.runtime.hub import EventHub
@@ -216,6 +218,74 @@ async def test_P3_a_creation_that_is_sent_again_under_the_same_key_leaves_one_se
     sessions = (await ours.get(path)).json()
     assert len(sessions) == 2
     problem(await ours.post(path, json={"sessionId": "mine"}), 409, "already-exists")
+
+
+async def test_P3_a_creation_with_events_that_is_sent_again_leaves_each_of_them_once(
+    ours: httpx.AsyncClient,
+) -> None:
+    path, key = f"/apps/{unique('app')}/users/ann/sessions", {"Idempotency-Key": unique("key")}
+    events: list[Json] = [
+        {"author": "user", "content": {"parts": [{"text": "one"}]}},
+        {"id": "mine", "author": "user"},
+        {"id": "timed", "timestamp": 5},
+        {"author": "user", "content": {"parts": [{"text": "one"}]}},
+    ]
+    first, second = [await ours.post(path, json={"events": events}, headers=key) for _ in range(2)]
+    assert first.status_code == second.status_code == 200 and first.json() == second.json()
+    assert (await ours.get(f"{path}/{first.json()['id']}")).json() == first.json()
+    ids = [one["id"] for one in first.json()["events"]]
+    assert ids[1:3] == ["mine", "timed"] and len(set(ids)) == 4
+    for others in (events[:3], [*events[:3], {"author": "x"}], None):
+        answer = await ours.post(path, json={"events": others}, headers=key)
+        problem(answer, 422, "idempotency-mismatch")
+
+
+async def test_a_session_whose_events_cannot_all_be_stored_is_not_made(ours: httpx.AsyncClient) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions"
+    deep: Any = "x"
+    for _ in range(61):
+        deep = {"a": deep}
+    for bad in ([{"id": "a"}, {"id": "a", "author": "b"}], [{}, {"customMetadata": deep}], [{}, {"id": 5}]):
+        problem(await ours.post(path, json={"sessionId": "s", "events": bad}), 422, "invalid-input")
+    assert (await ours.get(path)).json() == []
+    assert (await ours.post(path, json={"sessionId": "s"})).status_code == 200
+
+
+async def test_P4_a_creation_that_was_broken_off_between_its_events_is_gone_on_with(
+    ours: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = f"/apps/{unique('app')}/users/ann/sessions", {"Idempotency-Key": unique("key")}
+    body = {"sessionId": "s", "events": [{"author": str(number)} for number in range(4)]}
+    create, written = Store.create, 0
+
+    async def dies(self: Store, *args: Any, **options: Any) -> Any:
+        nonlocal written
+        written += 1
+        if written == 4:
+            raise StoreUnavailable("gone")
+        return await create(self, *args, **options)
+
+    monkeypatch.setattr(Store, "create", dies)
+    assert (await ours.post(path, json=body, headers=key)).status_code == 503
+    monkeypatch.undo()
+    assert len((await ours.get(f"{path}/s")).json()["events"]) == 2
+    assert (await ours.post(path, json=body, headers=key)).status_code == 200
+    events = (await ours.get(f"{path}/s")).json()["events"]
+    assert [one["author"] for one in events] == ["0", "1", "2", "3"]
+
+
+async def test_an_event_without_a_time_can_be_sent_again(ours: httpx.AsyncClient) -> None:
+    path = f"/apps/{unique('app')}/users/ann/sessions/s"
+    await ours.post(path)
+    body: Json = {"id": "e", "author": "user", "actions": {"stateDelta": {"a": 1}}}
+    first = await ours.post(f"{path}/events", json=body)
+    again = await ours.post(f"{path}/events", json=body)
+    assert again.status_code == 200 and again.json() == first.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    for other in ({**body, "author": "eve"}, {**body, "timestamp": 5}):
+        problem(await ours.post(f"{path}/events", json=other), 422, "idempotency-mismatch")
+    same = {**body, "timestamp": first.json()["timestamp"]}
+    assert (await ours.post(f"{path}/events", json=same)).json() == first.json()
 
 
 async def test_events_are_appended_in_either_case_and_come_back_in_camel_case(
@@ -479,3 +549,73 @@ async def test_a_service_without_the_right_to_write_is_told_so(served: str) -> N
     async with BreadcrumbSessionService(served.replace("http://", f"crumb://{token}@")) as weak:
         with pytest.raises(PermissionError, match="emitter"):
             await weak.create_session(app_name="a", user_id="u")
+
+
+async def test_credentials_in_the_state_are_for_those_who_may_read_secrets_on_every_route(
+    keyed: httpx.AsyncClient,
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    path, name = f"/apps/{app}/users/ann/sessions", f"/sessions/adk:{app}:ann:q"
+    credential = {"authType": "apiKey", "apiKey": "hush"}
+    state = {"cred": credential, "step": 1}
+    await keyed.post(path, json={"sessionId": "q", "state": state}, headers=key)
+    issued = await keyed.post("/auth/token", json={"roles": ["emitter", "subscriber"]}, headers=key)
+    plain = {"Authorization": f"Bearer {issued.json()['token']}"}
+    shown = {"cred": {"authType": "apiKey"}, "step": 1}
+    answers = [
+        await keyed.get(name, headers=plain),
+        await keyed.patch(name, json={"title": "T"}, headers=plain),
+        await keyed.get(f"{path}/q", headers=plain),
+        await keyed.get(f"{path}/q?whole=true", headers=plain),
+        await keyed.post(f"{name}/fork", json={"id": "forked"}, headers=plain),
+    ]
+    assert [answer.json()["state"] for answer in answers] == [shown] * len(answers)
+    assert (await keyed.get(name, headers=key)).json()["state"] == state
+    # What somebody keeps secret in a session of ADK's is so on its routes as well.
+    kept = {"schema_name": "session.state.v1", "sensitivity": "secret", "tags": [f"session:adk:{app}:ann:q"]}
+    await keyed.post("/breadcrumbs", json={**kept, "context": {"state_delta": {"pin": 1234}}}, headers=key)
+    assert (await keyed.get(f"{path}/q?whole=true", headers=plain)).json()["state"] == shown
+    assert (await keyed.get(f"{path}/q?whole=true", headers=key)).json()["state"] == {**state, "pin": 1234}
+
+
+@pytest.mark.parametrize("narrowed_to", ["session", "user"])
+async def test_a_narrowed_token_cannot_have_the_state_of_the_app_changed(
+    keyed: httpx.AsyncClient, narrowed_to: str
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    path, name = f"/apps/{app}/users/ann/sessions", f"adk:{app}:ann:q"
+    wanted = {"session_id": name} if narrowed_to == "session" else {"user_id": "ann"}
+    issued = await keyed.post("/auth/token", json=wanted, headers=key)
+    narrow = {"Authorization": f"Bearer {issued.json()['token']}"}
+    forged: dict[str, Any] = {"shared_state_delta": {"app": {"price": 0}, "user": {}}}
+    record = {"schema_name": "session.v1", "tags": [f"session:{name}"], "context": forged}
+    problem(await keyed.post("/breadcrumbs", json=record, headers=narrow), 403, "forbidden")
+
+    await keyed.post(path, json={"sessionId": "q", "state": {"app:price": 5}}, headers=key)
+    asked = {"session_id": name, "schema_name": "session.v1"}
+    (found,) = (await keyed.get("/breadcrumbs", params=asked, headers=key)).json()
+    place = f"/breadcrumbs/{found['id']}"
+    problem(await keyed.patch(place, json={"context": forged}, headers=narrow), 403, "forbidden")
+    whole = (await keyed.get(f"{place}/full", headers=narrow)).json()["context"]
+    said_again = await keyed.patch(place, json={"context": {**whole, "note": 1}}, headers=narrow)
+    assert said_again.status_code == 200
+
+    # Nor does it help to have the record changed by somebody who may: what counts is how it was written.
+    await keyed.patch(place, json={"context": forged}, headers=key)
+    problem(await keyed.post(path, json={"sessionId": "q"}, headers=key), 409, "already-exists")
+    assert (await keyed.get(f"{path}/q", headers=key)).json()["state"]["app:price"] == 5
+
+
+@pytest.mark.parametrize("shared", [{}, {"app": 1, "user": {}}, {"app": {}}, {"app": {}, "user": []}, 7])
+async def test_a_record_that_says_nothing_usable_of_shared_state_is_no_error(
+    keyed: httpx.AsyncClient, shared: Any
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    record = {
+        "schema_name": "session.v1",
+        "tags": [f"session:adk:{app}:ann:q"],
+        "context": {"shared_state_delta": shared},
+    }
+    assert (await keyed.post("/breadcrumbs", json=record, headers=key)).status_code == 201
+    answer = await keyed.post(f"/apps/{app}/users/ann/sessions", json={"sessionId": "q"}, headers=key)
+    problem(answer, 409, "already-exists")

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import orjson
@@ -20,7 +21,7 @@ from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import DEVELOPER
 from breadcrumbs.runtime.store import Store
-from tests.http.conftest import Site, problem, running_site
+from tests.http.conftest import KEY, Site, problem, running_site
 from tests.support.turns import (
     CONTEXT,
     MESSAGE,
@@ -530,6 +531,81 @@ async def test_a_fork_keeps_what_adk_events_did_to_the_state(site: Site) -> None
     assert fork["counts"]["breadcrumbs"] == 3
 
 
+async def test_a_fork_keeps_the_nulls_that_adk_kept_and_takes_out_what_was_taken_out(site: Site) -> None:
+    """Also where the breadcrumb that set a null stays behind, and the one that set the other name is copied."""
+    adk = {"state_delta": {"kept": None, "over": None}, "null_is_a_value": True}
+    await site.post(schema_name="session.v1", tags=["session:s"], context=adk)
+    await site.post(schema_name="adk.event.v1", tags=["session:s"], context={"state_delta": {"out": 1}})
+    await patch(site, "s", state={"out": None, "over": None})
+    fork = (await site.client.post("/sessions/s/fork", json={})).json()
+    assert fork["state"] == {"kept": None} == (await site.client.get("/sessions/s")).json()["state"]
+
+
+async def test_a_fork_publishes_nothing_that_was_kept_from_others(keyed: Site) -> None:
+    curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
+    one, two = [await keyed.token(KEY, agent_id=str(uuid4()), roles=roles) for _ in range(2)]
+    fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}
+    await keyed.post(one, **fields, context={"state_delta": {"open": 1, "pin": "was open"}})
+    secret = {"pin": 1234, "key": {"authType": "apiKey", "apiKey": "hush"}}
+    await keyed.post(one, **fields, context={"state_delta": secret}, sensitivity="secret")
+    await keyed.post(one, **fields, context={"state_delta": {"mine": 1}}, visibility="private")
+
+    async def forked(headers: dict[str, str]) -> str:
+        answer = await keyed.client.post("/sessions/s/fork", json={}, headers=headers)
+        assert answer.status_code == 201, answer.text
+        name: str = answer.json()["id"]
+        return name
+
+    async def seen(session: str, headers: dict[str, str]) -> tuple[Any, str]:
+        found = await keyed.client.get(f"/sessions/{session}", headers=headers)
+        asked: dict[str, str] = {"session_id": session, "include_context": "true"}
+        return found.json()["state"], (
+            await keyed.client.get("/breadcrumbs", params=asked, headers=headers)
+        ).text
+
+    by_two = await forked(two)
+    for headers in (one, two, curator):
+        state, crumbs = await seen(by_two, headers)
+        assert state == {"open": 1} and "1234" not in crumbs and "mine" not in crumbs
+    by_one = await forked(one)
+    assert (await seen(by_one, one))[0] == {"open": 1, "mine": 1}
+    state, crumbs = await seen(by_one, two)
+    assert "mine" not in state and "mine" not in crumbs
+    by_curator = await forked(curator)
+    assert (await seen(by_curator, curator))[0] == {"open": 1, "mine": 1, **secret}
+    for headers in (one, two):
+        state, crumbs = await seen(by_curator, headers)
+        assert not state.keys() & {"pin", "key", "mine"} and "hush" not in crumbs and "1234" not in crumbs
+
+
+async def test_a_fork_has_corrections_and_not_what_became_secret(keyed: Site) -> None:
+    curator = await keyed.token(KEY)
+    plain = await keyed.token(KEY, agent_id=str(uuid4()), roles=["emitter", "subscriber"])
+    answers = [
+        await keyed.post(
+            curator,
+            schema_name=RESPONSE,
+            tags=["session:s"],
+            context={"message": f"wrong {number}", "state_delta": {f"n{number}": number}},
+        )
+        for number in range(3)
+    ]
+    broken = {"context": {"message": "broken", "session_id": "s", "state_delta": 5}}
+    corrected = {"context": {"message": "right", "session_id": "s", "state_delta": {"n0": 9, "late": 1}}}
+    for answer, change in zip(answers, (corrected, {"sensitivity": "secret"}, broken), strict=True):
+        changed = await keyed.client.patch(f"/breadcrumbs/{answer['id']}", json=change, headers=curator)
+        assert changed.status_code == 200, changed.text
+    fork = (await keyed.client.post("/sessions/s/fork", json={}, headers=plain)).json()
+    found = await keyed.client.get(f"/sessions/{fork['id']}/messages", headers=plain)
+    assert [message["text"] for message in found.json()["messages"]] == ["right", "broken"]
+    # State is what the first version said, as it is in the session that this comes from.
+    assert fork["state"] == {"n0": 0, "n2": 2}
+    whole = (await keyed.client.post("/sessions/s/fork", json={}, headers=curator)).json()
+    assert whole["state"] == {"n0": 0, "n1": 1, "n2": 2}
+    found = await keyed.client.get(f"/sessions/{whole['id']}/messages", headers=plain)
+    assert [message.get("text") for message in found.json()["messages"]] == ["right", None, "broken"]
+
+
 async def test_a_fork_of_a_fork_and_a_fork_of_nothing(site: Site) -> None:
     await site.client.post("/sessions", json={"id": "empty", "title": "T"})
     empty = (await site.client.post("/sessions/empty/fork", json={"title": "U"})).json()
@@ -790,6 +866,20 @@ async def test_what_waits_is_not_forgotten_when_a_session_is_paused_twice_at_onc
         assert await team.texts("s") == ["you said: one"]
         await patch(site, "s", active=True)
         await has(site, "s", "you said: one", "you said: two", "you said: three")
+
+
+async def test_what_waits_is_answered_also_where_a_breadcrumb_without_the_tag_paused_the_session(
+    site: Site,
+) -> None:
+    async with answering(site, FunctionModel(echo)) as team:
+        await say(site, "s", "one")
+        await team.post("session.state.v1", ["session:s"], {"active": False})
+        await say(site, "s", "two", wait=None)
+        await patch(site, "s", state={"a": 1})
+        await team.settled()
+        assert await team.texts("s") == ["you said: one"]
+        await patch(site, "s", active=True)
+        await has(site, "s", "you said: one", "you said: two")
 
 
 async def test_a_pause_before_the_first_message_holds(site: Site) -> None:

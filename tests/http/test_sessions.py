@@ -12,6 +12,7 @@ import httpx
 import orjson
 import pytest
 
+from breadcrumbs.runtime import transfer
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.sessions import STATE_HOLDER, Sessions
@@ -260,6 +261,35 @@ async def test_a_change_merges_the_state_and_replaces_the_title(site: Site) -> N
     assert answer.json()["title"] == "new"
     assert (await site.client.patch("/sessions/s", json={"state": {"x": 1}})).json()["title"] == "new"
     assert "title" not in (await site.client.patch("/sessions/s", json={"title": None})).json()
+
+
+async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(keyed: Site) -> None:
+    curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
+    one, two = [await keyed.token(KEY, agent_id=str(uuid4()), roles=roles) for _ in range(2)]
+    fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}
+
+    async def set_state(headers: dict[str, str], delta: dict[str, Any], **more: Any) -> None:
+        await keyed.post(headers, **fields, context={"state_delta": delta}, **more)
+
+    await set_state(one, {"open": 1, "turns secret": 1, "opens": 1})
+    await set_state(one, {"mine": {"a": 1}}, visibility="private")
+    await set_state(one, {"turns secret": 2, "secret": "!", "gone": 1}, sensitivity="secret")
+    await set_state(one, {"both": 1}, sensitivity="secret", visibility="private")
+    await set_state(one, {"opens": 2}, sensitivity="secret")
+    await set_state(one, {"opens": 3, "gone": None})
+    mine, everything = {"mine": {"a": 1}}, {"turns secret": 2, "secret": "!", "both": 1}
+    for headers, more in ((one, mine), (two, {}), (curator, {**mine, **everything})):
+        expected = {"open": 1, "opens": 3, **more}
+        assert (await read(keyed, "s", headers))["state"] == expected
+        changed = await keyed.client.patch("/sessions/s", json={"state": {}}, headers=headers)
+        assert changed.json()["state"] == expected
+    # The same after an export.
+    lines = [transfer.decode(transfer.encode(crumb, [])) async for crumb in keyed.store.walk(OWNER, Query())]
+    await keyed.client.delete("/sessions/s", headers=curator)
+    for crumb, history in lines:
+        await keyed.store.restore(crumb, history)
+    assert (await read(keyed, "s", one))["state"] == {"open": 1, "opens": 3, **mine}
+    assert (await read(keyed, "s", two))["state"] == {"open": 1, "opens": 3}
 
 
 async def test_a_session_that_nobody_made_can_get_a_title(site: Site) -> None:

@@ -250,3 +250,40 @@ async def test_cancel_ends_a_turn_that_waits_for_its_next_attempt(store: Store) 
         await chat.cancel("s")
         assert (await chat.error_about(message)).context["cancelled"] is True
         assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("how", ["deleted", "changed"])
+async def test_what_becomes_of_an_old_cancellation_stops_no_later_turn(store: Store, how: str) -> None:
+    model = PacedModel()
+    async with working(store, model) as chat:
+        cancel = await chat.cancel("s")
+        message = await chat.say("s", "first")
+        await model.begun("first")
+        if how == "deleted":
+            await store.delete(chat.owner, cancel.id)
+        else:
+            await store.update(chat.owner, cancel.id, BreadcrumbUpdate(title="corrected"))
+        await _until_all_is_read(chat)
+        model.allow("first")
+        await chat.answer_to(message)
+        assert await chat.errors("s") == []
+
+
+async def test_a_message_that_is_deleted_interrupts_nobody(store: Store) -> None:
+    model = PacedModel()
+    hasty = agent(when_busy="interrupt", subscriptions={"selectors": [{"schema_name": MESSAGE}]})
+    async with working(store, model, agents=[hasty]) as chat:
+        model.allow("old")
+        old = await chat.say("s", "old")
+        await chat.answer_to(old)
+        message = await chat.say("s", "first")
+        await model.begun("first")
+        await store.delete(chat.owner, old.id)
+        await _until_all_is_read(chat)
+        model.allow("first")
+        await chat.answer_to(message)
+        assert await chat.errors("s") == []
+
+
+async def _until_all_is_read(chat: Working) -> None:
+    await eventually(lambda: chat.read_all("agents"), "not all was read")

@@ -20,6 +20,8 @@ from breadcrumbs.runtime import sources
 from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.session_state import About
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 from tests.support.turns import (
     ASSISTANT,
@@ -253,6 +255,31 @@ async def test_R9_a_model_cannot_write_into_another_session(store: Store) -> Non
         for other in ("other", "third"):
             page = await store.list(chat.owner, Query(session_id=other))
             assert page.items == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "context"),
+    [
+        ("session.v1", {"user_id": "eve", "title": "mine now"}),
+        ("session.state.v1", {"active": False, "title": "mine now"}),
+        ("agent.cancel.v1", {}),
+        ("agent.def.v1", {"agent_id": "eve"}),
+        ("tool.catalog.v1", {"tools": []}),
+    ],
+)
+async def test_a_model_does_not_write_what_steers_the_runtime(
+    store: Store, schema: str, context: dict[str, Any]
+) -> None:
+    reply = {
+        "action": "create",
+        "breadcrumb": {"schema_name": schema, "context": {"message": "I am here", **context}},
+    }
+    model = ScriptedModel([orjson.dumps(reply).decode()])
+    async with working(store, model) as chat:
+        answer = await chat.answer_to(await chat.say("s", "Hello"))
+        assert answer.schema_name == RESPONSE and answer.context["message"] == "I am here"
+        assert answer.context["dropped_schema_name"] == schema
+        assert (await Sessions(store).get(chat.owner, "s")).about == About()
 
 
 async def test_R9_a_forged_context_cannot_make_an_agent_read_or_write_another_session(store: Store) -> None:

@@ -435,6 +435,84 @@ class SessionLife(Contract):
                 tasks.start_soon(delete)
         assert max(gone) == 12 and (await store.list(ALICE, Query(session_id="s"))).items == []
 
+    async def test_what_expired_in_a_deleted_session_does_not_count_in_the_next_one(
+        self, store: Store
+    ) -> None:
+        """It leaves with its session, and not with a later sweep."""
+        sessions = Sessions(store)
+        await store.create(ALICE, crumb("short", session="s", ttl_config={"duration_seconds": 0.05}))
+        await store.create(ALICE, crumb("long", session="s"))
+        await anyio.sleep(0.1)
+        await sessions.delete(ALICE, "s")
+        new = await store.create(ALICE, delta("s", a=1))
+        assert sum([await store.purge_expired(lane) for lane in range(store.lanes)]) == 0
+        facts = await sessions.get(ALICE, "s")
+        assert (facts.version, facts.counts, facts.state) == (1, {STATE_CHANGE: 1}, {"a": 1})
+        await store.update(ALICE, new.id, change(title="x"))
+        assert await ids_in(sessions) == ["s"]
+
+    @pytest.mark.parametrize("how", ["update", "delete"])
+    async def test_what_is_left_of_no_session_makes_none(self, store: Store, how: str) -> None:
+        """A context alone is no session, and neither are changes of it."""
+        sessions = Sessions(store)
+        contexts = [
+            await store.create(ALICE, crumb(session="s", schema=CONTEXT), counts=False) for _ in range(2)
+        ]
+        if how == "update":
+            await store.update(ALICE, contexts[0].id, change(title="x"))
+        else:
+            await store.delete(ALICE, contexts[0].id)
+        with pytest.raises(NotFound):
+            await sessions.get(ALICE, "s")
+        assert await ids_in(sessions) == []
+
+    async def test_a_session_that_does_not_know_when_it_began_is_listed(self, store: Store) -> None:
+        """One damaged session must not take the list away from its owner."""
+        sessions = Sessions(store)
+        written = await store.create(ALICE, crumb(session="s"))
+        lane = sessions.lane(ALICE, "s")
+        await store.connection.call(lane, b"HDEL", store.keys.session(lane, ALICE, "s"), "created")
+        assert await ids_in(sessions) == ["s"]
+        assert (await sessions.get(ALICE, "s")).created == written.created
+
+    @pytest.mark.parametrize("by", ["housekeeping", "asking again"])
+    async def test_a_deletion_that_another_one_overtook_leaves_what_was_posted_since(
+        self, store: Store, by: str
+    ) -> None:
+        sessions, first = Sessions(store), Sessions(store)
+        lane = sessions.lane(ALICE, "s")
+        await store.create(ALICE, crumb("old", session="s"))
+        listed = store.list
+
+        async def overtaken(*args: Any, **options: Any) -> Any:
+            """The first one stops here, while another one does all of it and somebody posts again."""
+            store.list = listed  # type: ignore[method-assign]
+            page = await store.list(*args, **options)
+            if by == "housekeeping":
+                assert await sessions.finish_deletions(lane) == 1
+            else:
+                assert await sessions.delete(ALICE, "s") == 1
+            await store.create(ALICE, crumb("new", session="s"))
+            return page
+
+        store.list = overtaken  # type: ignore[method-assign]
+        assert await first.delete(ALICE, "s") == 0
+        assert [one.title for one in (await store.list(ALICE, Query(session_id="s"))).items] == ["new"]
+        assert (await sessions.get(ALICE, "s")).version == 1
+
+    async def test_a_deleted_name_that_was_used_again_and_emptied_is_forgotten_in_time(
+        self, store: Store
+    ) -> None:
+        sessions = Sessions(store)
+        await store.create(ALICE, crumb(session="s"))
+        await sessions.delete(ALICE, "s")
+        again = await store.create(ALICE, crumb(session="s"))
+        await store.delete(ALICE, again.id)
+        lane = sessions.lane(ALICE, "s")
+        key = store.keys.session(lane, ALICE, "s")
+        assert await store.connection.call(lane, b"HKEYS", key) == [b"gone"]
+        assert await store.connection.call(lane, b"TTL", key) > 0
+
 
 def _besides(space: Keyspace, before: Keyspace) -> Keyspace:
     """What is there now and was not there before, or is not as it was."""
