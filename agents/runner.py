@@ -71,12 +71,15 @@ class AgentRunner:
             busy_with = [other for other in earlier if _triggers(agent, other)]
             if not busy_with or not _triggers(agent, event):
                 continue
+            name = agent.definition.agent_id
             if agent.definition.when_busy == "interrupt":
                 for other in busy_with:
-                    self._interrupt(other, agent.definition.agent_id)
+                    self._interrupt(other, name)
+                if running is not None and self._failed.get(_place(running.event)) == {name}:
+                    running.next_attempt.set()  # the only one to be asked again will not answer any more
             elif agent.definition.when_busy == "reject":
                 reason = "busy: still answering an earlier message, send it again later"
-                self._refuse(event, agent.definition.agent_id, reason)
+                self._refuse(event, name, reason)
 
     def _interrupt(self, event: Event, agent_id: str) -> None:
         self._refuse(event, agent_id, "interrupted by a newer message")
@@ -115,7 +118,9 @@ class AgentRunner:
         if failures:
             self._note_failures(event, failures)
             errors = list(failures.values())
-            raise next((error for error in errors if is_worth_another_try(error)), errors[0])
+            passing = [error for error in errors if is_worth_another_try(error)]
+            # All of them are asked again at once: when the last of them wants to be.
+            raise max(passing, key=_pause) if passing else errors[0]
         self._refused.pop(_place(event), None)
 
     def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
@@ -202,6 +207,10 @@ class AgentRunner:
 
 def _place(event: Event) -> tuple[int, int]:
     return event.lane, event.at
+
+
+def _pause(error: Exception) -> float:
+    return (error.retry_after or 0.0) if isinstance(error, TurnFailed) else 0.0
 
 
 def _triggers(agent: Agent, event: Event) -> bool:

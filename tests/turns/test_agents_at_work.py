@@ -10,9 +10,11 @@ import anyio
 import orjson
 import pytest
 
+from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ModelRequest, ToolCall
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import Tool, tool
+from breadcrumbs.runtime import worker
 from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.errors import StoreFull, StoreUnavailable
 from breadcrumbs.runtime.ids import derived_id, home_lane, new_id
@@ -23,6 +25,7 @@ from tests.support.turns import (
     ERROR,
     MESSAGE,
     RESPONSE,
+    Working,
     agent,
     config,
     eventually,
@@ -221,6 +224,55 @@ async def test_a_model_that_is_overloaded_is_asked_again_with_pauses_and_then_an
         assert pauses == [1, 2] and len(model.requests) == 3
         await chat.settled()
         assert await chat.errors("s") == [] and await chat.dead_letters() == []
+
+
+async def test_P11_a_model_that_asks_for_a_pause_gets_it_before_it_is_asked_again(store: Store) -> None:
+    asked: list[float] = []
+
+    def answer(request: ModelRequest) -> str:
+        asked.append(anyio.current_time())
+        if len(asked) == 1:
+            raise ModelError("too many requests", retry=True, retry_after=0.6)
+        return "here I am"
+
+    async with working(store, FunctionModel(answer), backoff=lambda attempt: 0.01) as chat:
+        await chat.answer_to(await chat.say("s", "Hello"))
+        assert 0.6 <= asked[1] - asked[0] < 3
+
+
+async def test_of_several_agents_that_ask_for_a_pause_the_longest_counts(store: Store) -> None:
+    asked: dict[str, list[float]] = {"a": [], "b": []}
+
+    def model_of(one: Agent) -> FunctionModel:
+        def answer(request: ModelRequest) -> str:
+            asked[name].append(anyio.current_time())
+            if len(asked[name]) == 1:
+                raise ModelError("too many requests", retry=True, retry_after={"a": 0.1, "b": 0.6}[name])
+            return "here I am"
+
+        name = one.definition.agent_id
+        return FunctionModel(answer)
+
+    direct = {"subscriptions": {"selectors": [{"schema_name": MESSAGE}]}}
+    agents = [agent("a", **direct), agent("b", **direct)]
+    async with working(store, model_of, agents=agents, configs=()) as chat:
+        await chat.say("s", "Hello")
+        await eventually(lambda: answers_are(chat, "s", 2), "not both have answered")
+        assert asked["b"][1] - asked["b"][0] >= 0.6 and len(asked["a"]) == 2
+
+
+async def answers_are(chat: Working, session: str, number: int) -> bool:
+    return len(await chat.answers(session)) == number
+
+
+async def test_a_model_that_asks_for_a_very_long_pause_is_asked_again_before(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_LONGEST_PAUSE", 0.05)
+    model = ScriptedModel([ModelError("come back tomorrow", retry=True, retry_after=86_400), "here I am"])
+    async with working(store, model) as chat:
+        answer = await chat.answer_to(await chat.say("s", "Hello"))
+        assert answer.context["message"] == "here I am"
 
 
 async def test_a_model_that_stays_away_ends_in_an_error_and_a_dead_letter(store: Store) -> None:

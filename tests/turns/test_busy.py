@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import anyio
 import pytest
 
-from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.agents.models.base import ModelError
+from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import INTERNAL
@@ -240,9 +242,6 @@ async def test_cancel_stops_what_is_running_and_what_was_posted_before_it(store:
 
 
 async def test_cancel_ends_a_turn_that_waits_for_its_next_attempt(store: Store) -> None:
-    from breadcrumbs.agents.models.base import ModelError
-    from breadcrumbs.agents.models.scripted import ScriptedModel
-
     model = ScriptedModel([ModelError("overloaded", retry=True), "too late"])
     async with working(store, model, backoff=lambda attempt: 60.0) as chat:
         message = await chat.say("s", "Hello")
@@ -250,3 +249,26 @@ async def test_cancel_ends_a_turn_that_waits_for_its_next_attempt(store: Store) 
         await chat.cancel("s")
         assert (await chat.error_about(message)).context["cancelled"] is True
         assert len(model.requests) == 1
+
+
+async def test_cancel_ends_the_pause_that_a_model_has_asked_for(store: Store) -> None:
+    model = ScriptedModel([ModelError("too many requests", retry=True, retry_after=60), "too late"])
+    async with working(store, model) as chat:
+        message = await chat.say("s", "Hello")
+        await eventually(lambda: _async(bool(model.requests)), "the model was not asked")
+        await anyio.sleep(0.2)  # longer than the backoff of these workers
+        await chat.cancel("s")
+        assert (await chat.error_about(message)).context["cancelled"] is True
+        assert len(model.requests) == 1
+
+
+async def test_interrupt_does_not_wait_for_the_pause_that_a_model_has_asked_for(store: Store) -> None:
+    model = ScriptedModel([ModelError("too many requests", retry=True, retry_after=60), "re: second"])
+    async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
+        first = await chat.say("s", "first")
+        await eventually(lambda: _async(bool(model.requests)), "the model was not asked")
+        await anyio.sleep(0.2)
+        second = await chat.say("s", "second")
+        assert "interrupted" in (await chat.error_about(first)).context["error"]
+        await chat.answer_to(second)
+        assert await chat.texts("s") == ["re: second"]
