@@ -8,7 +8,18 @@ from uuid import UUID
 import anyio
 
 from breadcrumbs.agents.book import Agent, AgentBook
-from breadcrumbs.agents.executor import CANCEL, Executor, Origin, Seen
+from breadcrumbs.agents.definition import CONTEXT
+from breadcrumbs.agents.executor import (
+    CANCEL,
+    LAST_ANSWERS,
+    RESPONSE,
+    Executor,
+    Origin,
+    Seen,
+    creator_of,
+    unanswered,
+)
+from breadcrumbs.agents.prompt import problem_in
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events import Event
@@ -145,10 +156,12 @@ class AgentRunner:
         self._refused.pop(_place(turn.event), None)
         agent_id = self._whose(turn.event)
         origin, hops = turn.event.id, 0
+        answers: list[str] = []
         try:
             trigger = await self._store.get_version(turn.event.owner_id, turn.event.id, turn.event.version)
             started_by = Origin.of(trigger)
             hops = started_by.hops
+            answers = await self._merged(trigger, turn.event)
             origin = UUID(started_by.id)
         except (NotFound, ValueError):
             pass
@@ -162,15 +175,39 @@ class AgentRunner:
             inherited=self._inherited,
             hops=hops + 1,
             agent_id=agent_id,
+            answers=answers,
         )
         self._failed.pop(_place(turn.event), None)
 
     def _whose(self, event: Event) -> str | None:
         """The agent whose failure this is; None where several failed, or where it was not found out."""
-        agents = self._failed.get(_place(event)) or {
+        agents = self._may_have_failed(event)
+        return next(iter(agents)) if len(agents) == 1 else None
+
+    def _may_have_failed(self, event: Event) -> set[str]:
+        return self._failed.get(_place(event)) or {
             agent.definition.agent_id for agent in self._book.known(event.owner_id) if _triggers(agent, event)
         }
-        return next(iter(agents)) if len(agents) == 1 else None
+
+    async def _merged(self, trigger: Breadcrumb, event: Event) -> list[str]:
+        """The messages that a turn was to answer, where those before its own were left to it."""
+        failed = self._may_have_failed(event)
+        merging = failed & {
+            agent.definition.agent_id
+            for agent in self._book.known(event.owner_id)
+            if agent.definition.when_busy == "merge"
+        }
+        session = trigger.session_id
+        if not merging or session is None or trigger.schema_name != CONTEXT:
+            return []
+        # The turn may have made its context again; then only the newest version still holds the messages.
+        # Where that is about a later message, that one's turn speaks for all of them.
+        newest = await self._store.get(trigger.owner_id, trigger.id, count_read=False)
+        parts = newest.context.get("parts")
+        if Origin.of(newest).id != Origin.of(trigger).id or problem_in(parts):
+            return []
+        answers = await self._store.recent(trigger.owner_id, session, RESPONSE, LAST_ANSWERS)
+        return unanswered(parts, [crumb for crumb in answers if creator_of(crumb) in merging])
 
     async def _wanted_by(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
         if not any(selector.matches(trigger) for selector in agent.definition.triggers):

@@ -120,6 +120,11 @@ class Turn:
     next_attempt: anyio.Event = field(default_factory=anyio.Event)
     """Set while it waits for its next attempt: that need not wait any longer."""
 
+    @property
+    def is_first(self) -> bool:
+        """Whether nobody can have begun with this event before, neither we nor a worker before us."""
+        return self.attempt == 1 and self.event.at > self.lane.known_until
+
     def fence(self, *, acknowledge: bool) -> Fence:
         """What a commit must carry: the lease, and with the last commit of a turn the acknowledgement."""
         if acknowledge:

@@ -9,7 +9,9 @@ import pytest
 
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.session_turns import outcome_of
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import INTERNAL
 from tests.support.turns import (
@@ -126,6 +128,37 @@ async def test_merge_answers_what_has_piled_up_with_one_answer(store: Store) -> 
         assert [text for _, text in spoken(model.requests[-1])] == [
             "first", "second", "third", "re: first", "fourth",
         ]  # fmt: skip
+
+
+async def test_merge_tells_everybody_whose_message_was_left_to_a_turn_that_fails(store: Store) -> None:
+    model = PacedModel(refuses="third")
+    async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        piled = [await chat.say("s", text) for text in ("second", "third")]
+        await until_the_runner_knows(chat, piled[-1])
+        model.allow("first", "third")
+        await chat.answer_to(first)
+        error = await chat.error_about(piled[-1])
+        assert error.context["error"] == "I refuse"
+        assert error.context["answers"] == [str(message.id) for message in piled]
+        everybody = Principal(chat.owner, chat.owner)
+        for message in piled:
+            assert await outcome_of(store, everybody, message) == error
+
+
+async def test_merge_tells_everybody_when_it_is_cancelled(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        piled = [await chat.say("s", text) for text in ("second", "third")]
+        await until_the_runner_knows(chat, piled[-1])
+        await chat.cancel("s")
+        await chat.error_about(first)
+        error = await chat.error_about(piled[-1])
+        assert error.context["cancelled"] is True
+        assert set(error.context["answers"]) >= {str(message.id) for message in piled}
 
 
 async def test_merge_does_not_take_an_edit_of_an_older_message_for_a_newer_one(store: Store) -> None:
