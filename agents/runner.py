@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 from uuid import UUID
 
 import anyio
@@ -203,7 +204,7 @@ class AgentRunner:
         # The turn may have made its context again; then only the newest version still holds the messages.
         # Where that is about a later message, that one's turn speaks for all of them.
         newest = await self._store.get(trigger.owner_id, trigger.id, count_read=False)
-        parts = newest.context.get("parts")
+        parts: Any = newest.context.get("parts")
         if Origin.of(newest).id != Origin.of(trigger).id or problem_in(parts):
             return []
         answers = await self._store.recent(trigger.owner_id, session, RESPONSE, LAST_ANSWERS)

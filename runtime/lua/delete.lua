@@ -50,7 +50,11 @@ if ARGV[8] ~= '' then
     if ARGV[7] == '1' then redis.call('HINCRBY', KEYS[8], 'version', 1) end
   elseif known[2] == false then
     -- With the last breadcrumb the session ends; only that one of its name was deleted is remembered.
-    if known[1] then redis.call('HDEL', KEYS[8], 'version', 'created', 'size') else redis.call('DEL', KEYS[8]) end
+    if known[1] then
+      redis.call('HDEL', KEYS[8], 'version', 'created', 'size', 'retried')
+    else
+      redis.call('DEL', KEYS[8])
+    end
     redis.call('ZREM', KEYS[9], ARGV[8])
     redis.call('DEL', KEYS[10])
   end
