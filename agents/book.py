@@ -24,6 +24,8 @@ from breadcrumbs.runtime.store import Store
 _log = structlog.get_logger("breadcrumbs.agents")
 
 _FRESH_SECONDS = 0.5
+_MOST = 1_000
+"""Definitions of an owner that count: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class AgentBook:
         self._everybodys = {agent.definition.agent_id: agent for agent in agents}
         self._owners: dict[UUID, tuple[float, dict[str, Agent]]] = {}
         self._complained: set[tuple[UUID, int]] = set()
+        self._warned: set[UUID] = set()
 
     async def agents(self, owner: UUID) -> list[Agent]:
         """Everybody's agents, and the owner's own on top: the same agent_id replaces."""
@@ -66,9 +69,17 @@ class AgentBook:
         return list((self._everybodys | (known[1] if known else {})).values())
 
     async def _from_breadcrumbs(self, owner: UUID) -> dict[str, Agent]:
-        page = await self._store.list(owner, Query(schema_name="agent.def.v1", sort="created_at", limit=1000))
+        page = await self._store.list(owner, Query(schema_name="agent.def.v1", limit=_MOST))
+        if page.next_cursor is not None and owner not in self._warned:
+            self._warned.add(owner)
+            _log.warning(
+                "an owner has more agent definitions than are read: delete old ones",
+                owner=str(owner),
+                read=f"the newest {_MOST}",
+            )
         found: dict[str, Agent] = {}
-        for crumb in page.items:
+        # Of two with one agent_id the one that was written last holds.
+        for crumb in sorted(page.items, key=lambda crumb: crumb.updated):
             definition, problem = definition_in(crumb)
             if definition is not None:
                 found[definition.agent_id] = Agent(definition)

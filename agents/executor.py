@@ -29,7 +29,7 @@ from breadcrumbs.agents.models.base import (
     OnDelta,
     ToolCall,
 )
-from breadcrumbs.agents.prompt import build_prompt
+from breadcrumbs.agents.prompt import build_prompt, problem_in
 from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
@@ -47,7 +47,9 @@ CANCEL = "agent.cancel.v1"
 _log = structlog.get_logger("breadcrumbs.agents")
 
 _MOST_INPUT = 100_000
-_LAST_ANSWERS = 5
+LAST_ANSWERS = 5
+_BETWEEN = "\n\n"
+"""Between what a model says before and after it uses a tool."""
 
 Refresh = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
 """Makes a context again, for the same message, with what was said meanwhile."""
@@ -116,20 +118,27 @@ class Executor:
         if session is None:
             await store.ask(trigger)
             return trigger.answer, Seen([], [])
-        answers = recent_of(store, owner, session, RESPONSE, _LAST_ANSWERS)
+        answers = recent_of(store, owner, session, RESPONSE, LAST_ANSWERS)
         cancels = recent_of(store, owner, session, CANCEL, 1)
         await store.ask(trigger, answers, cancels)
         return trigger.answer, Seen(answers.answer, cancels.answer)
 
     async def _is_answered(
-        self, turn: Turn, answer_id: UUID, origin: Origin, answers: list[Breadcrumb]
+        self,
+        turn: Turn,
+        definition: AgentDefinition,
+        trigger: Breadcrumb,
+        answer_id: UUID,
+        origin: Origin,
+        answers: list[Breadcrumb],
     ) -> bool:
         if any(answer.id == answer_id for answer in answers):
             return True
         # An answer is younger than its message: where the last answers reach back to before it, or are all
-        # there are, this one would be among them.
+        # there are, this one would be among them. Unless it is no such answer: a model may choose its schema.
+        among_them = definition.emits.schema_name == RESPONSE and not _may_be_repeated(turn, trigger)
         session = turn.event.session_id is not None
-        if session and (len(answers) < _LAST_ANSWERS or answers[-1].created < origin.created):
+        if among_them and session and (len(answers) < LAST_ANSWERS or answers[-1].created < origin.created):
             return False
         key = self._store.keys.body(turn.event.lane, turn.event.owner_id, answer_id.bytes)
         return bool(await self._store.connection.call(turn.event.lane, b"EXISTS", key))
@@ -139,7 +148,7 @@ class Executor:
         definition, origin = agent.definition, Origin.of(trigger)
         owner = trigger.owner_id
         answer_id = derived_id(turn.event.lane, "answer", definition.agent_id, origin.id)
-        if await self._is_answered(turn, answer_id, origin, seen.answers):
+        if await self._is_answered(turn, definition, trigger, answer_id, origin, seen.answers):
             await _finish(turn, last)
             return
         asked = max(origin.created, _asked_again(turn, trigger))
@@ -189,10 +198,14 @@ class Executor:
         """A context made before this agent's last answer does not know it: have it made again."""
         if trigger.schema_name != CONTEXT:
             return trigger
-        as_of = int(trigger.context.get("as_of", 0))
+        as_of = trigger.context.get("as_of", 0)
+        if not isinstance(as_of, int):
+            raise TurnFailed("this context was not made by the context builder: its as_of is no time")
         stale = any(crumb.created > as_of and creator_of(crumb) == definition.agent_id for crumb in answers)
         # An older version keeps references only: what they refer to is fetched again.
         if not stale and "parts" in trigger.context:
+            if problem := problem_in(trigger.context["parts"]):
+                raise TurnFailed(f"this context was not made by the context builder: {problem}")
             return trigger
         return await self._refresh(turn, trigger)
 
@@ -206,13 +219,14 @@ class Executor:
         answers: list[Breadcrumb],
     ) -> BreadcrumbCreate:
         definition = agent.definition
+        answer: Answer | None = None
         try:
-            with anyio.fail_after(definition.timeout_seconds):
+            with anyio.move_on_after(definition.timeout_seconds):
                 answer = await self._speak(turn, agent, trigger, origin, answer_id)
-        except TimeoutError:
-            raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True) from None
         except ModelError as error:
             raise TurnFailed(error.reason, retry=error.retry, retry_after=error.retry_after) from error
+        if answer is None:
+            raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True)
         glue: dict[str, Any] = {
             "trigger_id": origin.id,
             "creator": _creator(definition),
@@ -223,7 +237,7 @@ class Executor:
         if trigger.schema_name == CONTEXT:
             glue |= {"context_id": str(trigger.id), "context_version": trigger.version}
         if definition.when_busy == "merge" and trigger.schema_name == CONTEXT:
-            glue["answers"] = _unanswered(trigger.context.get("parts", []), answers)
+            glue["answers"] = unanswered(trigger.context.get("parts", []), answers)
         glue |= answer.glue
         problem: InvalidInput | None = None
         # What a model adds to its words may be what cannot be stored: then the words alone.
@@ -256,7 +270,7 @@ class Executor:
                     trigger_id=origin.id,
                     say=deltas.write,
                 )
-                return _function_answer(await agent.function(call))
+                return self._function_answer(definition.agent_id, await agent.function(call))
             if definition.kind == "adk":
                 if self._remote is None:
                     raise TurnFailed(
@@ -264,17 +278,30 @@ class Executor:
                     )
                 said = await self._remote(turn, agent, trigger, origin, parts, deltas.write)
                 return replace(parse_answer(self._checked(said.text)), glue=said.glue)
-            text = await self._converse(turn, agent, trigger, origin, messages, deltas.write)
-        return parse_answer(self._checked(text))
+            *before, last = await self._converse(turn, agent, trigger, origin, messages, deltas.write)
+        answer = parse_answer(self._checked(last))
+        # What was shown is what is stored.
+        return replace(answer, text=self._checked(_BETWEEN.join([*before, answer.text])))
 
-    def _checked(self, text: str) -> str:
-        """What a model said, where somebody can be shown it."""
+    def _function_answer(self, agent_id: str, reply: object) -> Answer:
+        if isinstance(reply, str):
+            return Answer(self._checked(reply, agent_id))
+        if not isinstance(reply, dict):
+            raise TurnFailed(f"{agent_id} returned {type(reply).__name__}, not text")
+        try:
+            said = parse_answer(orjson.dumps({"action": "create", "breadcrumb": reply}).decode())
+        except TypeError as error:
+            raise TurnFailed(f"{agent_id} returned what is no JSON: {error}") from error
+        return replace(said, text=self._checked(said.text, agent_id))
+
+    def _checked(self, text: str, who: str = "the model") -> str:
+        """What somebody said, where somebody can be shown it."""
         if not text.strip():
-            raise TurnFailed("the model gave an empty answer", retry=True)
+            raise TurnFailed(f"{who} gave an empty answer", retry=True)
         text = writable(text)
         if (size := len(text.encode())) > self._max_answer_bytes:
             raise TurnFailed(
-                f"the model's answer has {size:,} bytes, more than the {self._max_answer_bytes:,} allowed"
+                f"{who}'s answer has {size:,} bytes, more than the {self._max_answer_bytes:,} allowed"
             )
         return text
 
@@ -286,8 +313,8 @@ class Executor:
         origin: Origin,
         messages: tuple[Message, ...],
         on_delta: OnDelta,
-    ) -> str:
-        """Model, tools, model, … until it says something without asking for a tool."""
+    ) -> list[str]:
+        """Model, tools, model, … until it says something without asking for a tool. All that it said."""
         definition = agent.definition
         model = self._model_of(agent)
         try:
@@ -295,22 +322,26 @@ class Executor:
         except InvalidInput as error:
             raise TurnFailed(f"{definition.agent_id}: {error}") from error
         specs = tuple(tool.spec for tool in toolbox)
+        said: list[str] = []
         for step in range(definition.max_steps):
             reply = await model.complete(
-                ModelRequest(messages, specs, definition.temperature, definition.max_tokens), on_delta
+                ModelRequest(messages, specs, definition.temperature, definition.max_tokens),
+                _after_a_blank_line(on_delta) if said else on_delta,
             )
             calls = tuple(
                 ToolCall(writable(call.id), writable(call.name), writable(call.arguments))
                 for call in reply.tool_calls
             )
             if not calls:
-                return reply.text
+                return [*said, reply.text]
             results = [
                 await self._use_tool(turn, definition, trigger, origin, f"{step}.{number}", call, toolbox)
                 for number, call in enumerate(calls)
             ]
             if not any(goes_back for _, goes_back in results):
-                return reply.text or _worded(calls, [result for result, _ in results])
+                return [*said, reply.text or _worded(calls, [result for result, _ in results])]
+            if reply.text.strip():
+                said.append(reply.text.rstrip())
             messages = (
                 *messages,
                 Message("assistant", reply.text, tool_calls=calls),
@@ -392,25 +423,27 @@ class Executor:
 
 def creator_of(crumb: Breadcrumb) -> str | None:
     creator = crumb.context.get("creator")
-    return creator.get("agent_id") if isinstance(creator, dict) else creator
+    name = creator.get("agent_id") if isinstance(creator, dict) else creator
+    return name if isinstance(name, str) else None
 
 
 def _creator(definition: AgentDefinition) -> dict[str, str]:
     return {"type": "agent", "agent_id": definition.agent_id}
 
 
-def _unanswered(parts: list[dict[str, Any]], answers: list[Breadcrumb]) -> list[str]:
+def unanswered(parts: list[dict[str, Any]], answers: list[Breadcrumb]) -> list[str]:
     """The messages since the last one that was answered: a merged answer is an answer to each of them.
 
     Messages are answered in their order, but they may be older than the answer to the one before them.
     """
-    answered = {crumb.context.get("trigger_id") for crumb in answers}
+    # Anybody can write an answer; the runtime's own name their message by its id.
+    answered = {id for crumb in answers if isinstance(id := crumb.context.get("trigger_id"), str)}
     messages = [
         item["id"]
         for part in parts
         if part["place"] == "conversation"
         for item in part["items"]
-        if item.get("schema_name") == "user.message.v1"
+        if item.get("schema_name") == "user.message.v1" and isinstance(item.get("id"), str)
     ]
     last = max((place for place, id in enumerate(messages) if id in answered), default=-1)
     return messages[last + 1 :]
@@ -423,15 +456,32 @@ def _asked_again(turn: Turn, trigger: Breadcrumb) -> int:
     )
 
 
+def _may_be_repeated(turn: Turn, trigger: Breadcrumb) -> bool:
+    """Whether somebody may have answered already: it was begun before, asked for again, or its message edited."""
+    edits = trigger.context.get("trigger_version") if trigger.schema_name == CONTEXT else trigger.version
+    return not turn.is_first or bool(_asked_again(turn, trigger)) or _whole(edits) > 1
+
+
 async def _finish(turn: Turn, last: bool) -> None:
     if last:
         await turn.acknowledge()
 
 
-def _function_answer(reply: str | dict[str, Any]) -> Answer:
-    if isinstance(reply, str):
-        return Answer(reply)
-    return parse_answer(orjson.dumps({"action": "create", "breadcrumb": reply}).decode())
+def _after_a_blank_line(on_delta: OnDelta) -> OnDelta:
+    """Sets the pieces of one reply apart from those of the reply before, where there are any words in it."""
+    held: str | None = _BETWEEN
+
+    async def write(text: str) -> None:
+        nonlocal held
+        if held is not None:
+            text = held + text
+            if not text.strip():
+                held = text
+                return
+            held = None
+        await on_delta(text)
+
+    return write
 
 
 def _whole(value: Any) -> int:

@@ -31,6 +31,25 @@ def build_prompt(system_prompt: str, parts: Iterable[dict[str, Any]], agent_id: 
     return tuple(messages)
 
 
+def problem_in(parts: Any) -> str:
+    """Why this is no prompt, where somebody else has written it; empty where it is one."""
+    if not isinstance(parts, list):
+        return "its parts are no list"
+    for number, part in enumerate(parts):
+        where = f"parts[{number}]"
+        if not isinstance(part, dict) or part.get("place") not in ("conversation", *_LABELS):
+            return f"{where}.place is none of conversation, {', '.join(_LABELS)}"
+        if part["place"] != "conversation" and not isinstance(part.get("key"), str):
+            return f"{where} has no key"
+        items = part.get("items")
+        if not isinstance(items, list):
+            return f"{where} has no items"
+        for place, item in enumerate(items):
+            if not isinstance(item, dict) or not isinstance(item.get("content"), dict):
+                return f"{where}.items[{place}] has no content"
+    return ""
+
+
 def _spoken(item: dict[str, Any], agent_id: str) -> Message:
     content = item["content"]
     match item.get("schema_name"):

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 from uuid import UUID
 
 import anyio
 
 from breadcrumbs.agents.book import Agent, AgentBook
-from breadcrumbs.agents.executor import CANCEL, Executor, Origin, Seen
+from breadcrumbs.agents.definition import CONTEXT
+from breadcrumbs.agents.executor import (
+    CANCEL,
+    LAST_ANSWERS,
+    RESPONSE,
+    Executor,
+    Origin,
+    Seen,
+    creator_of,
+    unanswered,
+)
+from breadcrumbs.agents.prompt import problem_in
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events import Event
@@ -74,12 +86,15 @@ class AgentRunner:
             busy_with = [other for other in earlier if _triggers(agent, other)]
             if not busy_with or not _triggers(agent, event):
                 continue
+            name = agent.definition.agent_id
             if agent.definition.when_busy == "interrupt":
                 for other in busy_with:
-                    self._interrupt(other, agent.definition.agent_id)
+                    self._interrupt(other, name)
+                if running is not None and self._failed.get(_place(running.event)) == {name}:
+                    running.next_attempt.set()  # the only one to be asked again will not answer any more
             elif agent.definition.when_busy == "reject":
                 reason = "busy: still answering an earlier message, send it again later"
-                self._refuse(event, agent.definition.agent_id, reason)
+                self._refuse(event, name, reason)
 
     def _interrupt(self, event: Event, agent_id: str) -> None:
         self._refuse(event, agent_id, "interrupted by a newer message")
@@ -118,7 +133,9 @@ class AgentRunner:
         if failures:
             self._note_failures(event, failures)
             errors = list(failures.values())
-            raise next((error for error in errors if is_worth_another_try(error)), errors[0])
+            passing = [error for error in errors if is_worth_another_try(error)]
+            # All of them are asked again at once: when the last of them wants to be.
+            raise max(passing, key=_pause) if passing else errors[0]
         self._refused.pop(_place(event), None)
 
     def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
@@ -143,10 +160,12 @@ class AgentRunner:
         self._refused.pop(_place(turn.event), None)
         agent_id = self._whose(turn.event)
         origin, hops = turn.event.id, 0
+        answers: list[str] = []
         try:
             trigger = await self._store.get_version(turn.event.owner_id, turn.event.id, turn.event.version)
             started_by = Origin.of(trigger)
             hops = started_by.hops
+            answers = await self._merged(trigger, turn.event)
             origin = UUID(started_by.id)
         except (NotFound, ValueError):
             pass
@@ -160,15 +179,39 @@ class AgentRunner:
             inherited=self._inherited,
             hops=hops + 1,
             agent_id=agent_id,
+            answers=answers,
         )
         self._failed.pop(_place(turn.event), None)
 
     def _whose(self, event: Event) -> str | None:
         """The agent whose failure this is; None where several failed, or where it was not found out."""
-        agents = self._failed.get(_place(event)) or {
+        agents = self._may_have_failed(event)
+        return next(iter(agents)) if len(agents) == 1 else None
+
+    def _may_have_failed(self, event: Event) -> set[str]:
+        return self._failed.get(_place(event)) or {
             agent.definition.agent_id for agent in self._book.known(event.owner_id) if _triggers(agent, event)
         }
-        return next(iter(agents)) if len(agents) == 1 else None
+
+    async def _merged(self, trigger: Breadcrumb, event: Event) -> list[str]:
+        """The messages that a turn was to answer, where those before its own were left to it."""
+        failed = self._may_have_failed(event)
+        merging = failed & {
+            agent.definition.agent_id
+            for agent in self._book.known(event.owner_id)
+            if agent.definition.when_busy == "merge"
+        }
+        session = trigger.session_id
+        if not merging or session is None or trigger.schema_name != CONTEXT:
+            return []
+        # The turn may have made its context again; then only the newest version still holds the messages.
+        # Where that is about a later message, that one's turn speaks for all of them.
+        newest = await self._store.get(trigger.owner_id, trigger.id, count_read=False)
+        parts: Any = newest.context.get("parts")
+        if Origin.of(newest).id != Origin.of(trigger).id or problem_in(parts):
+            return []
+        answers = await self._store.recent(trigger.owner_id, session, RESPONSE, LAST_ANSWERS)
+        return unanswered(parts, [crumb for crumb in answers if creator_of(crumb) in merging])
 
     async def _wanted_by(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
         if not any(selector.matches(trigger) for selector in agent.definition.triggers):
@@ -205,6 +248,10 @@ class AgentRunner:
 
 def _place(event: Event) -> tuple[int, int]:
     return event.lane, event.at
+
+
+def _pause(error: Exception) -> float:
+    return (error.retry_after or 0.0) if isinstance(error, TurnFailed) else 0.0
 
 
 def _triggers(agent: Agent, event: Event) -> bool:

@@ -32,7 +32,7 @@ from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.schema_hints import SchemaHints
+from breadcrumbs.runtime.schema_hints import DEFINES, DEFINITION, SchemaHints, speaks_for_all
 from breadcrumbs.runtime.sources import Keep
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import plain_text
@@ -281,7 +281,7 @@ class _Found:
             {
                 schema: found[0]
                 for schema, found in zip(schemas, definitions, strict=True)
-                if found is not None
+                if found is not None and all(_defines(version, schema) for version in found)
             },
         )
 
@@ -322,6 +322,11 @@ class _Found:
             is_trigger=reference.id == record.trigger_id,
             **about,
         )
+
+
+def _defines(crumb: Breadcrumb, schema: str) -> bool:
+    """Whether hints of it may show: anybody can write a context that names any breadcrumb."""
+    return crumb.schema_name == DEFINITION and DEFINES + schema in crumb.tags and speaks_for_all(crumb)
 
 
 async def _load(store: Store, owner: UUID, id: UUID, version: int) -> tuple[Breadcrumb, Breadcrumb] | None:
@@ -441,11 +446,13 @@ async def _time_of(
     except NotFound:
         return trigger.created
     times = [
-        int(version.context["as_of"])
+        time
         for version in versions
-        if version.context.get("trigger_id") == str(trigger.id) and "as_of" in version.context
+        if version.context.get("trigger_id") == str(trigger.id)
+        and isinstance(time := version.context.get("as_of"), int)
+        and time <= clock.LATEST
     ]
-    return max(trigger.created, *times[:1])
+    return max([trigger.created, *times[:1]])
 
 
 def _explained(config: ContextConfig, trigger: Breadcrumb, made: Assembled, as_of: int) -> Explanation:

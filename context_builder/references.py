@@ -17,6 +17,7 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.context_builder.assembly import TRIGGER, Place, Reason
+from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 
 _PLACES: dict[str, Place] = {place[0]: place for place in get_args(Place)}
@@ -122,7 +123,7 @@ def _read(context: Mapping[str, Any]) -> Recorded:
         str(context["consumer_id"]),
         UUID(context["trigger_id"]),
         int(context["trigger_version"]),
-        int(context["as_of"]),
+        _time(context["as_of"]),
         str(context["config"]),
         int(explain["tokens"]),
         int(explain["budget"]),
@@ -138,6 +139,13 @@ def _read(context: Mapping[str, Any]) -> Recorded:
             for schema, found in explain.get("hints", {}).items()
         },
     )
+
+
+def _time(value: Any) -> int:
+    time = int(value)
+    if not 0 <= time <= clock.LATEST:
+        raise ValueError(time)
+    return time
 
 
 def _kept(item: Any, keys: list[str]) -> Kept:

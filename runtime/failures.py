@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
@@ -23,10 +24,12 @@ async def leave_error(
     inherited: tuple[str, ...],
     hops: int = 0,
     agent_id: str | None = None,
+    answers: Sequence[str] = (),
 ) -> None:
     """Write an `agent.error.v1` with the reason into the trigger's session, once per turn, and end the turn.
 
     `agent_id` is the one agent that failed, so that whoever waits for another one goes on waiting.
+    `answers` are the messages that the turn would have answered, where they are more than one.
 
     An error about an error is left out: whoever reacts to errors and fails would never come to an end.
     """
@@ -46,6 +49,7 @@ async def leave_error(
                 "attempts": turn.attempt,
                 "hops": hops,
                 **({} if agent_id is None else {"agent_id": agent_id}),
+                **({"answers": list(answers)} if answers else {}),
             },
         }
     )

@@ -19,7 +19,8 @@ Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at i
     d <owner>                        set      the schema names that `s` has for this owner in this lane
 Per session
     n <owner> <session>              hash     version, created, size (its breadcrumbs); closing: it is being deleted;
-                                              gone: when one of this name was deleted last (expires by itself)
+                                              gone: when one of this name was deleted last (expires by itself);
+                                              retried: id and time of the turn that was last asked for again
     z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
                                               `!<who> ` before the JSON: not for everybody (see session_state.py)
     N <owner>                        zset     the sessions of an owner in this lane; score = last activity

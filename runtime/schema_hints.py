@@ -14,6 +14,7 @@ from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
 
 DEFINITION: Final = "schema.def.v1"
+DEFINES: Final = "defines:"
 _LIFETIME: Final = 1.0
 _MOST: Final = 1_024
 
@@ -56,9 +57,7 @@ class SchemaHints:
         asked = time.monotonic()
         page = await self._store.list(
             owner,
-            Query(
-                schema_name=DEFINITION, all_tags=(f"defines:{schema_name}",), limit=1, keep=_speaks_for_all
-            ),
+            Query(schema_name=DEFINITION, all_tags=(DEFINES + schema_name,), limit=1, keep=speaks_for_all),
         )
         newest = page.items[0] if page.items else None
         self._known[owner, schema_name] = (asked + _LIFETIME, newest)
@@ -68,7 +67,7 @@ class SchemaHints:
         return schema_name, newest
 
 
-def _speaks_for_all(definition: Breadcrumb) -> bool:
+def speaks_for_all(definition: Breadcrumb) -> bool:
     """Hints hold literal text: that of one session, user or agent must not show in the views of others."""
     return (
         definition.visibility != "private"

@@ -29,15 +29,16 @@ class _Failed:
     letters: list[DeadLetter]
 
 
-async def retry(store: Store, principal: Principal, session: str, message_id: UUID | None) -> UUID:
-    """Ask the workers to run a turn again: that of a message, or the newest that failed. Which one it was."""
+async def retry(
+    store: Store, principal: Principal, session: str, message_id: UUID | None
+) -> tuple[UUID, int]:
+    """Ask the workers to run a turn again: that of a message, or the newest that failed. Which one, and when."""
     letters = await _letters(store, principal.owner_id, session)
     if message_id is None:
         failed = await _newest(store, principal, session, letters)
     else:
         failed = await _named(store, principal, session, message_id, letters)
-    await _announce(store, session, failed)
-    return failed.message.id
+    return failed.message.id, await _announce(store, session, failed)
 
 
 async def _named(
@@ -100,7 +101,7 @@ async def _message(store: Store, principal: Principal, session: str, id: UUID) -
     return crumb if crumb.session_id == session and principal.may_see(crumb) else None
 
 
-async def _announce(store: Store, session: str, failed: _Failed) -> None:
+async def _announce(store: Store, session: str, failed: _Failed) -> int:
     message, keys = failed.message, store.keys
     owner = message.owner_id
     lane = Sessions(store).lane(owner, session)
@@ -123,6 +124,7 @@ async def _announce(store: Store, session: str, failed: _Failed) -> None:
     )
     if not int(announced):
         raise SessionGone(f"session {session!r} is being deleted")
+    return int(announced)
 
 
 def _trigger(crumb: Breadcrumb) -> UUID | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.errors import NotFound, SessionGone
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.hub import EventHub, Subscription
+from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.session_messages import ANSWER, ERROR
 from breadcrumbs.runtime.store import Store
@@ -26,7 +27,7 @@ DELTA: Final = "agent.response.delta"
 CONTEXT: Final = "agent.context.v1"
 
 _LOOK_BEHIND: Final = 200
-"""How many breadcrumbs after a message are looked at for its outcome."""
+"""Among so many breadcrumbs after a message its outcome is nearly always found: they are looked at in one go."""
 
 
 def is_outcome(crumb: Breadcrumb, message: UUID) -> bool:
@@ -44,14 +45,47 @@ def is_outcome(crumb: Breadcrumb, message: UUID) -> bool:
 
 
 async def outcome_of(store: Store, principal: Principal, message: Breadcrumb) -> Breadcrumb | None:
-    """What is there already of the outcome of a message: an answer, else the last error."""
-    query = Query(
-        session_id=message.session_id, created_since=message.created, sort="created_at", limit=_LOOK_BEHIND
+    """What is there already of the outcome of a message: an answer, else the last error.
+
+    An error is none any more once the turn was asked for again.
+    """
+    owner, errors = principal.owner_id, list[Breadcrumb]()
+
+    def is_answer(crumb: Breadcrumb) -> bool:
+        if is_outcome(crumb, message.id) and crumb.schema_name == ERROR:
+            errors.append(crumb)
+            return False
+        return is_outcome(crumb, message.id)
+
+    async def first_answer(query: Query) -> Breadcrumb | None:
+        async for crumb in store.walk(owner, query):
+            if is_answer(crumb):
+                return crumb
+        return None
+
+    query = principal.narrowed(
+        Query(session_id=message.session_id, created_since=message.created, sort="created_at")
     )
-    after = (await store.list(principal.owner_id, principal.narrowed(query))).items
-    found = [crumb for crumb in after if is_outcome(crumb, message.id)]
-    answers = [crumb for crumb in found if crumb.schema_name != ERROR]
-    return answers[0] if answers else found[-1] if found else None
+    near = await store.list(owner, replace(query, limit=_LOOK_BEHIND))
+    answer = next(filter(is_answer, near.items), None)
+    if answer is None and near.next_cursor is not None:
+        # By schema, which passes over all that is in between. An agent may give its answers another one: only
+        # where there is not even an error, everything is looked at.
+        answer = await first_answer(replace(query, schema_names=(ANSWER, ERROR)))
+        if answer is None and not errors:
+            answer = await first_answer(query)
+    if answer is not None or not errors:
+        return answer
+    return errors[-1] if errors[-1].created > await _asked_again(store, message) else None
+
+
+async def _asked_again(store: Store, message: Breadcrumb) -> int:
+    """When the turn of a message was last asked for again, where it was the last one of its session."""
+    owner, session = message.owner_id, message.session_id or ""
+    lane = lane_for(owner, "session", session, store.lanes)
+    key = store.keys.session(lane, owner, session)
+    retried: bytes | None = await store.connection.call(lane, b"HGET", key, b"retried")
+    return int(retried[16:]) if retried and retried[:16] == message.id.bytes else 0
 
 
 @dataclass(frozen=True, slots=True)

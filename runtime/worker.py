@@ -54,6 +54,8 @@ INTERNAL: Final = "turn:internal"
 
 _LOOK_SECONDS: Final = 0.5
 _SUSPECT: Final = 2
+_LONGEST_PAUSE: Final = 120.0
+"""Seconds. Whoever asks to be left alone for longer is asked again all the same."""
 
 
 class TurnFailed(BreadcrumbsError):
@@ -94,6 +96,12 @@ def is_worth_another_try(error: Exception) -> bool:
     return not isinstance(error, TurnCancelled)
 
 
+def _asked_pause(error: Exception) -> float:
+    """How many seconds whoever failed asks to be left alone, within reason."""
+    asked = error.retry_after if isinstance(error, TurnFailed) else None
+    return min(asked or 0.0, _LONGEST_PAUSE)
+
+
 @dataclass(slots=True)
 class Turn:
     """One event being handled."""
@@ -108,6 +116,13 @@ class Turn:
     dead_letter: bytes = b""
     """What the acknowledgement puts aside, where the turn failed for good."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    next_attempt: anyio.Event = field(default_factory=anyio.Event)
+    """Set while it waits for its next attempt: that need not wait any longer."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nobody can have begun with this event before, neither we nor a worker before us."""
+        return self.attempt == 1 and self.event.at > self.lane.known_until
 
     def fence(self, *, acknowledge: bool) -> Fence:
         """What a commit must carry: the lease, and with the last commit of a turn the acknowledgement."""
@@ -494,8 +509,8 @@ class Worker:
                     "turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error)
                 )
                 turn.scope = anyio.CancelScope()
-                with turn.scope:
-                    await anyio.sleep(self._backoff(attempt))
+                with turn.scope, anyio.move_on_after(max(self._backoff(attempt), _asked_pause(error))):
+                    await turn.next_attempt.wait()
                 if turn.session_gone:
                     lane.unfinished.pop(turn.event.at, None)
                     return None

@@ -55,17 +55,18 @@ class AnswerReader:
             self._problem = shown(f"{code} {event.get('errorMessage') or ''}")
         if not text.strip():
             return ""
+        self._problem = ""  # it has words all the same
         self._author = str(event.get("author") or "")
         return self._complete(text)
 
     def reply(self) -> AdkReply:
-        if self._said:
-            return AdkReply(_BETWEEN.join(self._said), self._author, self._state)
         if self._problem:
             raise ModelError(f"the app failed: {self._problem}", retry=False)
-        if self._unfinished:
+        if self._unfinished.strip():
             raise ModelError("the answer ended in the middle", retry=True)
-        raise ModelError("the app ran and said nothing", retry=False)
+        if not self._said:
+            raise ModelError("the app ran and said nothing", retry=False)
+        return AdkReply(_BETWEEN.join(self._said), self._author, self._state)
 
     def _go_on(self, text: str) -> str:
         new = text if self._unfinished or not self._said or not text else _BETWEEN + text

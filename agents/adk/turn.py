@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
+import anyio
 import structlog
 
 from breadcrumbs.agents.adk.answer import TEMPORARY, AdkReply
@@ -53,6 +54,7 @@ _USERS, _APPS = "user:", "app:"
 _SHARED = (_USERS, _APPS, TEMPORARY)
 """State that is not the session's alone."""
 
+_TIDYING_SECONDS = 5.0
 _MOST_HISTORY = 2_000
 _MOST_HISTORY_BYTES = 4 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9_.@-]{1,100}")
@@ -190,7 +192,13 @@ class _Talk:
     async def _run(self, remote_session: str, text: str, on_delta: OnDelta) -> AdkReply:
         await self._note(remote_session)
         self._remote_session = remote_session
-        return await self._server.run(self._app, self._user, remote_session, text, on_delta)
+        try:
+            return await self._server.run(self._app, self._user, remote_session, text, on_delta)
+        finally:
+            if self._session_id is None:
+                # Nobody will ever go on with it; also where the turn was stopped.
+                with anyio.move_on_after(_TIDYING_SECONDS, shield=True):
+                    await self._server.delete_session(self._app, self._user, remote_session)
 
     def _known_session(self) -> str | None:
         """The server's session of the last turn."""

@@ -290,7 +290,8 @@ def error_from(error: Any, *, status: int | None = None, retry_after: float | No
     if isinstance(error, dict):
         message = error.get("message") or error.get("detail") or error
         kinds = f"{error.get('code', '')} {error.get('type', '')}"
-        if isinstance(error.get("code"), int):
+        # Some put a number of their own there.
+        if isinstance(error.get("code"), int) and 400 <= error["code"] < 600:
             code = error["code"]
     if not isinstance(message, str):
         message = _compact(message)

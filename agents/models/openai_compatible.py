@@ -264,7 +264,7 @@ class _Call:
         response = await self._send(client, http_request)
         try:
             if response.status_code != httpx.codes.OK:
-                raise await self._error(response)
+                raise await self._error(response, body)
             answer = Answer(
                 max_bytes=limits.max_text,
                 calls_before=sum(len(message.tool_calls) for message in self._request.messages),
@@ -387,7 +387,7 @@ class _Call:
         # JSON may spell a byte with six.
         return 6 * self._limits.max_text + (1 << 20)
 
-    async def _error(self, response: httpx.Response) -> ModelError | _FieldRefused:
+    async def _error(self, response: httpx.Response, sent: bytes) -> ModelError | _FieldRefused:
         status = response.status_code
         if 300 <= status < 400:
             return ModelError(
@@ -402,7 +402,7 @@ class _Call:
         except ModelError:
             pass  # the status says enough
         text = shown(bytes(body))
-        if status in (400, 422) and self._can_do_without(text):
+        if status in (400, 422) and self._can_do_without(text, sent):
             return _FieldRefused()
         parsed = parse(bytes(body))
         said = parsed.get("error") or parsed if isinstance(parsed, dict) else None
@@ -413,15 +413,18 @@ class _Call:
             text = "a web page"
         return error_from(text or "without a word", status=status, retry_after=retry_after)
 
-    def _can_do_without(self, complaint: str) -> bool:
+    def _can_do_without(self, complaint: str, sent: bytes) -> bool:
         if not _DOES_NOT_KNOW.search(complaint):
             return False
         omit = self._endpoint.omit
-        sent = to_json(self._model.model, self._request, stream=self._endpoint.streaming, omit=omit)
         fields = parse(sent)
         for field, mention in _FIELDS_TO_DO_WITHOUT.items():
+            if field not in fields or not mention.search(complaint):
+                continue
+            if field in omit:
+                return True  # another call has found out while this one was under way
             # Never without both: a limit that somebody set must not be dropped.
-            if field in fields and mention.search(complaint) and _ALTERNATIVE.get(field) not in omit:
+            if _ALTERNATIVE.get(field) not in omit:
                 omit.add(field)
                 _log.info("the model server does not know a field", url=self._endpoint.url, field=field)
                 return True

@@ -96,6 +96,7 @@ def run_agents(settings: Settings) -> int:
 
 def run_own_agents(settings: Settings, loaded: Loaded) -> int:
     """`crumb run-agents --load`: these agents and no others. Returns the exit code."""
+    _require_agents(loaded)
 
     async def main() -> int:
         async with (
@@ -111,12 +112,22 @@ def run_own_agents(settings: Settings, loaded: Loaded) -> int:
 @asynccontextmanager
 async def hosting(settings: Settings, loaded: Loaded) -> AsyncIterator[None]:
     """The same beside other code."""
+    _require_agents(loaded)
     async with (
         _store(settings) as store,
         own_workers(store, settings, open_book(store, settings), loaded) as workers,
         running(*workers),
     ):
         yield
+
+
+def _require_agents(loaded: Loaded) -> None:
+    """Who runs certain agents and no others has nothing to do without any."""
+    if not loaded.agents:
+        raise StartupError(
+            "there is no agent to run: add a function with @agent, or an AgentDefinition. Tools for the agents that "
+            "run already go into the setting `tools`"
+        )
 
 
 def context_worker(store: Store, settings: Settings, book: ConfigBook) -> Worker:

@@ -40,6 +40,7 @@ from breadcrumbs.client.values import (
     ChatMessage,
     Delta,
     Event,
+    Retried,
     SessionInfo,
     Token,
     Version,
@@ -292,7 +293,7 @@ class AsyncSession:
         made = await self._client._run(sessions.forked(self._client._core, self.id, fields))
         return AsyncSession(self._client, made.id)
 
-    async def retry(self, message_id: str | None = None) -> str:
+    async def retry(self, message_id: str | None = None) -> Retried:
         """See `Session.retry`."""
         return await self._client._run(sessions.retried(self._client._core, self.id, message_id))
 

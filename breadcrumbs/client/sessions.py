@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -13,7 +14,7 @@ from breadcrumbs.client.core import Core
 from breadcrumbs.client.effects import Item, Operation, Request, Series
 from breadcrumbs.client.errors import InvalidInput, VersionMismatch
 from breadcrumbs.client.options import SessionChange
-from breadcrumbs.client.values import SessionInfo, session_info_of
+from breadcrumbs.client.values import Retried, SessionInfo, session_info_of
 
 _PAGE = 100
 _CHANGES = frozenset(SessionChange.__annotations__)
@@ -77,7 +78,7 @@ def forked(core: Core, id: str, fields: Mapping[str, Any]) -> Operation[SessionI
     return (yield from _post(core, f"{_path(id)}/fork", fields, str(uuid4())))
 
 
-def retried(core: Core, id: str, message_id: str | None) -> Operation[str]:
+def retried(core: Core, id: str, message_id: str | None) -> Operation[Retried]:
     # Asked twice, the turn is run twice and answered once.
     reply = yield from core.perform(
         Request(
@@ -88,7 +89,8 @@ def retried(core: Core, id: str, message_id: str | None) -> Operation[str]:
             repeatable=True,
         )
     )
-    return str(orjson.loads(reply.body)["message_id"])
+    document = orjson.loads(reply.body)
+    return Retried(document["message_id"], datetime.fromisoformat(document["retried_at"]))
 
 
 def _post(core: Core, path: str, fields: Mapping[str, Any], key: str) -> Operation[SessionInfo]:

@@ -40,6 +40,7 @@ from breadcrumbs.client.values import (
     ChatMessage,
     Delta,
     Event,
+    Retried,
     SessionInfo,
     Token,
     Version,
@@ -308,7 +309,7 @@ class Session:
         made = self._client._run(sessions.forked(self._client._core, self.id, fields))
         return Session(self._client, made.id)
 
-    def retry(self, message_id: str | None = None) -> str:
+    def retry(self, message_id: str | None = None) -> Retried:
         """Run a turn again that failed, the newest one unless told which. Gives the id of its message, for `wait`."""
         return self._client._run(sessions.retried(self._client._core, self.id, message_id))
 

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -34,6 +35,7 @@ from breadcrumbs.client.values import (
     Delta,
     Event,
     Gap,
+    Retried,
     Written,
     creator_in,
     event_of,
@@ -250,7 +252,10 @@ class Conversation:
             yield from stream.begin()
         except _TimeIsUp:
             raise waiting.in_vain(message_id) from None
-        yield from self._until_answered(stream, message_id, show, waiting, look_first=True)
+        retried_at = message_id.retried_at if isinstance(message_id, Retried) else None
+        yield from self._until_answered(
+            stream, message_id, show, waiting, look_first=True, retried_at=retried_at
+        )
 
     def messages(self, last: int | None = None) -> Operation[tuple[ChatMessage, ...]]:
         """What was said, in its order."""
@@ -282,10 +287,17 @@ class Conversation:
         )
 
     def _until_answered(
-        self, stream: Following, message_id: str, show: Show, waiting: _Waiting, *, look_first: bool
+        self,
+        stream: Following,
+        message_id: str,
+        show: Show,
+        waiting: _Waiting,
+        *,
+        look_first: bool,
+        retried_at: datetime | None = None,
     ) -> Series[Any]:
         agent = waiting.agent
-        answer = (yield from self._found(message_id, agent)) if look_first else None
+        answer = (yield from self._found(message_id, agent, retried_at)) if look_first else None
         while answer is None:
             try:
                 event = yield from stream.next()
@@ -294,18 +306,22 @@ class Conversation:
             if show == "everything" or (show == "pieces" and _is_piece(event, message_id, agent)):
                 yield Item(event)
             if isinstance(event, Gap):
-                answer = yield from self._found(message_id, agent)
+                answer = yield from self._found(message_id, agent, retried_at)
             elif event.operation == "created":
                 answer = _outcome(event.breadcrumb_id, event, message_id, agent)
         yield Item(answer)
 
-    def _found(self, message_id: str, agent: str | None) -> Operation[Answer | None]:
-        """The answer that is there already, if it is."""
+    def _found(
+        self, message_id: str, agent: str | None, retried_at: datetime | None
+    ) -> Operation[Answer | None]:
+        """The answer that is there already, if it is. What failed before a retry does not count."""
         for schema in (RESPONSE, ERROR):
             recent = yield from self.core.collect(
                 session=self.session_id, schema_name=schema, sort="-created_at", limit=100
             )
             for crumb in recent:
+                if schema == ERROR and retried_at is not None and crumb.created_at <= retried_at:
+                    break  # and so are all that follow
                 answer = _outcome(crumb.id, crumb, message_id, agent)
                 if answer is not None:
                     return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from breadcrumbs.runtime.wording import plain_text
 
@@ -62,6 +62,19 @@ class Written:
     updated_at: datetime
     replayed: bool = False
     """The idempotency key had been used: this is what was written then."""
+
+
+class Retried(str):
+    """The id of a message whose turn is run again, for `wait`, and when that was asked for."""
+
+    __slots__ = ("retried_at",)
+    retried_at: datetime
+    """Errors about the message that are older are of an earlier try: `wait` passes over them."""
+
+    def __new__(cls, message_id: str, retried_at: datetime) -> Self:
+        made = super().__new__(cls, message_id)
+        made.retried_at = retried_at
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -451,13 +451,13 @@ async def retry_turn(call: Call) -> Reply:
     facts = await facts_of(call, session)
     if facts.about.paused_at is not None:
         raise NothingToRetry(f"session {session!r} is paused: PATCH it with active true, and try again")
-    message = await retry(
+    message, at = await retry(
         call.services.store,
         principal,
         session,
         None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
     )
-    return Reply.json({"ok": True, "message_id": str(message)}, status=202)
+    return Reply.json({"ok": True, "message_id": str(message), "retried_at": clock.to_text(at)}, status=202)
 
 
 # Small things

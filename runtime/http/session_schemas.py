@@ -77,6 +77,8 @@ class Retried(TypedDict):
 
     ok: Literal[True]
     message_id: Id
+    retried_at: Time
+    """When: errors about the message that are older are of an earlier try."""
 
 
 @_closed

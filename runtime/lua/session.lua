@@ -30,7 +30,11 @@ if size == 0 then
   if known[1] or known[3] then wrong = wrong + 1 end
   if listed then wrong = wrong + 1 end
   if ARGV[2] == '1' and wrong > 0 then
-    if known[5] then redis.call('HDEL', KEYS[1], 'version', 'created', 'size') else redis.call('DEL', KEYS[1]) end
+    if known[5] then
+      redis.call('HDEL', KEYS[1], 'version', 'created', 'size', 'retried')
+    else
+      redis.call('DEL', KEYS[1])
+    end
     redis.call('ZREM', KEYS[2], ARGV[1])
     redis.call('DEL', KEYS[3])
   end

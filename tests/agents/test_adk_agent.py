@@ -498,6 +498,26 @@ async def test_a_message_of_no_session_is_a_conversation_of_its_own(store: Store
     assert [asked.body for asked in fake.paths("/sessions")] == [{"state": {}}, {"state": {}}]
     users = {run.body["userId"] for run in fake.paths("/run_sse")}
     assert len(users) == 2
+    assert _deleted(fake) == ["made-1", "made-2"]
+
+
+async def test_a_turn_of_no_session_leaves_none_on_the_server_however_it_ends(
+    store: Store, fake: FakeAdk
+) -> None:
+    fake.behaviours["run_sse"] = _status(503, {"detail": "busy"})
+    async with chatting(store, fake.url, attempts=2) as chat:
+        await chat.error_about(await chat.say(None, "Hello"))
+        assert _deleted(fake) == ["made-1", "made-2"] and fake.made == 2
+        fake.behaviours["run_sse"] = _hang
+        agents = (remote_agent(timeout_seconds=0.3),)
+    async with chatting(store, fake.url, attempts=1, agents=agents) as chat:
+        message = await chat.say(None, "Hello?")
+        assert "no answer within 0.3 s" in (await chat.error_about(message)).context["error"]
+    assert _deleted(fake) == ["made-1", "made-2", "made-3"]
+
+
+def _deleted(fake: FakeAdk) -> list[str]:
+    return [asked.path.rpartition("/")[2] for asked in fake.asked if asked.method == "DELETE"]
 
 
 # Badly behaved servers
@@ -541,6 +561,11 @@ BAD: dict[str, tuple[Callable[[Exchange], None], str]] = {
     "nothing": (_stream(), "the app ran and said nothing"),
     "no words": (_stream(_event("  ")), "the app ran and said nothing"),
     "half an answer": (_stream(_event("Hel", partial=True)), "ended in the middle"),
+    "half an utterance more": (_stream(_event("Let me look."), _event("It is", partial=True)), "ended in the middle"),
+    "an error code after words": (
+        _stream(_event("Let me look."), b'data: {"author": "a", "errorCode": "SAFETY", "errorMessage": "blocked"}\n\n'),
+        "the app failed: SAFETY blocked",
+    ),
     "cut": (_stream(_event("Hel", partial=True), end=False), "the connection broke in the middle"),
     "an exception": (_stream(b'data: {"error": "ValueError: no luck"}\n\n'), "the app failed: ValueError: no luck"),
     "an error code": (
@@ -577,6 +602,24 @@ async def test_a_bad_answer_is_a_visible_error_with_a_reason(store: Store, name:
             # The session is not lost with it.
             del fake.behaviours["run_sse"]
             await talk(chat, "s", "Again")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (b'data: {"author": "a", "errorCode": "MALFORMED_FUNCTION_CALL"}\n\n', _event("All the same.")),
+        (_event("All the ", partial=True), _event("All the same."), _event("\n", partial=True), _event("\n")),
+        (_event("All the same.", errorCode="MAX_TOKENS"),),
+    ],
+    ids=["recovered", "blank", "cut short"],
+)
+async def test_words_after_an_error_or_with_one_are_an_answer(
+    store: Store, fake: FakeAdk, events: tuple[bytes, ...]
+) -> None:
+    fake.behaviours["run_sse"] = _stream(*events)
+    async with chatting(store, fake.url) as chat:
+        (answer,) = await talk(chat, "s", "Hello")
+        assert answer.context["message"] == "All the same."
 
 
 async def test_a_server_that_is_busy_is_asked_again(store: Store, fake: FakeAdk) -> None:

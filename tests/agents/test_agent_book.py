@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import structlog
 
+from breadcrumbs.agents import book
 from breadcrumbs.agents.book import AgentBook, definitions_from
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.store import Store
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
@@ -50,3 +52,46 @@ async def test_what_a_narrowed_token_wrote_or_what_cannot_work_is_no_agent(
     embedded_server: Any, fields: dict[str, Any]
 ) -> None:
     assert await _agents(embedded_server.url, **fields) == {"default-chat-assistant"}
+
+
+async def _post(store: Store, prompt: str, agent_id: str = "helper") -> UUID:
+    context = {**DEFINITION, "agent_id": agent_id, "system_prompt": prompt}
+    new = {"schema_name": "agent.def.v1", "title": prompt, "context": context}
+    return (await store.create(OWNER, BreadcrumbCreate.parse(new))).id
+
+
+async def test_of_two_definitions_of_one_agent_the_one_that_was_written_last_holds(
+    embedded_server: Any,
+) -> None:
+    store = await Store.open(embedded_server.url, namespace=secrets.token_hex(6))
+    try:
+        first = await _post(store, "first")
+        await _post(store, "second")
+        (agent,) = await AgentBook(store, ()).agents(OWNER)
+        assert agent.definition.system_prompt == "second"
+        change = {"context": {**DEFINITION, "system_prompt": "first, edited"}}
+        await store.update(OWNER, first, BreadcrumbUpdate.parse(change))
+        (agent,) = await AgentBook(store, ()).agents(OWNER)
+        assert agent.definition.system_prompt == "first, edited"
+    finally:
+        await store.close()
+
+
+async def test_of_too_many_definitions_the_newest_count_and_the_log_says_so(
+    embedded_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "_MOST", 3)
+    store = await Store.open(embedded_server.url, namespace=secrets.token_hex(6))
+    try:
+        for number in range(5):
+            await _post(store, "", f"helper-{number}")
+        agents = AgentBook(store, ())
+        with structlog.testing.capture_logs() as logs:
+            found = await agents.agents(OWNER)
+            agents._owners.clear()
+            await agents.agents(OWNER)
+        assert {agent.definition.agent_id for agent in found} == {"helper-2", "helper-3", "helper-4"}
+        (log,) = logs
+        assert "more agent definitions than are read" in log["event"] and log["owner"] == str(OWNER)
+    finally:
+        await store.close()

@@ -12,6 +12,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 import structlog
 from pydantic import SecretStr
@@ -315,6 +316,24 @@ async def test_a_server_that_does_not_know_a_field_is_asked_without_it(
         assert scenario.requests[-1].body["max_completion_tokens"] == 9
 
 
+@pytest.mark.parametrize("field", ["stream_options", "stream", "max_tokens"])
+async def test_calls_at_the_same_time_all_do_without_a_field_that_the_server_does_not_know(
+    server: ModelServer, field: str
+) -> None:
+    scenario = server.scenario("picky", refuses=(field,), delay=0.2)
+    answers: list[str] = []
+    async with model_at(scenario) as model:
+
+        async def ask() -> None:
+            answers.append((await model.complete(replace(ASK, max_tokens=9))).text)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(ask)
+    assert answers == ["You asked: Hello there"] * 5
+    assert sum(field in request.body for request in scenario.requests) == 5
+
+
 async def test_a_limit_on_tokens_is_never_dropped(server: ModelServer) -> None:
     scenario = server.scenario("picky", refuses=("max_tokens", "max_completion_tokens"))
     async with model_at(scenario) as model:
@@ -608,6 +627,7 @@ async def test_an_error_in_a_200_answer_is_an_error(server: ModelServer) -> None
         ({"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}, False),
         ("just text", False),
         ({"odd": [1]}, False),
+        ({"message": "oh", "type": "server_error", "code": 1302}, True),
     ],
 )
 async def test_the_error_decides_whether_it_passes(server: ModelServer, error: Any, retry: bool) -> None:
@@ -632,6 +652,16 @@ async def test_what_does_not_pass_is_not_tried_again(server: ModelServer, status
     assert not error.retry
     assert words in error.reason
     assert len(scenario.requests) == 1
+
+
+@pytest.mark.parametrize("code", [0, 1, True, 1302])
+async def test_a_providers_own_number_does_not_hide_the_status(server: ModelServer, code: int) -> None:
+    body = orjson.dumps({"error": {"message": "later", "code": code}})
+    error = await failure(server.scenario("raw", status=503, body=body), retries=0)
+    assert error.retry
+    assert "503" in error.reason
+    error = await failure(server.scenario("raw", status=401, body=body), retries=0)
+    assert not error.retry and "401" in error.reason
 
 
 async def test_a_web_page_as_an_error_is_not_shown(server: ModelServer) -> None:

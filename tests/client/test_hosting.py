@@ -227,6 +227,24 @@ def test_a_module_that_cannot_be_loaded_is_named_with_the_reason(
     assert "Traceback" not in ended.stderr
 
 
+def test_a_module_with_tools_alone_is_nothing_to_run(up: CrumbUp, tmp_path: Path) -> None:
+    (tmp_path / "only_tools.py").write_text(
+        'from breadcrumbs import tool\n\n@tool\ndef add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n'
+    )
+    ended = subprocess.run(
+        [CRUMB, "run-agents", "--load", "only_tools", "--data", up.data],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert ended.returncode == 1
+    assert "no agent to run" in ended.stderr and "Traceback" not in ended.stderr
+    with pytest.raises(StartupError, match="no agent to run"), running_agents([], data=up.data):
+        pass
+
+
 def test_crumb_up_runs_the_agents_of_the_modules_in_its_settings(tmp_path: Path, name: str) -> None:
     (tmp_path / "my_agents.py").write_text(MODULE.format(name=name))
     (tmp_path / "crumb.toml").write_text('load = ["my_agents"]\n')

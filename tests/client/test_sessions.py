@@ -112,6 +112,20 @@ async def test_a_turn_that_was_stopped_is_run_again(client: Any, name: str) -> N
     await eventually(answered, "the turn was not run again")
 
 
+async def test_waiting_for_a_turn_that_is_run_again_does_not_tell_of_the_failure_before(
+    client: Any, name: str
+) -> None:
+    session = client.session(name)
+    words = " ".join(f"word{number}" for number in range(100))
+    written = await session.say(f"say: {words}", wait=False)
+    await session.cancel()
+    with pytest.raises(AgentFailed):
+        await session.wait(written.id)
+    again = await session.retry()
+    assert again == written.id and again.retried_at > written.updated_at
+    assert (await session.wait(again)).trigger_id == written.id
+
+
 async def test_P3_a_session_or_a_fork_whose_answer_was_lost_is_made_once(
     up: CrumbUp, kind: str, name: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 
@@ -304,6 +306,53 @@ async def test_what_cannot_be_previewed_is_said(store: Store) -> None:
         await preview(store, OWNER, "s", config(), elsewhere.id)
     with pytest.raises(InvalidInput, match="shown to no model"):
         await preview(store, OWNER, "u", config(), secret.id)
+
+
+async def test_a_preview_of_a_message_whose_context_nobody_has_made_is_of_its_own_time(store: Store) -> None:
+    early = await post(store, "too early", session="s")
+    async with building(store, book_of(store)) as builder:
+        await builder.made_for(early, context_of(store, "s"))
+        note = await post(store, "no trigger", session="s", schema="note.v1")
+        await builder.say("late", "s")
+    made = await preview(store, OWNER, "s", config(), note.id)
+    assert made.explanation.as_of == note.created_at
+    assert [item.title for item in made.explanation.items] == ["too early", "no trigger"]
+
+
+@pytest.mark.parametrize("as_of", [10**18, -1, "x", None, [], 2**53])
+async def test_a_context_with_an_impossible_time_is_none_of_ours(store: Store, as_of: object) -> None:
+    async with building(store, book_of(store)) as builder:
+        made = await builder.say("hello", "s")
+    forged = made.context | {"as_of": as_of}
+    await store.update(OWNER, made.id, BreadcrumbUpdate(context=forged))
+    with pytest.raises(NotFound, match="is no context"):
+        await explain(store, OWNER, made.id)
+    assert (await preview(store, OWNER, "s", config())).explanation.items
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"schema": "note.v1", "tags": ("defines:user.message.v1",)},
+        {"schema": "schema.def.v1"},
+        {"schema": "schema.def.v1", "tags": ("defines:user.message.v1",), "session": "another"},
+        {"schema": "schema.def.v1", "tags": ("defines:user.message.v1", "user:bob")},
+        {"schema": "schema.def.v1", "tags": ("defines:user.message.v1",), "visibility": "private"},
+        {"schema": "schema.def.v1", "tags": ("defines:user.message.v1",), "sensitivity": "secret"},
+    ],
+)
+async def test_a_forged_context_cannot_show_the_hints_of_any_breadcrumb(
+    store: Store, fields: dict[str, Any]
+) -> None:
+    literal = {"transform": {"message": {"type": "literal", "literal": "of another session"}}}
+    async with building(store, book_of(store)) as builder:
+        made = await builder.say("hello", "s")
+    private = await post(store, "mine", **fields, llm_hints=literal)
+    hints = {"user.message.v1": {"id": str(private.id), "version": 1}}
+    forged = made.context | {"explain": made.context["explain"] | {"hints": hints}}
+    await store.update(OWNER, made.id, BreadcrumbUpdate(context=forged))
+    (item,) = (await explain(store, OWNER, made.id)).items
+    assert "of another session" not in item.excerpt
 
 
 # Diff

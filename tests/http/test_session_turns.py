@@ -695,6 +695,54 @@ async def test_P3_a_failed_turn_is_run_again_without_a_second_message(site: Site
         assert model.remaining == 1
 
 
+async def test_a_replay_does_not_tell_of_the_failure_that_a_retry_makes_up_for(site: Site) -> None:
+    go_on = anyio.Event()
+    asked = 0
+
+    async def answer(request: ModelRequest) -> str:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ModelError("out of order", retry=False)
+        await go_on.wait()
+        if asked == 2:
+            raise ModelError("still out of order", retry=False)
+        return "fine"
+
+    async def again(wait: str = LONG, status: int = 200) -> dict[str, Any]:
+        return await say(site, "s", "hello", wait=wait, status=status, headers={"Idempotency-Key": "k"})
+
+    async with answering(site, FunctionModel(answer)) as team:
+        failed = await again()
+        assert "out of order" in failed["error"]["text"]
+        assert "out of order" in (await again())["error"]["text"]
+        reply = (await site.client.post("/sessions/s/retry")).json()
+        assert reply["retried_at"] > failed["error"]["created_at"]
+        assert "error" not in await again("0.2", status=202)
+        go_on.set()
+        assert "still out of order" in (await again())["error"]["text"]
+        await team.settled()
+        await retry(site, "s")
+        assert (await again())["answer"]["text"] == "fine"
+
+
+@pytest.mark.parametrize("schema", ["agent.response.v1", "note.v1"])
+async def test_an_answer_that_came_long_after_its_message_is_found(site: Site, schema: str) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = await site.client.post("/sessions/s/messages", json={"message": "hello"}, headers=key)
+    message = first.json()["message"]["id"]
+    for number in range(250):
+        await site.post(schema_name="step.v1", title=str(number), tags=["session:s"])
+    creator = {"type": "agent", "agent_id": "a"}
+    context = {"message": "at last", "trigger_id": message, "creator": creator}
+    await site.post(schema_name=schema, title="at last", tags=["session:s"], context=context)
+    again = await site.client.post(
+        "/sessions/s/messages", params={"wait": 5}, json={"message": "hello"}, headers=key
+    )
+    assert again.status_code == 200, again.text
+    assert again.json()["answer"]["text"] == "at last"
+
+
 async def test_a_turn_may_fail_again_and_be_run_again(site: Site) -> None:
     model = ScriptedModel([ModelError(f"broken {number}", retry=False) for number in range(3)] + ["fine"])
     async with answering(site, model) as team:

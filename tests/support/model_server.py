@@ -378,7 +378,8 @@ async def error_in_200(exchange: Exchange) -> None:
 
 
 async def picky(exchange: Exchange) -> None:
-    """400 for each field in `refuses`."""
+    """400 for each field in `refuses`, after `delay` seconds."""
+    await _pause(exchange, exchange.option("delay", 0))
     for name in exchange.option("refuses", ()):
         if name in exchange.body:
             await exchange.error(400, f"Unsupported parameter: '{name}' is not supported by this model")

@@ -20,7 +20,7 @@ import orjson
 from breadcrumbs.agents.book import Agent, AgentBook
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.executor import Executor
-from breadcrumbs.agents.models.base import Model, ModelReply, ModelRequest, OnDelta
+from breadcrumbs.agents.models.base import Model, ModelError, ModelReply, ModelRequest, OnDelta
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tools import Tool, Toolbox
@@ -80,11 +80,12 @@ def last_words(request: ModelRequest) -> str:
 
 
 class PacedModel:
-    """Answers `re: …` to each message, but only when the test lets it."""
+    """Answers `re: …` to each message, but only when the test lets it. One of them it may refuse to answer."""
 
     name = "paced"
 
-    def __init__(self) -> None:
+    def __init__(self, refuses: str | None = None) -> None:
+        self.refuses = refuses
         self.requests: list[ModelRequest] = []
         self._begun: dict[str, anyio.Event] = {}
         self._allowed: dict[str, anyio.Event] = {}
@@ -103,6 +104,8 @@ class PacedModel:
         self.requests.append(request)
         self._begun.setdefault(text, anyio.Event()).set()
         await self._allowed.setdefault(text, anyio.Event()).wait()
+        if text == self.refuses:
+            raise ModelError("I refuse", retry=False)
         return ModelReply(f"re: {text}")
 
     async def close(self) -> None:

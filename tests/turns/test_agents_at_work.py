@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -10,9 +12,12 @@ import anyio
 import orjson
 import pytest
 
+from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ModelRequest, ToolCall
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import Tool, tool
+from breadcrumbs.runtime import worker
 from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.errors import StoreFull, StoreUnavailable
 from breadcrumbs.runtime.ids import derived_id, home_lane, new_id
@@ -23,6 +28,7 @@ from tests.support.turns import (
     ERROR,
     MESSAGE,
     RESPONSE,
+    Working,
     agent,
     config,
     eventually,
@@ -204,6 +210,189 @@ async def test_the_output_of_a_tool_that_does_not_return_to_the_model_is_the_ans
         assert len(model.requests) == 1
 
 
+async def test_what_a_model_says_beside_a_tool_call_is_shown_and_stored(store: Store) -> None:
+    counting = Counting()
+    calls = use("count_me").tool_calls
+    model = ScriptedModel(
+        [
+            ModelReply("Let me look.\n", calls),
+            ModelReply(" \n", calls),
+            ModelReply("Hm.", calls),
+            "It is four.",
+        ]
+    )
+    async with (
+        working(store, model, agents=[agent(tools=["count_me"])], tools=[counting.tool]) as chat,
+        deltas_of(store) as shown,
+    ):
+        answer = await chat.answer_to(await chat.say("s", "Go"))
+        assert answer.context["message"] == "Let me look.\n\nHm.\n\nIt is four."
+        # White space at the end of a reply is shown as it comes.
+        await eventually(
+            lambda: _async(shown() == "Let me look.\n\n\nHm.\n\nIt is four."), f"it showed {shown()!r}"
+        )
+
+
+async def test_what_a_model_says_before_an_answer_in_json_stands_before_its_words(store: Store) -> None:
+    counting = Counting()
+    last = '{"action": "create", "breadcrumb": {"tags": ["found"], "context": {"message": "four", "n": 4}}}'
+    model = ScriptedModel([ModelReply("Let me look.", use("count_me").tool_calls), last])
+    async with working(store, model, agents=[agent(tools=["count_me"])], tools=[counting.tool]) as chat:
+        answer = await chat.answer_to(await chat.say("s", "Go"))
+        assert answer.context["message"] == "Let me look.\n\nfour"
+        assert answer.context["n"] == 4 and "found" in answer.tags
+
+
+async def test_words_beside_a_tool_call_are_no_answer_where_none_follows(store: Store) -> None:
+    counting = Counting()
+    model = ScriptedModel([ModelReply("Let me look.", use("count_me").tool_calls), ""])
+    agents = [agent(tools=["count_me"])]
+    async with working(store, model, agents=agents, tools=[counting.tool], attempts=1) as chat:
+        error = await chat.error_about(await chat.say("s", "Go"))
+        assert error.context["error"] == "the model gave an empty answer"
+
+
+async def _async(value: bool) -> bool:
+    return value
+
+
+@asynccontextmanager
+async def deltas_of(store: Store) -> AsyncIterator[Callable[[], str]]:
+    """All that was shown while answers were made."""
+    pieces: list[str] = []
+
+    async def listen() -> None:
+        async for raw in store.connection.listen(store.keys.deltas()):
+            pieces.append(orjson.loads(raw)["text"])  # noqa: PERF401 - it never ends
+
+    async def heard() -> bool:
+        _, listeners = await store.connection.call(0, b"PUBSUB", b"NUMSUB", store.keys.deltas())
+        return bool(listeners)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        await eventually(heard, "nobody listens")
+        yield lambda: "".join(pieces)
+        tasks.cancel_scope.cancel()
+
+
+# Functions
+
+
+def function_agent(function: Callable[[Call], Awaitable[Any]]) -> Agent:
+    return replace(agent(), function=function)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (None, "returned NoneType, not text"),
+        (5, "returned int, not text"),
+        (["a"], "returned list, not text"),
+        ("", "gave an empty answer"),
+        (" \n", "gave an empty answer"),
+        ({"context": {"message": ""}}, "gave an empty answer"),
+        ({"context": {"message": {1, 2}}}, "returned what is no JSON"),
+        ("x" * 2_000_000, "'s answer has 2,000,000 bytes"),
+    ],
+)
+async def test_a_function_that_returns_no_text_fails_in_words(store: Store, reply: Any, words: str) -> None:
+    async def function(call: Call) -> Any:
+        return reply
+
+    async with working(store, agents=[function_agent(function)], attempts=2) as chat:
+        error = await chat.error_about(await chat.say("s", "Go"))
+        assert words in error.context["error"] and error.context["error"].startswith(ASSISTANT)
+        assert await chat.answers("s") == []
+
+
+async def test_a_time_limit_of_a_functions_own_is_not_taken_for_that_of_the_turn(store: Store) -> None:
+    async def function(call: Call) -> str:
+        raise TimeoutError("the shop did not answer within 5 s")
+
+    async with working(store, agents=[function_agent(function)], attempts=2) as chat:
+        error = await chat.error_about(await chat.say("s", "Go"))
+        assert error.context["error"] == "the shop did not answer within 5 s"
+        assert error.context["attempts"] == 2
+
+
+# What others have written
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "merge"])
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        ({"as_of": "x", "parts": []}, "its as_of is no time"),
+        ({"parts": 5}, "its parts are no list"),
+        ({"parts": [5]}, "parts[0].place is none of conversation, shared, elsewhere"),
+        ({"parts": [{"items": []}]}, "parts[0].place is none of"),
+        ({"parts": [{"place": {}, "items": []}]}, "parts[0].place is none of"),
+        ({"parts": [{"place": "shared", "items": []}]}, "parts[0] has no key"),
+        ({"parts": [{"place": "conversation"}]}, "parts[0] has no items"),
+        ({"parts": [{"place": "conversation", "items": ["x"]}]}, "parts[0].items[0] has no content"),
+        ({"parts": [{"place": "conversation", "items": [{}]}]}, "parts[0].items[0] has no content"),
+    ],
+)
+async def test_a_context_that_cannot_be_read_fails_once_and_in_words(
+    store: Store, when_busy: str, context: dict[str, Any], words: str
+) -> None:
+    model = FunctionModel(recite)
+    async with working(store, model, agents=[agent(when_busy=when_busy)]) as chat:
+        await chat.post(CONTEXT, ["session:s", f"consumer:{ASSISTANT}"], context)
+        await eventually(lambda: errors_are(chat, "s", 1), "it did not fail")
+        (error,) = await chat.errors("s")
+        assert words in error.context["error"] and error.context["attempts"] == 1
+        assert not model.requests
+
+
+async def errors_are(chat: Working, session: str, number: int) -> bool:
+    return len(await chat.errors(session)) == number
+
+
+@pytest.mark.parametrize(
+    "creator", [{"type": "agent", "agent_id": ASSISTANT}, ASSISTANT, [], {"agent_id": []}]
+)
+async def test_an_answer_that_names_no_message_does_not_stand_in_the_way_of_others(
+    store: Store, creator: Any
+) -> None:
+    async with working(store, agents=[agent(when_busy="merge")]) as chat:
+        await chat.post(RESPONSE, ["session:s"], {"message": "forged", "trigger_id": {}, "creator": creator})
+        message = await chat.say("s", "Hello")
+        answer = await chat.answer_to(message)
+        assert answer.context["answers"] == [str(message.id)]
+
+
+@pytest.mark.parametrize("chosen_by", ["definition", "model"])
+async def test_an_answer_with_another_schema_is_not_made_again_when_its_context_comes_again(
+    store: Store, chosen_by: str
+) -> None:
+    said, emits = "a note", {"schema_name": "note.v1"}
+    if chosen_by == "model":
+        emits = {}
+        said = '{"action":"create","breadcrumb":{"schema_name":"note.v1","context":{"message":"a note"}}}'
+    model = FunctionModel(lambda request: said)
+    agents = [agent(emits=emits)]
+    async with working(store, model, agents=agents, runners=0) as chat:
+        await chat.say("s", "Hello")
+        await eventually(lambda: chat.handled("contexts"), "no context was built")
+    for _ in range(2):
+        async with working(store, model, agents=agents, builders=0) as chat:
+            await eventually(lambda: notes_are(chat, 1), "no answer")
+            await chat.settled()
+        for lane in range(store.lanes):  # as if the worker had died before it could say that it is done
+            await store.connection.call(lane, b"DEL", *progress_keys(store, lane))
+    assert len(model.requests) == 1
+
+
+def progress_keys(store: Store, lane: int) -> list[bytes]:
+    return [store.keys.low(lane, "agents"), store.keys.done(lane, "agents")]
+
+
+async def notes_are(chat: Working, number: int) -> bool:
+    return len(await chat.all("s", "note.v1")) == number
+
+
 # Models
 
 
@@ -221,6 +410,55 @@ async def test_a_model_that_is_overloaded_is_asked_again_with_pauses_and_then_an
         assert pauses == [1, 2] and len(model.requests) == 3
         await chat.settled()
         assert await chat.errors("s") == [] and await chat.dead_letters() == []
+
+
+async def test_P11_a_model_that_asks_for_a_pause_gets_it_before_it_is_asked_again(store: Store) -> None:
+    asked: list[float] = []
+
+    def answer(request: ModelRequest) -> str:
+        asked.append(anyio.current_time())
+        if len(asked) == 1:
+            raise ModelError("too many requests", retry=True, retry_after=0.6)
+        return "here I am"
+
+    async with working(store, FunctionModel(answer), backoff=lambda attempt: 0.01) as chat:
+        await chat.answer_to(await chat.say("s", "Hello"))
+        assert 0.6 <= asked[1] - asked[0] < 3
+
+
+async def test_of_several_agents_that_ask_for_a_pause_the_longest_counts(store: Store) -> None:
+    asked: dict[str, list[float]] = {"a": [], "b": []}
+
+    def model_of(one: Agent) -> FunctionModel:
+        def answer(request: ModelRequest) -> str:
+            asked[name].append(anyio.current_time())
+            if len(asked[name]) == 1:
+                raise ModelError("too many requests", retry=True, retry_after={"a": 0.1, "b": 0.6}[name])
+            return "here I am"
+
+        name = one.definition.agent_id
+        return FunctionModel(answer)
+
+    direct = {"subscriptions": {"selectors": [{"schema_name": MESSAGE}]}}
+    agents = [agent("a", **direct), agent("b", **direct)]
+    async with working(store, model_of, agents=agents, configs=()) as chat:
+        await chat.say("s", "Hello")
+        await eventually(lambda: answers_are(chat, "s", 2), "not both have answered")
+        assert asked["b"][1] - asked["b"][0] >= 0.6 and len(asked["a"]) == 2
+
+
+async def answers_are(chat: Working, session: str, number: int) -> bool:
+    return len(await chat.answers(session)) == number
+
+
+async def test_a_model_that_asks_for_a_very_long_pause_is_asked_again_before(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_LONGEST_PAUSE", 0.05)
+    model = ScriptedModel([ModelError("come back tomorrow", retry=True, retry_after=86_400), "here I am"])
+    async with working(store, model) as chat:
+        answer = await chat.answer_to(await chat.say("s", "Hello"))
+        assert answer.context["message"] == "here I am"
 
 
 async def test_a_model_that_stays_away_ends_in_an_error_and_a_dead_letter(store: Store) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import anyio
 import pytest
 
-from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.agents.models.base import ModelError
+from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.session_turns import outcome_of
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import INTERNAL
 from tests.support.turns import (
@@ -126,6 +130,37 @@ async def test_merge_answers_what_has_piled_up_with_one_answer(store: Store) -> 
         ]  # fmt: skip
 
 
+async def test_merge_tells_everybody_whose_message_was_left_to_a_turn_that_fails(store: Store) -> None:
+    model = PacedModel(refuses="third")
+    async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        piled = [await chat.say("s", text) for text in ("second", "third")]
+        await until_the_runner_knows(chat, piled[-1])
+        model.allow("first", "third")
+        await chat.answer_to(first)
+        error = await chat.error_about(piled[-1])
+        assert error.context["error"] == "I refuse"
+        assert error.context["answers"] == [str(message.id) for message in piled]
+        everybody = Principal(chat.owner, chat.owner)
+        for message in piled:
+            assert await outcome_of(store, everybody, message) == error
+
+
+async def test_merge_tells_everybody_when_it_is_cancelled(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        piled = [await chat.say("s", text) for text in ("second", "third")]
+        await until_the_runner_knows(chat, piled[-1])
+        await chat.cancel("s")
+        await chat.error_about(first)
+        error = await chat.error_about(piled[-1])
+        assert error.context["cancelled"] is True
+        assert set(error.context["answers"]) >= {str(message.id) for message in piled}
+
+
 async def test_merge_does_not_take_an_edit_of_an_older_message_for_a_newer_one(store: Store) -> None:
     """The edit makes a context of its own, which waits behind the newer message and is no answer to it."""
     model = PacedModel()
@@ -240,9 +275,6 @@ async def test_cancel_stops_what_is_running_and_what_was_posted_before_it(store:
 
 
 async def test_cancel_ends_a_turn_that_waits_for_its_next_attempt(store: Store) -> None:
-    from breadcrumbs.agents.models.base import ModelError
-    from breadcrumbs.agents.models.scripted import ScriptedModel
-
     model = ScriptedModel([ModelError("overloaded", retry=True), "too late"])
     async with working(store, model, backoff=lambda attempt: 60.0) as chat:
         message = await chat.say("s", "Hello")
@@ -250,6 +282,29 @@ async def test_cancel_ends_a_turn_that_waits_for_its_next_attempt(store: Store) 
         await chat.cancel("s")
         assert (await chat.error_about(message)).context["cancelled"] is True
         assert len(model.requests) == 1
+
+
+async def test_cancel_ends_the_pause_that_a_model_has_asked_for(store: Store) -> None:
+    model = ScriptedModel([ModelError("too many requests", retry=True, retry_after=60), "too late"])
+    async with working(store, model) as chat:
+        message = await chat.say("s", "Hello")
+        await eventually(lambda: _async(bool(model.requests)), "the model was not asked")
+        await anyio.sleep(0.2)  # longer than the backoff of these workers
+        await chat.cancel("s")
+        assert (await chat.error_about(message)).context["cancelled"] is True
+        assert len(model.requests) == 1
+
+
+async def test_interrupt_does_not_wait_for_the_pause_that_a_model_has_asked_for(store: Store) -> None:
+    model = ScriptedModel([ModelError("too many requests", retry=True, retry_after=60), "re: second"])
+    async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
+        first = await chat.say("s", "first")
+        await eventually(lambda: _async(bool(model.requests)), "the model was not asked")
+        await anyio.sleep(0.2)
+        second = await chat.say("s", "second")
+        assert "interrupted" in (await chat.error_about(first)).context["error"]
+        await chat.answer_to(second)
+        assert await chat.texts("s") == ["re: second"]
 
 
 @pytest.mark.parametrize("how", ["deleted", "changed"])
