@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from playwright.async_api import Page, Request, Route, expect
 
 from tests.client.support import CrumbUp, Line
+from tests.web import configs
 from tests.web.chat import Api, a_session, answers, at, is_connected, said, say, sessions
 from tests.web.conftest import MakeCrumbUp, Modelled, OpenWindow
 from tests.web.extension_support import kill
@@ -469,3 +470,11 @@ async def test_with_the_key_of_somebody_else_nothing_of_the_one_before_is_left(
     await expect(sessions(page)).to_have_count(0)
     # What she had written does not become his by itself.
     await expect(page.locator(".unsent.refused")).to_contain_text("with the key of somebody else")
+
+
+async def test_the_config_page_is_filled_after_the_first_login(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    page = await open_window(configs.at(make_crumb_up(CRUMB_API_KEYS=WITH_KEYS).url))
+    await enter(page, KEYS["ann"])
+    await expect(page.locator(".config-list li").first).to_be_visible()

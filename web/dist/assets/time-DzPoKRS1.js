@@ -1,1 +1,0 @@
-import{A as e,P as t}from"./index-DeMA11e1.js";function n({iso:n,children:r}){return t(`time`,{dateTime:n,title:e(n),children:r})}export{n as t};
