@@ -17,7 +17,7 @@ from tests.client.support import CrumbUp, Line
 from tests.web import configs
 from tests.web.chat import Api, a_session, answers, at, is_connected, said, say, sessions
 from tests.web.conftest import MakeCrumbUp, Modelled, OpenWindow
-from tests.web.extension_support import kill
+from tests.web.extension_support import Blackboard, kill
 
 KEYS = {name: f"the-key-of-{name}-which-is-long-enough" for name in ("ann", "bob")}
 WITH_KEYS = json.dumps(
@@ -284,12 +284,34 @@ async def test_an_old_error_does_not_take_away_what_is_being_written_after_a_ret
     await error.get_by_role("button", name="Retry").click()
     draft = page.locator(".draft")
     await expect(draft).to_contain_text("One two")
+    message = await page.locator(".said.user").get_attribute("data-id")
     with closing(Api(modelled.url)) as client:
+        another = {"trigger_id": message, "agent_id": "another-agent", "creator": "agent-runner"}
+        client.post(session, "agent.error.v1", error="of another agent", **another)
         client.post(session, "agent.response.v1", message="meanwhile")
     await expect(answers(page).filter(has_text="meanwhile")).to_be_visible()
     await page.wait_for_timeout(600)
     await expect(draft).to_contain_text("One two", timeout=1)
     await expect(answers(page).filter(has_text="eleven")).to_be_visible()
+
+
+async def test_who_may_read_secrets_reads_them_live_too(
+    make_crumb_up: MakeCrumbUp, open_window: OpenWindow
+) -> None:
+    """The token that the stream has in its address may not."""
+    up = make_crumb_up(CRUMB_API_KEYS=WITH_KEYS)
+    page = await open_window(at(up.url, "talk"))
+    await enter(page, KEYS["ann"])
+    await is_connected(page)
+    secret = {
+        "schema_name": "agent.response.v1",
+        "tags": ["session:talk"],
+        "sensitivity": "secret",
+        "context": {"message": "between us"},
+    }
+    with Blackboard(up.url, **{"x-api-key": KEYS["ann"]}) as board:
+        board.client.post("/breadcrumbs", json=secret).raise_for_status()
+    await expect(answers(page)).to_have_text(["between us"])
 
 
 async def test_the_same_answer_twice_is_read_out_twice_and_an_old_one_not_again(

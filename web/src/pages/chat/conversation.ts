@@ -178,6 +178,7 @@ export class Conversation {
     }
     if (message.role === "user") this.#recognise(message);
     this.#take([message], true);
+    if (event.context === undefined) void this.#uncovered(event, message.created_at);
   }
 
   /** An edit tells when it was made, and not when the message was: that says where it stands. */
@@ -190,6 +191,19 @@ export class Conversation {
       this.#take([{ ...message, created_at }]);
     } catch {
       // It is gone, or not for us.
+    }
+  }
+
+  /** The stream's token reads no secrets; we may. */
+  async #uncovered(event: CrumbEvent, createdAt: string): Promise<void> {
+    try {
+      const { context, version } = await breadcrumbs.full(event.breadcrumb_id, this.#abort.signal);
+      const message = context && messageOfEvent({ ...event, context }, createdAt);
+      if (!message || this.#byId.get(message.id)?.version !== version) return;
+      this.#byId.set(message.id, message);
+      this.#show();
+    } catch {
+      // It is gone, or secret for us too.
     }
   }
 
@@ -292,8 +306,8 @@ export class Conversation {
 
 /** Whether an error is the end of what an agent was writing about a message. */
 function endedBy(error: Message, draft: Pick<Draft, "trigger" | "agent">): boolean {
-  const others = error.agent_id !== undefined && error.agent_id !== draft.agent;
-  return !others && settledBy(error).includes(draft.trigger);
+  const failed = error.context["agent_id"]; // where it is one agent of several
+  return (failed === undefined || failed === draft.agent) && settledBy(error).includes(draft.trigger);
 }
 
 function progressOf(
