@@ -154,6 +154,7 @@ async def test_an_edit_of_an_old_message_does_not_bring_it_to_the_end(
     ids = [api.post(session, "agent.response.v1", message=f"number {number}.") for number in range(60)]
     page = await open_window(at(crumb_up.url, session))
     await is_connected(page)
+    await expect(answers(page).last).to_have_text("number 59.")
     shown = await answers(page).count()
     assert shown < 60
     api.change(ids[0], message="edited", session_id=session)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -203,7 +202,7 @@ async def test_a_clock_that_is_wrong_makes_no_message_look_unanswered(
         board.client.patch(f"/sessions/{session}", json={"active": False}).raise_for_status()
         await chrome.configure(up.url)
         panel = await chrome.context.new_page()
-        await panel.clock.install(time=datetime.now(UTC) + timedelta(minutes=30))
+        await panel.add_init_script("const right = Date.now; Date.now = () => right() + 30 * 60_000;")
         await panel.goto(chrome.url(f"panel.html#session={session}"))
         await connected(panel)
         await panel.wait_for_timeout(2_500)  # the server has said what time it is
@@ -704,6 +703,33 @@ async def test_an_edit_that_comes_before_the_list_is_kept_for_it(blank: Page) ->
         }"""
     )
     assert shown == [0, ["as it is", "2026-01"]]
+
+
+@pytest.mark.parametrize(
+    "first", ["id: 7\n\n", 'id: 7\nevent: ping\ndata: {"type":"ping","ts":"2026-01-01T00:00:00Z"}\n\n']
+)
+async def test_a_stream_comes_back_to_where_it_was_however_the_server_says_where_that_is(
+    blank: Page, first: str
+) -> None:
+    told: list[Any] = await blank.evaluate(
+        """(first) => new Promise(async (resolve) => {
+            const { Feed } = await import("/src/feed.js");
+            const told = [];
+            const quiet = 'id: 9\\nevent: ping\\ndata: {"type":"ping","ts":"2026-01-01T00:00:10Z"}\\n\\n';
+            const api = { request: async (method, path, { headers }) => {
+                told.push(headers["Last-Event-ID"] ?? "from now on");
+                if (told.filter((one) => one !== "fresh").length === 3) { feed.stop(); resolve(told); }
+                const text = told.length === 1 ? first : quiet;
+                return new Response(text, { headers: { "content-type": "text/event-stream" } });
+            } };
+            const nothing = () => {};
+            const onFresh = () => told.push("fresh");
+            const feed = new Feed(api, "s", { onEvent: nothing, onFresh, onState: nothing, onTime: nothing });
+            feed.start();
+        })""",
+        first,
+    )
+    assert told == ["from now on", "fresh", "7", "9"]
 
 
 async def test_a_server_that_only_hangs_up_is_asked_less_and_less(blank: Page) -> None:
