@@ -37,6 +37,8 @@ export class Conversation {
   #gone = new Set();
   /** @type {Map<string, Draft>} */
   #drafts = new Map();
+  /** Edits of what is not known yet: a list that was asked for before has it as it was. @type {Map<string, any>} */
+  #edits = new Map();
   /** Messages whose turn was asked for again, and when. @type {Map<string, string>} */
   #retried = new Map();
 
@@ -46,9 +48,9 @@ export class Conversation {
       this.#delta(event);
     } else if (event.operation === "deleted") {
       this.drop(event.breadcrumb_id);
-    } else if (event.operation === "created" || this.#entries.has(event.breadcrumb_id)) {
+    } else {
       const known = this.#entries.get(event.breadcrumb_id);
-      this.add({
+      const crumb = {
         id: event.breadcrumb_id,
         version: event.version,
         schema_name: event.schema_name,
@@ -57,7 +59,9 @@ export class Conversation {
         context: event.context,
         created_at: known?.at ?? event.updated_at,
         updated_at: event.updated_at,
-      });
+      };
+      if (event.operation === "created" || known) this.add(crumb);
+      else if (entryOf(crumb)) this.#edits.set(crumb.id, crumb);
     }
   }
 
@@ -67,7 +71,10 @@ export class Conversation {
    * @returns {boolean} Whether it is something that a chat shows.
    */
   add(crumb) {
-    const entry = entryOf(crumb);
+    const edit = this.#edits.get(crumb.id);
+    this.#edits.delete(crumb.id);
+    const newest = edit && edit.version > crumb.version ? { ...edit, created_at: crumb.created_at } : crumb;
+    const entry = entryOf(newest);
     if (!entry || this.#gone.has(entry.id)) return false;
     const known = this.#entries.get(entry.id);
     if (known && known.version >= entry.version) return true;
@@ -83,6 +90,7 @@ export class Conversation {
 
   /** @param {string} id */
   drop(id) {
+    this.#edits.delete(id);
     this.#gone.add(id);
     this.#entries.delete(id);
   }
@@ -91,6 +99,7 @@ export class Conversation {
   forget() {
     this.#entries.clear();
     this.#gone.clear();
+    this.#edits.clear();
     this.#drafts.clear();
   }
 

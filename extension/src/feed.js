@@ -69,7 +69,8 @@ export class Feed {
   /**
    * @param {import("./api.js").Api} api
    * @param {string} session
-   * @param {{onEvent: (payload: any) => void, onFresh: () => void, onState: (state: FeedState) => void}} handlers
+   * @param {{onEvent: (payload: any) => void, onFresh: () => void, onState: (state: FeedState) => void,
+   *   onTime: (iso: string) => void}} handlers `onTime`: what time it is on the server.
    *   `onFresh`: events are complete from here on, and only from here on, so whatever was before has to be listed.
    */
   constructor(api, session, handlers) {
@@ -148,7 +149,7 @@ export class Feed {
       }
       const parser = new SseParser();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-      if (resuming) this.#opened();
+      if (resuming) this.#handlers.onState({ status: "open" });
       for (;;) {
         const { value, done } = await reader.read();
         if (done) return;
@@ -163,22 +164,19 @@ export class Feed {
 
   /** @param {Message} message */
   #take(message) {
+    this.#failures = 0; // a connection that says nothing before it breaks was none
     if (message.id) {
       const first = this.#lastId === undefined;
       this.#lastId = message.id;
       if (first) {
-        this.#opened();
+        this.#handlers.onState({ status: "open" });
         this.#handlers.onFresh();
       }
     }
-    if (!message.data || message.event === "ping") return;
+    if (!message.data) return;
     if (message.event === "gap") this.#handlers.onFresh();
+    else if (message.event === "ping") this.#handlers.onTime(JSON.parse(message.data).ts);
     else this.#handlers.onEvent(JSON.parse(message.data));
-  }
-
-  #opened() {
-    this.#failures = 0;
-    this.#handlers.onState({ status: "open" });
   }
 
   /** @param {number | undefined} ms Until somebody nudges us, where it is undefined. */

@@ -58,6 +58,8 @@ class Panel {
   #drawing;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #growingLate;
+  /** How far the server's clock is ahead of ours, in milliseconds. */
+  #ahead = 0;
   /** Answers that were there, or were read out already. @type {Set<string>} */
   #announced = new Set();
 
@@ -122,6 +124,10 @@ class Panel {
         this.#feedState = state;
         if (state.status === "open") this.#sender?.nudge();
         this.#connection();
+      },
+      onTime: (iso) => {
+        this.#ahead = Date.parse(iso) - Date.now() || 0;
+        this.draw();
       },
     });
     this.#feed.start();
@@ -320,10 +326,12 @@ class Panel {
     const conversation = this.#conversation;
     const entries = conversation.entries();
     const unanswered = conversation.unanswered();
-    const [first, ...queued] = unanswered;
     const drafts = conversation.drafts();
-    const fresh = first !== undefined && Date.now() - Date.parse(first.at) < PATIENCE_MS;
-    const busy = fresh || drafts.length > 0 || (first !== undefined && conversation.isRetried(first));
+    const now = Date.now() + this.#ahead; // as the server counts it, like the times of messages
+    const isFresh = (/** @type {import("./conversation.js").Entry} */ message) => now - Date.parse(message.at) < PATIENCE_MS;
+    const fresh = unanswered.filter(isFresh);
+    const busy = fresh.length > 0 || drafts.length > 0 || unanswered.some((message) => conversation.isRetried(message));
+    const queued = unanswered.slice(1);
     const noteOn = (/** @type {import("./conversation.js").Entry} */ entry) => {
       if (busy) return queued.includes(entry) ? "Waits for its turn" : undefined;
       return unanswered.includes(entry) ? "No answer yet" : undefined;
@@ -353,8 +361,8 @@ class Panel {
     if (atEnd) this.#toEnd();
     byId("to-end").hidden = this.#isAtEnd();
     clearTimeout(this.#growingLate);
-    if (fresh) {
-      const left = PATIENCE_MS - (Date.now() - Date.parse(first.at));
+    if (fresh.length) {
+      const left = Math.max(...fresh.map((message) => PATIENCE_MS - (now - Date.parse(message.at))));
       this.#growingLate = setTimeout(() => this.draw(), Math.max(1_000, left));
     }
   }
@@ -475,7 +483,15 @@ class Panel {
     text.value = "";
     this.#typed();
     this.#keepDraft();
-    await this.say(said);
+    try {
+      await this.say(said);
+    } catch (error) {
+      // The browser has no room for it: it stays where it was written.
+      if (!text.value) text.value = said;
+      this.#typed();
+      this.#keepDraft();
+      this.#advise(`It could not be kept for sending: ${error instanceof Error ? error.message : error}`);
+    }
   }
 
   #listen() {
@@ -489,7 +505,7 @@ class Panel {
     });
     text.addEventListener("keydown", (event) => {
       // While an input method puts a character together, Enter is its own.
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
       event.preventDefault();
       this.#submit();
     });
@@ -529,6 +545,7 @@ class Panel {
 
   /** @param {KeyboardEvent} event */
   #shortcut(event) {
+    if (isComposing(event)) return; // Escape is the input method's own then
     if (event.key === "Escape" && !byId("stop").hidden && !document.querySelector("dialog[open]")) {
       this.#stop();
       return;
@@ -547,6 +564,11 @@ class Panel {
     this.attach(click.tabId);
     return true;
   }
+}
+
+/** An input method is putting a character together. @param {KeyboardEvent} event */
+function isComposing(event) {
+  return event.isComposing || event.keyCode === 229;
 }
 
 function newSession() {

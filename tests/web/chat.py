@@ -59,6 +59,9 @@ class Api:
     def remove(self, id: str) -> None:
         self._checked("DELETE", f"/breadcrumbs/{id}")
 
+    def remove_session(self, session: str) -> None:
+        self._checked("DELETE", f"/sessions/{session}")
+
     def name(self, session: str, title: str) -> None:
         self._checked("PATCH", f"/sessions/{session}", json={"title": title})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.client.support import CrumbUp
 from tests.web.accessibility import serious
@@ -142,6 +144,31 @@ async def test_paused_it_stands_still_and_then_shows_what_it_held_back(
     await expect(texts(page)).to_have_text(["before"])
     await page.keyboard.press("p")
     await expect(texts(page)).to_have_text(["before", "meanwhile"])
+
+
+async def test_what_is_left_out_of_a_long_pause_is_said(crumb_up: CrumbUp, open_window: OpenWindow) -> None:
+    page = await open_window("about:blank")
+    session, wanted = unused("flood"), asyncio.Event()
+    event = {
+        "operation": "created",
+        "version": 1,
+        "tags": [f"session:{session}"],
+        "session_id": session,
+        "updated_at": "2026-01-01T00:00:00Z",
+    }
+    flood = "".join(
+        f"data: {json.dumps({**event, 'breadcrumb_id': str(number)})}\n\n" for number in range(2_005)
+    )
+
+    async def tell(route: Route) -> None:
+        await wanted.wait()
+        await route.fulfill(body=flood, content_type="text/event-stream")
+
+    await page.route("**/events/stream*", tell)
+    await page.goto(board(crumb_up.url, session=session))
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    wanted.set()
+    await expect(page.locator(".board-count")).to_contain_text("the oldest 5 of those waiting are left out")
 
 
 async def test_after_the_server_was_killed_and_started_again_nothing_is_missed(
@@ -495,3 +522,29 @@ async def test_everything_can_be_done_with_the_keyboard(
     await expect(focused).to_have_text("changed")
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog")).to_contain_text("Filter by a tag or schema")
+
+
+async def test_the_keyboard_finds_its_card_again_wherever_the_board_is_scrolled(
+    crumb_up: CrumbUp, open_window: OpenWindow, crumbs: Crumbs
+) -> None:
+    session = unused("far")
+    for number in range(80):
+        crumbs.post("note.v1", f"session:{session}", title=f"note {number}")
+    page = await open_window(board(crumb_up.url, session=session))
+    await expect(texts(page).last).to_have_text("note 79")
+    await page.locator(".board-open[tabindex='0']").focus()
+    await page.keyboard.press("ArrowUp")
+    focused = page.locator(".board-open:focus .board-text")
+    await expect(focused).to_have_text("note 78")
+    await page.locator(".board-scroller").evaluate("e => e.scrollTo(0, 0)")
+    await expect(texts(page).filter(has_text="note 0")).to_be_in_viewport()
+    await expect(focused).to_have_text("note 78")
+    await page.locator("#board-filter").focus()
+    await expect(page.locator(".board-open[tabindex='0']")).to_have_count(1)
+    await page.keyboard.press("Tab")
+    for _ in range(10):
+        if await focused.count():
+            break
+        await page.keyboard.press("Tab")
+    await expect(focused).to_have_text("note 78")
+    await expect(focused).to_be_in_viewport()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.client.support import CrumbUp
 from tests.web import chat
@@ -259,6 +260,83 @@ async def test_a_built_in_config_is_overridden_by_a_breadcrumb_that_can_be_chang
         await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         await expect(page.locator(".config-list")).not_to_contain_text(consumer)
         assert server.configs_of(consumer) == []
+
+
+async def test_an_edit_of_what_somebody_deletes_meanwhile_can_be_saved_as_a_new_one(
+    server: Server, open_window: OpenWindow
+) -> None:
+    consumer = a_session("deleted")
+    own = config(consumer_id=consumer)
+    id = server.post("context.config.v1", title=consumer, tags=["context:config"], context=own)
+    page = await open_window(at(server.url, id))
+    await is_ready(page)
+    await edit(page, lambda _: laid_out(own | {"formatting": {"max_tokens": 77}}))
+    server.client.delete(f"/breadcrumbs/{id}").raise_for_status()
+    await expect(page.get_by_role("alert")).to_contain_text("Somebody has deleted this since you began")
+    await expect(page.locator(".config-list").get_by_text("Deleted meanwhile")).to_be_visible()
+    await is_ready(page)
+    await save(page)
+    await expect(page.locator(".toast", has_text="Saved.")).to_be_visible()
+    await expect(page.locator(".config-head")).to_contain_text("in force")
+    [made] = server.configs_of(consumer)
+    assert made["id"] != id and made["config"]["formatting"] == {"max_tokens": 77}
+    server.client.delete(f"/breadcrumbs/{made['id']}").raise_for_status()
+
+
+async def test_a_config_whose_confirmation_got_lost_is_there_once(
+    server: Server, open_window: OpenWindow
+) -> None:
+    consumer = a_session("once")
+    page = await open_window(at(server.url))
+    await is_ready(page)
+    await page.get_by_role("button", name="New config").click()
+    await is_ready(page)
+    await edit(page, lambda _: laid_out(config(consumer_id=consumer)))
+    await is_ready(page)
+
+    async def lose(route: Route) -> None:
+        await route.fetch()
+        await route.abort()
+
+    await page.route("**/breadcrumbs", lose)
+    await save(page)
+    await expect(page.locator(".toast.bad")).to_be_visible()
+    await page.unroute("**/breadcrumbs")
+    await save(page)
+    await expect(page.locator(".toast", has_text="Saved.")).to_be_visible()
+    [made] = server.configs_of(consumer)
+    server.client.delete(f"/breadcrumbs/{made['id']}").raise_for_status()
+
+
+async def test_a_late_answer_does_not_bring_back_what_was_there_before_a_save(
+    server: Server, open_window: OpenWindow
+) -> None:
+    page = await open_window(at(server.url))
+    await is_ready(page)
+    asked, enough, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        reply = await route.fetch()
+        if not asked.is_set():
+            asked.set()
+            await enough.wait()
+            await route.fulfill(response=reply)
+            over.set()
+        else:
+            await route.fulfill(response=reply)
+
+    await page.route("**/contexts/configs", late)
+    await page.evaluate("window.dispatchEvent(new Event('focus'))")
+    await asked.wait()
+    await edit(page, lambda _: laid_out(limited(3)))
+    await is_ready(page)
+    await save(page)
+    await expect(page.locator(".toast", has_text="Saved.")).to_be_visible()
+    await page.wait_for_timeout(500)  # what is read after a save is there
+    enough.set()
+    await over.wait()
+    await page.wait_for_timeout(300)
+    assert orjson.loads(await text_of(page)) == limited(3)
 
 
 async def test_a_new_config_is_begun_from_a_template_and_discarded(

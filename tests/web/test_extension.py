@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -166,6 +167,50 @@ async def test_an_answer_can_be_stopped(chrome: Chrome, session: str) -> None:
     await expect(panel.locator("#entries")).to_contain_text("The answer was stopped")
     await expect(answers(panel)).to_have_count(0)
     await expect(panel.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+async def test_an_escape_that_belongs_to_an_input_method_stops_nothing(
+    chrome: Chrome, board: Blackboard, session: str
+) -> None:
+    panel = await chrome.panel(session)
+    await say(panel, "say: " + "word " * 60)
+    await expect(panel.locator(".draft")).to_contain_text("word")
+    await panel.locator("#text").evaluate(
+        """field => field.dispatchEvent(
+            new KeyboardEvent("keydown", { key: "Escape", isComposing: true, bubbles: true }))"""
+    )
+    await expect(answers(panel)).to_have_count(1)
+    assert board.crumbs(session, "agent.cancel.v1") == []
+
+
+async def test_what_the_browser_cannot_keep_stays_where_it_was_written(chrome: Chrome, session: str) -> None:
+    panel = await chrome.panel(session)
+    await panel.evaluate(
+        "() => { chrome.storage.local.set = async () => { throw new Error('quota exceeded') }; }"
+    )
+    await say(panel, "a long text")
+    await expect(panel.locator("#advice-text")).to_contain_text("quota exceeded")
+    await expect(panel.locator("#text")).to_have_value("a long text")
+
+
+async def test_a_clock_that_is_wrong_makes_no_message_look_unanswered(
+    chrome: Chrome, tmp_path_factory: pytest.TempPathFactory, session: str
+) -> None:
+    folder = tmp_path_factory.mktemp("extension-clock")
+    with CrumbUp(folder, CRUMB_PING_INTERVAL="1s") as up, Blackboard(up.url) as board:
+        board.post(session, "note.v1")
+        board.client.patch(f"/sessions/{session}", json={"active": False}).raise_for_status()
+        await chrome.configure(up.url)
+        panel = await chrome.context.new_page()
+        await panel.add_init_script("const right = Date.now; Date.now = () => right() + 30 * 60_000;")
+        await panel.goto(chrome.url(f"panel.html#session={session}"))
+        await connected(panel)
+        await panel.wait_for_timeout(2_500)  # the server has said what time it is
+        await say(panel, "Hello")
+        await expect(panel.locator(".user .words")).to_have_text("Hello")
+        await expect(panel.get_by_role("button", name="Stop")).to_be_visible()
+        await expect(panel.locator("#entries")).not_to_contain_text("No answer yet")
+        await panel.close()
 
 
 async def test_a_tool_call_is_folded_and_shows_what_was_asked_and_answered(
@@ -641,6 +686,70 @@ async def test_pieces_of_an_answer_are_put_together_by_characters_and_a_lost_one
         }"""
     )
     assert texts == ["🍞🍞 a", "🍞🍞 and b", "🍞🍞 and b", "🍞🍞!", "anew", ""]
+
+
+async def test_an_edit_that_comes_before_the_list_is_kept_for_it(blank: Page) -> None:
+    shown = await blank.evaluate(
+        """async () => {
+            const { Conversation } = await import("/src/conversation.js");
+            const talk = new Conversation();
+            const answer = { schema_name: "agent.response.v1", title: "", tags: [] };
+            talk.take({ ...answer, operation: "updated", breadcrumb_id: "a", version: 2,
+                        context: { message: "as it is" }, updated_at: "2026-02" });
+            const before = talk.entries().length;
+            talk.add({ ...answer, id: "a", version: 1, context: { message: "as it was" },
+                       created_at: "2026-01", updated_at: "2026-01" });
+            return [before, ...talk.entries().map(({ text, at }) => [text, at])];
+        }"""
+    )
+    assert shown == [0, ["as it is", "2026-01"]]
+
+
+@pytest.mark.parametrize(
+    "first", ["id: 7\n\n", 'id: 7\nevent: ping\ndata: {"type":"ping","ts":"2026-01-01T00:00:00Z"}\n\n']
+)
+async def test_a_stream_comes_back_to_where_it_was_however_the_server_says_where_that_is(
+    blank: Page, first: str
+) -> None:
+    told: list[Any] = await blank.evaluate(
+        """(first) => new Promise(async (resolve) => {
+            const { Feed } = await import("/src/feed.js");
+            const told = [];
+            const quiet = 'id: 9\\nevent: ping\\ndata: {"type":"ping","ts":"2026-01-01T00:00:10Z"}\\n\\n';
+            const api = { request: async (method, path, { headers }) => {
+                told.push(headers["Last-Event-ID"] ?? "from now on");
+                if (told.filter((one) => one !== "fresh").length === 3) { feed.stop(); resolve(told); }
+                const text = told.length === 1 ? first : quiet;
+                return new Response(text, { headers: { "content-type": "text/event-stream" } });
+            } };
+            const nothing = () => {};
+            const onFresh = () => told.push("fresh");
+            const feed = new Feed(api, "s", { onEvent: nothing, onFresh, onState: nothing, onTime: nothing });
+            feed.start();
+        })""",
+        first,
+    )
+    assert told == ["from now on", "fresh", "7", "9"]
+
+
+async def test_a_server_that_only_hangs_up_is_asked_less_and_less(blank: Page) -> None:
+    times: list[float] = await blank.evaluate(
+        """() => new Promise(async (resolve) => {
+            const { Feed } = await import("/src/feed.js");
+            const times = [];
+            const body = (text) => new Response(text, { headers: { "content-type": "text/event-stream" } });
+            const api = { request: async () => {
+                times.push(performance.now());
+                if (times.length === 6) { feed.stop(); resolve(times); }
+                return body(times.length === 1 ? "id: 1\\n\\n" : "retry: 2000\\n: connected\\n\\n");
+            } };
+            const nothing = () => {};
+            const feed = new Feed(api, "s", { onEvent: nothing, onFresh: nothing, onState: nothing, onTime: nothing });
+            feed.start();
+        })"""
+    )
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses[-1] > 2 * pauses[0], pauses
 
 
 async def test_events_are_read_however_they_are_cut(blank: Page) -> None:

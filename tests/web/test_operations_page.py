@@ -158,6 +158,21 @@ async def test_dead_letters_can_be_tried_again_and_thrown_away(
         await expect(labels).to_have_text(["Message", "Context", "Error"])
 
 
+async def test_dead_letters_that_could_not_be_read_are_read_again(
+    crumb_up: CrumbUp, open_window: OpenWindow
+) -> None:
+    page = await open_window("about:blank")
+    await page.route("**/dlq", lambda route: route.fulfill(status=503, json={"title": "Away", "status": 503}))
+    lanes = [{"lane": 0, "kinds": [{"kind": "agent", "dead_letters": 2, "lag_ms": 0, "holder": "x"}]}]
+    await told(page, {"lanes": lanes, "kinds": []})
+    await page.goto(operations(crumb_up.url))
+    await expect(page.get_by_role("alert")).to_contain_text("They could not be read: Away.")
+    await expect(page.locator(".ops-head .badge")).to_have_text("1 thing to look at")
+    await page.unroute("**/dlq")
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    await expect(page.get_by_text("Everything that was begun came to an end")).to_be_visible()
+
+
 async def test_a_server_that_goes_and_comes_back_is_noticed(
     make_crumb_up: MakeCrumbUp, open_window: OpenWindow
 ) -> None:

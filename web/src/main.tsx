@@ -6,8 +6,9 @@ import { computed, effect, signal } from "@preact/signals";
 import { Dialog, Questions } from "./components/dialog";
 import { Icon, type IconName } from "./components/icons";
 import { Toasts } from "./components/toast";
-import { api, ApiError, credentialWanted, messageOf, useCredential } from "./lib/api";
+import { api, ApiError, credentialWanted, logins, messageOf, ownerOf, useCredential } from "./lib/api";
 import { shortcuts, useShortcuts } from "./lib/keys";
+import { sendWhatIsLeft } from "./lib/outbox";
 import { go, href, route, type Page } from "./lib/router";
 import { connection } from "./lib/stream";
 import { theme, type Theme } from "./lib/theme";
@@ -108,7 +109,7 @@ function Shell() {
         </button>
       </header>
       <main id="main" tabIndex={-1}>
-        {Shown ? <Shown /> : failed.value && <Failed text={failed.value} />}
+        {Shown ? <Shown key={logins.value} /> : failed.value && <Failed text={failed.value} />}
       </main>
       {showKeys.value && <Keys />}
       {credentialWanted.value !== null && <CredentialDialog reason={credentialWanted.value} />}
@@ -213,10 +214,10 @@ function CredentialDialog({ reason }: { reason: string }) {
         quiet: true,
         credential: given,
       });
-      useCredential(given);
+      useCredential(given, await ownerOf(given));
     } catch (error) {
       // What it may not do it will be told there and then.
-      if (error instanceof ApiError && error.status === 403) useCredential(given);
+      if (error instanceof ApiError && error.status === 403) useCredential(given, await ownerOf(given));
       else setProblem(messageOf(error));
     } finally {
       setBusy(false);
@@ -255,6 +256,8 @@ function CredentialDialog({ reason }: { reason: string }) {
     </Dialog>
   );
 }
+
+sendWhatIsLeft();
 
 const app = document.getElementById("app");
 if (app) {

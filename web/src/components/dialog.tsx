@@ -31,6 +31,8 @@ export function Dialog({ title, onClose, children, closable = true }: DialogProp
         event.preventDefault();
         if (closable) onClose();
       }}
+      // A browser closes it all the same when Escape comes twice.
+      onClose={() => (closable ? onClose() : element.current?.showModal())}
       onClick={(event) => {
         if (closable && event.target === element.current) onClose(); // beside it
       }}

@@ -1,49 +1,93 @@
 /** The server, as functions. What goes wrong is an `ApiError` whose `message` can be shown to people. */
 
-import { signal } from "@preact/signals";
+import { batch, signal } from "@preact/signals";
 import { sentence } from "./format";
 
 // --- Who we are -------------------------------------------------------------------------------------------
 
 const KEPT = "crumb.credential";
+const KEPT_OWNER = "crumb.owner";
 
 /** An API key or a token. Kept for this tab only, and sent with every request. Empty: none. */
-export const credential = signal(kept());
+export const credential = signal(kept(KEPT));
+
+/** Whose credential it is, where that is known. */
+export const owner = signal(kept(KEPT_OWNER));
+
+/** Counts credentials: what is on the screen was read with the one before, and may be somebody else's. */
+export const logins = signal(0);
 
 /** The server asked for a credential; the shell shows a dialog while this is set. */
 export const credentialWanted = signal<string | null>(null);
 
-function kept(): string {
+function kept(name: string): string {
   try {
-    return sessionStorage.getItem(KEPT) ?? "";
+    return sessionStorage.getItem(name) ?? "";
   } catch {
     return "";
   }
 }
 
-export function useCredential(text: string): void {
-  credential.value = text;
-  credentialWanted.value = null;
+function keep(name: string, text: string): void {
   try {
-    if (text) sessionStorage.setItem(KEPT, text);
-    else sessionStorage.removeItem(KEPT);
+    if (text) sessionStorage.setItem(name, text);
+    else sessionStorage.removeItem(name);
   } catch {
     // Storage may be forbidden: then it lasts until the page is loaded again.
   }
 }
 
+export function useCredential(text: string, whose: string): void {
+  batch(() => {
+    owner.value = whose;
+    credential.value = text;
+    credentialWanted.value = null;
+    logins.value += 1;
+  });
+  keep(KEPT, text);
+  keep(KEPT_OWNER, whose);
+}
+
+/** Whose credential this is; empty where the server does not say. */
+export async function ownerOf(given: string): Promise<string> {
+  const claims = claimsOf(given);
+  if (claims) return typeof claims["owner_id"] === "string" ? claims["owner_id"] : "";
+  try {
+    return (await newToken({ ttl_sec: 1 }, given)).owner_id;
+  } catch {
+    return "";
+  }
+}
+
 /**
- * What may stand in the address of an event stream, which cannot send headers: a token, never the API key
- * itself, because addresses end up in logs.
+ * What may stand in the address of an event stream, which cannot send headers: a token that can read and no more,
+ * for an hour, never the API key itself, because addresses end up in logs.
  */
 export async function streamToken(): Promise<string> {
-  if (!credential.value) return "";
+  const given = credential.value;
+  if (!given || claimsOf(given)) return given; // a token gets no other token
   try {
-    const made = await api<{ token: string }>("/auth/token", { body: {}, quiet: true });
-    return made.token;
+    return (await newToken({ roles: ["subscriber"], ttl_sec: STREAM_TOKEN_SECONDS }, given)).token;
   } catch (error) {
-    if (error instanceof ApiError && error.status && error.status < 500) return credential.value; // a token already
-    throw error;
+    if (!(error instanceof ApiError && error.status === 403)) throw error;
+    return (await newToken({ ttl_sec: STREAM_TOKEN_SECONDS }, given)).token; // a key that has other roles
+  }
+}
+
+const STREAM_TOKEN_SECONDS = 3600;
+
+function newToken(wanted: { roles?: string[]; ttl_sec: number }, given: string) {
+  return api<{ token: string; owner_id: string }>("/auth/token", { body: wanted, credential: given });
+}
+
+/** What a token says about itself; null for an API key. */
+function claimsOf(given: string): JsonObject | null {
+  const middle = /^[\w-]+\.([\w-]+)\.[\w-]+$/.exec(given)?.[1];
+  if (middle === undefined) return null;
+  try {
+    return JSON.parse(atob(middle.replaceAll("-", "+").replaceAll("_", "/"))) as JsonObject;
+  } catch {
+    return null;
   }
 }
 
@@ -92,7 +136,11 @@ export interface Options {
   quiet?: boolean;
   /** Instead of the one in use. */
   credential?: string;
+  /** Milliseconds until it is given up: a connection may die without a word. */
+  limit?: number;
 }
+
+const LIMIT = 30_000;
 
 export async function api<T>(path: string, options: Options = {}): Promise<T> {
   return (await request<T>(path, options)).data;
@@ -111,22 +159,27 @@ export async function request<T>(
     if (!headers.has("content-type")) headers.set("content-type", "application/json");
     init.body = JSON.stringify(options.body);
   }
-  if (options.signal) init.signal = options.signal;
-  let response: Response;
+  const late = new AbortController();
+  init.signal = options.signal ? AbortSignal.any([options.signal, late.signal]) : late.signal;
+  const timer = setTimeout(() => late.abort(), options.limit ?? LIMIT);
   try {
-    response = await fetch(withQuery(path, options.query), init);
+    const response = await fetch(withQuery(path, options.query), init);
+    if (!response.ok) throw await errorOf(response);
+    const type = response.headers.get("content-type") ?? "";
+    const data = (type.includes("json") ? await response.json() : await response.text()) as T;
+    return { data, response };
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new ApiError("The server cannot be reached.", 0);
+    if (error instanceof ApiError) {
+      // Not for one that somebody has replaced while this was on its way.
+      if (error.status === 401 && !options.quiet && sent === credential.value) credentialWanted.value = error.message;
+      throw error;
+    }
+    const why = late.signal.aborted ? "The server does not answer." : "The server cannot be reached.";
+    throw new ApiError(why, 0);
+  } finally {
+    clearTimeout(timer);
   }
-  if (!response.ok) {
-    const error = await errorOf(response);
-    if (error.status === 401 && !options.quiet) credentialWanted.value = error.message;
-    throw error;
-  }
-  const type = response.headers.get("content-type") ?? "";
-  const data = (type.includes("json") ? await response.json() : await response.text()) as T;
-  return { data, response };
 }
 
 export function withQuery(path: string, query: Options["query"] = {}): string {
@@ -282,7 +335,8 @@ export const sessions = {
   read: (id: string, signal?: AbortSignal) => api<Session>(at(id), { ...(signal && { signal }) }),
   change: (id: string, changes: { title?: string; state?: JsonObject; active?: boolean }) =>
     api<Session>(at(id), { method: "PATCH", body: changes }),
-  remove: (id: string) => api<{ ok: true; deleted: number }>(at(id), { method: "DELETE" }),
+  // All that is in it goes one after the other, which may take its time.
+  remove: (id: string) => api<{ ok: true; deleted: number }>(at(id), { method: "DELETE", limit: 10 * LIMIT }),
   /** Say something in a session, which begins with it if it is not there. */
   async say(id: string, message: string, key: string, context?: JsonObject): Promise<Message> {
     const said = await api<{ message: SentMessage }>(at(id, "/messages"), {

@@ -8,6 +8,7 @@
 
 import { signal } from "@preact/signals";
 import { ApiError, api, credential, streamToken, withQuery, type JsonObject } from "./api";
+import { setServerTime } from "./clock";
 
 export interface CrumbEvent {
   type: "breadcrumb.created" | "breadcrumb.updated" | "breadcrumb.deleted";
@@ -62,7 +63,8 @@ export const connection = signal<Connection>("idle");
 
 /** The server says something at least every 10 s; silence for much longer is a dead connection. */
 const SILENCE = 35_000;
-const HIDDEN_FOR = 300_000;
+/** Coming back loses nothing, so a tab need not hold on for long. */
+const HIDDEN_FOR = 20_000;
 const SLOWEST_RETRY = 8_000;
 
 export class Stream {
@@ -121,12 +123,16 @@ export class Stream {
 
   async #connect(): Promise<void> {
     const attempt = ++this.#attempt;
+    if (document.hidden) this.#letGoSoon(); // opened behind the others, or woken there
     if (connection.value !== "lost") connection.value = "connecting";
     let token: string;
     try {
       token = await streamToken();
-    } catch {
-      if (attempt === this.#attempt) this.#later();
+    } catch (error) {
+      if (attempt !== this.#attempt) return;
+      this.#failures += 1;
+      connection.value = "lost";
+      this.#later(error instanceof ApiError ? error.retryAfter : undefined);
       return;
     }
     if (attempt !== this.#attempt || this.#closed) return;
@@ -137,7 +143,6 @@ export class Stream {
     });
     const source = (this.#source = new EventSource(address));
     source.onopen = () => {
-      this.#failures = 0;
       connection.value = "open";
       this.#listener.onOpen?.(this.#opened);
       this.#opened = true;
@@ -152,7 +157,10 @@ export class Stream {
       this.#listener.onDelta?.(JSON.parse(message.data) as Delta);
     });
     // A position that came without an event is told by the next ping, and until then by the source itself.
-    source.addEventListener("ping", (message) => this.#heard(source, message));
+    source.addEventListener("ping", (message) => {
+      this.#heard(source, message);
+      setServerTime((JSON.parse(message.data) as { ts?: string }).ts);
+    });
     source.addEventListener("gap", (message) => {
       this.#heard(source, message);
       this.#listener.onGap?.();
@@ -166,12 +174,17 @@ export class Stream {
       if (source.readyState === EventSource.CLOSED) {
         this.#shut();
         void this.#whyRefused();
+      } else if (token) {
+        // The server ends a stream when its token expires: coming back takes a fresh one.
+        this.#shut();
+        this.#later();
       }
     };
   }
 
   #heard(source: EventSource, message?: MessageEvent<string>): void {
     if (message?.lastEventId) this.#lastId = message.lastEventId;
+    if (message) this.#failures = 0; // a connection that says nothing before it breaks was none
     clearTimeout(this.#watchdog);
     this.#watchdog = setTimeout(() => {
       if (this.#source === source) this.#again();
@@ -198,10 +211,11 @@ export class Stream {
     if (attempt === this.#attempt) this.#later();
   }
 
-  #later(): void {
+  /** `seconds`: how long the server asked to wait. */
+  #later(seconds?: number): void {
     if (this.#closed) return;
     clearTimeout(this.#timer);
-    const pause = Math.min(SLOWEST_RETRY, 250 * 2 ** Math.min(this.#failures, 6));
+    const pause = seconds ? seconds * 1000 : Math.min(SLOWEST_RETRY, 250 * 2 ** Math.min(this.#failures, 6));
     this.#timer = setTimeout(() => void this.#connect(), pause * (0.75 + Math.random() / 2));
   }
 
@@ -217,10 +231,12 @@ export class Stream {
 
   readonly #onVisibility = () => {
     clearTimeout(this.#hidden);
-    if (document.hidden) {
-      this.#hidden = setTimeout(() => this.#shut(), HIDDEN_FOR);
-    } else if (this.#source === null) {
-      this.#again();
-    }
+    if (document.hidden) this.#letGoSoon();
+    else if (this.#source === null) this.#again();
   };
+
+  #letGoSoon(): void {
+    clearTimeout(this.#hidden);
+    this.#hidden = setTimeout(() => this.#shut(), HIDDEN_FOR);
+  }
 }

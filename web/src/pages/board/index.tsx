@@ -30,11 +30,11 @@ export default function BoardPage() {
   const filterKey = JSON.stringify(filters);
 
   const [items, setItems] = useState<readonly Item[]>([]);
-  const [gone, setGone] = useState<ReadonlySet<string>>(new Set());
   const [loaded, setLoaded] = useState(false);
   const [problem, setProblem] = useState("");
   const [paused, setPaused] = useState(false);
   const [waiting, setWaiting] = useState(0);
+  const [dropped, setDropped] = useState(0);
   const [following, setFollowing] = useState(true);
   const [older, setOlder] = useState<"none" | "some" | "loading">("none");
   const [most, setMost] = useState(() => Math.min(8, Math.max(3, Math.floor((window.innerWidth - 90) / 230))));
@@ -55,8 +55,6 @@ export default function BoardPage() {
     const wanted = more.filter((item) => matches(item, current.current));
     if (wanted.length === 0) return;
     setItems((known) => merged(known, wanted, room.current));
-    const deleted = wanted.filter((item) => item.operation === "deleted");
-    if (deleted.length > 0) setGone((known) => new Set([...known, ...deleted.map((item) => item.id)]));
   }, []);
 
   const arrive = useCallback((item: Item) => {
@@ -71,7 +69,10 @@ export default function BoardPage() {
     }
     if (isPaused.current) {
       held.current.push(item);
-      if (held.current.length > MOST_WAITING) held.current.shift();
+      if (held.current.length > MOST_WAITING) {
+        held.current.shift();
+        setDropped((before) => before + 1);
+      }
       setWaiting(held.current.length);
       return;
     }
@@ -160,18 +161,20 @@ export default function BoardPage() {
     if (!isPaused.current) {
       show(held.current.splice(0));
       setWaiting(0);
+      setDropped(0);
     }
   }, []);
 
   // Lanes keep their places as long as they are shown.
   const places = useRef<string[]>([]);
-  const { lanes, hidden, counts } = useMemo(() => {
+  const { lanes, hidden, counts, gone } = useMemo(() => {
     const counts = new Map<string, number>();
     for (const item of items) counts.set(item.session, (counts.get(item.session) ?? 0) + 1);
     places.current = chooseLanes(places.current, items, most);
     const all = counts.size - (counts.has("") ? 1 : 0);
     const lanes = counts.has("") ? [...places.current, ""] : places.current;
-    return { lanes, hidden: all - places.current.length, counts };
+    const gone = new Set(items.filter((item) => item.operation === "deleted").map((item) => item.id));
+    return { lanes, hidden: all - places.current.length, counts, gone };
   }, [items, most]);
 
   const goTo = (place: { id?: string | undefined; version?: number | undefined } & Partial<Filters>) =>
@@ -239,6 +242,7 @@ export default function BoardPage() {
           <span class="board-count soft small" aria-live="off">
             {plural(items.length, "event")} · {plural(counts.size - (counts.has("") ? 1 : 0), "session")}
             {!following && !paused && " · scrolled back"}
+            {dropped > 0 && ` · paused for too long: the oldest ${number(dropped)} of those waiting are left out`}
           </span>
           {hidden > 0 && (
             <button type="button" class="button tiny" onClick={() => setMost((count) => count + 8)}>

@@ -117,6 +117,12 @@ export function Timeline(props: TimelineProps) {
   );
   const newest = items.findLast((item) => lanes.includes(item.session))?.key ?? "";
   const tabStop = flat.some(({ item }) => item.key === current) ? current : newest;
+  // Its row is always there, also where it is scrolled away: the keyboard would have no way in otherwise.
+  const stop = flat.find(({ item }) => item.key === tabStop)?.at ?? first;
+  const drawn = rows.slice(first, end);
+  const stopRow = rows[stop];
+  if (stopRow && stop < first) drawn.unshift(stopRow);
+  else if (stopRow && stop >= end) drawn.push(stopRow);
 
   const step = (from: string, key: string): string | undefined => {
     const here = flat.find(({ item }) => item.key === from);
@@ -201,7 +207,7 @@ export function Timeline(props: TimelineProps) {
             </div>
           )}
           <ol class="board-rows" ref={list} aria-label="Events, the newest last" style={{ height: `${whole}px` }}>
-            {rows.slice(first, end).map((row) => (
+            {drawn.map((row) => (
               <RowView
                 key={row.key}
                 row={row}

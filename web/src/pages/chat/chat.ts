@@ -1,8 +1,9 @@
 /** The chat page's own state: the list, the open conversation, and the stream that feeds both. */
 
-import { effect, signal } from "@preact/signals";
+import { effect, signal, untracked } from "@preact/signals";
 import { newId, type Message } from "../../lib/api";
 import { shortened } from "../../lib/format";
+import { sendNow } from "../../lib/outbox";
 import { go, href, route } from "../../lib/router";
 import { Stream, type StreamQuery } from "../../lib/stream";
 import { Conversation } from "./conversation";
@@ -30,17 +31,19 @@ export class Chat {
       onOpen: () => {
         // What was said while nobody listened. The stream tells of it too; but whoever was away for longer than
         // the server keeps events, or comes to another server at the same address, hears of it only here.
-        void this.open.peek()?.catchUp();
+        sendNow();
         void this.list.load();
+        void this.#catchUp();
       },
       onGap: () => {
         void this.open.peek()?.startOver();
-        void this.list.load();
+        void this.list.startOver();
       },
     });
     void this.list.load();
     this.#unwatch = effect(() => {
-      if (route.value.page === "chat") this.#show(sessionInAddress());
+      const id = sessionInAddress();
+      if (route.value.page === "chat") untracked(() => this.#show(id));
     });
     this.#untitle = effect(() => {
       const unread = this.list.unread.value.size;
@@ -102,6 +105,10 @@ export class Chat {
     this.open.value = conversation;
     this.list.seen(conversation.id);
     this.#stream.follow(queryFor(conversation.id));
+  }
+
+  async #catchUp(): Promise<void> {
+    if (await this.open.peek()?.catchUp()) await this.list.startOver();
   }
 
   #leave(): void {

@@ -45,7 +45,9 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
   };
   const onKeyDown = (event: KeyboardEvent) => {
     // On a phone, Enter is for new lines: the button is right beside it.
-    const sends = event.key === "Enter" && !event.shiftKey && !event.isComposing;
+    // Safari says 229, and no longer that it composes, for the Enter that ends an input method's word.
+    const composing = event.isComposing || event.keyCode === 229;
+    const sends = event.key === "Enter" && !event.shiftKey && !composing;
     if (sends && (event.ctrlKey || event.metaKey || matchMedia("(pointer: fine)").matches)) {
       event.preventDefault();
       send();

@@ -10,9 +10,10 @@ import { Time } from "../../components/time";
 import { attempt, toast } from "../../components/toast";
 import type { Message } from "../../lib/api";
 import { dayName, sentence, shortened, time } from "../../lib/format";
+import type { Unsent } from "../../lib/outbox";
 import { fork, sessionActions, setActive } from "./actions";
 import type { Chat } from "./chat";
-import type { Conversation, Draft, Progress, Unsent } from "./conversation";
+import type { Conversation, Draft, Progress } from "./conversation";
 import { nameOf } from "./list";
 import { wasCancelled, type Turn } from "./message";
 import { ToolCall } from "./tool-call";
@@ -419,7 +420,8 @@ function Announcer({ conversation }: { conversation: Conversation }) {
   const news = conversation.news.value;
   return (
     <p class="unseen" aria-live="polite">
-      {news && `${news.role === "error" ? "Error" : "Answer"}: ${shortened(news.text, 300)}`}
+      {/* A new element for each: the same words twice in a row are read out twice. */}
+      {news && <span key={news.id}>{`${news.role === "error" ? "Error" : "Answer"}: ${shortened(news.text, 300)}`}</span>}
     </p>
   );
 }

@@ -1,8 +1,9 @@
 /** One session as it is shown: what was said, what is being said, and what is still on its way out. */
 
 import { computed, signal } from "@preact/signals";
-import { ApiError, messageOf, newId, sessions, type Message } from "../../lib/api";
+import { ApiError, breadcrumbs, messageOf, sessions, type Message } from "../../lib/api";
 import { now } from "../../lib/clock";
+import { outboxOf, type Outbox } from "../../lib/outbox";
 import type { CrumbEvent, Delta } from "../../lib/stream";
 import { messageOfEvent, settledBy, turnsOf } from "./message";
 
@@ -14,14 +15,6 @@ export interface Draft {
   text: string;
   /** How many characters of the answer are known, as the server counts them: code points. */
   length: number;
-}
-
-/** A message that the server has not confirmed. */
-export interface Unsent {
-  key: string;
-  text: string;
-  state: "sending" | "waiting" | "refused";
-  problem?: string;
 }
 
 export type Progress = "answering" | "queued";
@@ -36,7 +29,6 @@ export class Conversation {
   readonly problem = signal("");
   readonly messages = signal<readonly Message[]>([]);
   readonly drafts = signal<readonly Draft[]>([]);
-  readonly unsent = signal<readonly Unsent[]>([]);
   readonly hasOlder = signal(false);
   readonly loadingOlder = signal(false);
   /** The newest answer or error that came while we looked; for screen readers. */
@@ -47,29 +39,37 @@ export class Conversation {
 
   readonly #byId = new Map<string, Message>();
   readonly #gone = new Set<string>();
+  /** What was shown at some time: it is no news. */
+  readonly #seen = new Set<string>();
   readonly #retried = signal<ReadonlyMap<string, string>>(new Map());
   readonly #abort = new AbortController();
   /** A message that came by event before its own request was answered. */
   readonly #early = new Map<string, string>();
   #before: string | undefined;
   #after: string | undefined;
-  #sending = false;
   #loading: Promise<void> | null = null;
-  #catchingUp: Promise<void> = Promise.resolve();
-  #wake: (() => void) | undefined;
+  #catchingUp: Promise<boolean> = Promise.resolve(false);
+  /** What we have said. It goes out also when nobody looks at this session any more. */
+  readonly #outbox: Outbox;
 
   /** `isNew`: a session that begins with its first message. */
   constructor(id: string, isNew = false) {
     this.id = id;
-    this.unsent.value = keptUnsent(id);
+    this.#outbox = outboxOf(id);
+    this.#outbox.onSent = this.#onSent;
     if (isNew) this.state.value = "ready";
     else void this.load();
-    void this.#send();
   }
 
   close(): void {
     this.#abort.abort();
+    if (this.#outbox.onSent === this.#onSent) this.#outbox.onSent = null;
   }
+
+  readonly #onSent = (key: string, message: Message) => {
+    this.#early.delete(key);
+    this.#take([message]);
+  };
 
   load(): Promise<void> {
     this.#loading ??= this.#load().finally(() => {
@@ -116,25 +116,30 @@ export class Conversation {
 
   /** Forget what is shown and read it again: what was changed or deleted meanwhile is not known. */
   async startOver(): Promise<void> {
+    await this.#loading; // what it brings is from before
     this.#byId.clear();
-    this.#after = undefined;
+    this.#gone.clear();
+    this.#before = this.#after = undefined;
+    this.hasOlder.value = false;
     await this.load();
     this.#show();
   }
 
-  /** The stream is there (again): fetch what came after the last message that was fetched. */
-  catchUp(): Promise<void> {
-    this.#wake?.();
+  /**
+   * The stream is there (again): fetch what came after the last message that was fetched. True where that place
+   * is no longer known: the session is gone, or it is another store.
+   */
+  catchUp(): Promise<boolean> {
     // Not instead of one that is under way: it may have looked before the stream was there.
     this.#catchingUp = this.#catchingUp.then(() => this.#fetchNewer());
     return this.#catchingUp;
   }
 
-  async #fetchNewer(): Promise<void> {
+  async #fetchNewer(): Promise<boolean> {
     await this.#loading; // the same is true of this
     if (this.state.value === "failed" || this.#after === undefined) {
       await this.load();
-      return;
+      return false;
     }
     for (let more = true; more && !this.#abort.signal.aborted; ) {
       try {
@@ -143,10 +148,16 @@ export class Conversation {
         more = page.has_more && page.after !== undefined;
         if (page.after !== undefined) this.#after = page.after;
       } catch (error) {
-        if (!(error instanceof ApiError && error.passing)) return; // deleted, or no longer for us
+        if (!(error instanceof ApiError)) return false;
+        if (error.status === 404 || error.status === 422) {
+          await this.startOver();
+          return true;
+        }
+        if (!error.passing) return false; // no longer for us
         await pause(error.retryAfter ? error.retryAfter * 1000 : 1_000);
       }
     }
+    return false;
   }
 
   // --- What happens ---------------------------------------------------------------------------------------
@@ -159,16 +170,48 @@ export class Conversation {
       return;
     }
     const known = this.#byId.get(event.breadcrumb_id);
-    const message = messageOfEvent(event, known);
+    const message = messageOfEvent(event, known?.created_at ?? event.updated_at);
     if (message === null || (known && known.version >= message.version)) return;
+    if (!known && event.operation === "updated") {
+      void this.#placed(message);
+      return;
+    }
     if (message.role === "user") this.#recognise(message);
     this.#take([message], true);
+    if (event.context === undefined) void this.#uncovered(event, message.created_at);
+  }
+
+  /** An edit tells when it was made, and not when the message was: that says where it stands. */
+  async #placed(message: Message): Promise<void> {
+    try {
+      const { created_at } = await breadcrumbs.full(message.id, this.#abort.signal);
+      await this.#loading;
+      const oldest = this.messages.value[0]?.created_at ?? "";
+      if (this.hasOlder.value && created_at < oldest) return; // it comes with its page
+      this.#take([{ ...message, created_at }]);
+    } catch {
+      // It is gone, or not for us.
+    }
+  }
+
+  /** The stream's token reads no secrets; we may. */
+  async #uncovered(event: CrumbEvent, createdAt: string): Promise<void> {
+    try {
+      const { context, version } = await breadcrumbs.full(event.breadcrumb_id, this.#abort.signal);
+      const message = context && messageOfEvent({ ...event, context }, createdAt);
+      if (!message || this.#byId.get(message.id)?.version !== version) return;
+      this.#byId.set(message.id, message);
+      this.#show();
+    } catch {
+      // It is gone, or secret for us too.
+    }
   }
 
   onDelta(delta: Delta): void {
     if (delta.session_id !== this.id || this.#byId.has(delta.breadcrumb_id)) return;
     const drafts = this.drafts.value;
     const known = drafts.find((draft) => draft.id === delta.breadcrumb_id);
+    if (!known && delta.offset > 0 && this.#hasFailed(delta)) return; // a straggler of what has ended
     const pieces = [...delta.text].length;
     let text = delta.text;
     if (known && delta.offset > 0) {
@@ -199,37 +242,44 @@ export class Conversation {
       if (this.#gone.has(message.id) || (known && known.version >= message.version)) continue;
       this.#byId.set(message.id, message);
       changed = true;
-      if (areNew && !known && (message.role === "assistant" || message.role === "error")) this.news.value = message;
+      if (this.#seen.has(message.id)) continue;
+      this.#seen.add(message.id);
+      if (areNew && (message.role === "assistant" || message.role === "error")) this.news.value = message;
+      // It ends what was being written. What is begun after it is another try.
+      if (message.role === "error") this.drafts.value = this.drafts.value.filter((draft) => !endedBy(message, draft));
     }
     if (changed) this.#show();
+  }
+
+  #hasFailed(delta: Delta): boolean {
+    const draft = { trigger: delta.trigger_id, agent: delta.agent_id };
+    const since = this.#retried.value.get(draft.trigger) ?? "";
+    return this.messages.value.some(
+      (one) => one.role === "error" && one.created_at > since && endedBy(one, draft),
+    );
   }
 
   #show(): void {
     const all = [...this.#byId.values()];
     all.sort((a, b) => (a.created_at < b.created_at ? -1 : a.created_at > b.created_at ? 1 : a.id < b.id ? -1 : 1));
     this.messages.value = all;
-    const settled = new Set(all.filter((one) => one.role === "error").flatMap(settledBy));
-    const left = this.drafts.value.filter((draft) => !this.#byId.has(draft.id) && !settled.has(draft.trigger));
+    const left = this.drafts.value.filter((draft) => !this.#byId.has(draft.id));
     if (left.length !== this.drafts.value.length) this.drafts.value = left;
   }
 
   // --- What we say ----------------------------------------------------------------------------------------
 
   say(text: string): void {
-    this.#setUnsent([...this.unsent.value, { key: newId(), text, state: "sending" }]);
-    void this.#send();
+    this.#outbox.say(text);
   }
 
   /** Try again to send what was refused. */
   resend(key: string): void {
-    this.#setUnsent(this.unsent.value.map((one) => (one.key === key ? { ...one, state: "sending" } : one)));
-    void this.#send();
+    this.#outbox.resend(key);
   }
 
-  discard(key: string): string {
-    const text = this.unsent.value.find((one) => one.key === key)?.text ?? "";
-    this.#setUnsent(this.unsent.value.filter((one) => one.key !== key));
-    return text;
+  discard(key: string): void {
+    this.#outbox.discard(key);
   }
 
   async stop(): Promise<void> {
@@ -241,60 +291,23 @@ export class Conversation {
     this.#retried.value = new Map(this.#retried.value).set(started.message_id, failed.created_at);
   }
 
-  /** One after the other, in their order, until none is left or one cannot be sent. */
-  async #send(): Promise<void> {
-    if (this.#sending) return;
-    this.#sending = true;
-    try {
-      for (let failures = 0; ; ) {
-        const next = this.unsent.value[0];
-        if (next === undefined || next.state === "refused" || this.#abort.signal.aborted) return;
-        try {
-          const message = await sessions.say(this.id, next.text, next.key);
-          failures = 0;
-          this.#early.delete(next.key);
-          this.#take([message]);
-          this.#setUnsent(this.unsent.value.filter((one) => one.key !== next.key));
-        } catch (error) {
-          const passing = error instanceof ApiError && error.passing;
-          this.#setUnsent(
-            this.unsent.value.map((one) =>
-              one.key === next.key
-                ? { ...one, state: passing ? "waiting" : "refused", problem: messageOf(error) }
-                : one,
-            ),
-          );
-          if (!passing) return;
-          // The key makes it safe: whether or not it arrived the first time, it is there once.
-          const asked = (error as ApiError).retryAfter;
-          const rest = pause(asked ? asked * 1000 : Math.min(5_000, 500 * 2 ** failures++));
-          await Promise.race([rest, new Promise<void>((wake) => (this.#wake = wake))]);
-        }
-      }
-    } finally {
-      this.#sending = false;
-    }
-  }
-
   /** Our own message may come back as an event before its request is answered: it must not be shown twice. */
   #recognise(message: Message): void {
-    const ours = this.unsent.value.find((one) => one.text === message.text && !this.#early.has(one.key));
-    if (ours) {
-      this.#early.set(ours.key, message.id);
-      this.unsent.value = [...this.unsent.value];
-    }
+    const ours = this.#outbox.unsent.value.find((one) => one.text === message.text && !this.#early.has(one.key));
+    if (ours) this.#early.set(ours.key, message.id);
   }
 
   /** What is not yet shown as a message. */
   readonly shownUnsent = computed(() => {
     const shown = new Set(this.messages.value.map((message) => message.id));
-    return this.unsent.value.filter((one) => !shown.has(this.#early.get(one.key) ?? ""));
+    return this.#outbox.unsent.value.filter((one) => !shown.has(this.#early.get(one.key) ?? ""));
   });
+}
 
-  #setUnsent(unsent: readonly Unsent[]): void {
-    this.unsent.value = unsent;
-    keepUnsent(this.id, unsent);
-  }
+/** Whether an error is the end of what an agent was writing about a message. */
+function endedBy(error: Message, draft: Pick<Draft, "trigger" | "agent">): boolean {
+  const failed = error.context["agent_id"]; // where it is one agent of several
+  return (failed === undefined || failed === draft.agent) && settledBy(error).includes(draft.trigger);
 }
 
 function progressOf(
@@ -316,28 +329,6 @@ function progressOf(
     (message) => retried.has(message.id) || time - Date.parse(message.created_at) < PATIENCE,
   );
   return new Map(recent.map((message, index) => [message.id, index === 0 ? "answering" : "queued"]));
-}
-
-// --- What survives a reload ---------------------------------------------------------------------------------
-
-const outbox = (id: string) => `crumb.unsent.${id}`;
-
-function keptUnsent(id: string): Unsent[] {
-  try {
-    const kept = JSON.parse(sessionStorage.getItem(outbox(id)) ?? "[]") as Unsent[];
-    return kept.map(({ key, text }) => ({ key, text, state: "sending" }));
-  } catch {
-    return [];
-  }
-}
-
-function keepUnsent(id: string, unsent: readonly Unsent[]): void {
-  try {
-    if (unsent.length) sessionStorage.setItem(outbox(id), JSON.stringify(unsent));
-    else sessionStorage.removeItem(outbox(id));
-  } catch {
-    // Storage may be forbidden or full: then a reload forgets what was not sent.
-  }
 }
 
 const pause = (ms: number) => new Promise((done) => setTimeout(done, ms));

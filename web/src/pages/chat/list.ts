@@ -7,8 +7,13 @@ import type { CrumbEvent } from "../../lib/stream";
 const PAGE = 40;
 /** While searching, how many sessions are looked through before somebody has to ask for more. */
 const SEARCHED = 400;
-/** Events of one session come in bursts; it is read once for each. */
+/** How many are kept that nobody asked for: on a busy server others come all the time. */
+const KEPT = 400;
+/** Events come in bursts: what they touch is read once, and again after a while. */
 const GATHER = 150;
+const EVERY = 1_000;
+/** So many sessions are read one by one; where more happens, the beginning of the list has it all. */
+const FEW = 3;
 
 export class SessionList {
   readonly state = signal<"loading" | "ready" | "failed">("loading");
@@ -20,7 +25,13 @@ export class SessionList {
   readonly unread = signal<ReadonlySet<string>>(new Set());
 
   readonly #all = signal<ReadonlyMap<string, Session>>(new Map());
-  readonly #touched = new Map<string, ReturnType<typeof setTimeout>>();
+  readonly #touched = new Set<string>();
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #refreshed = 0;
+  /** Where the list goes on is known. */
+  #begun = false;
+  #closed = false;
+  #room = KEPT;
   #cursor: string | undefined;
 
   readonly sorted = computed(() =>
@@ -41,21 +52,36 @@ export class SessionList {
   }
 
   close(): void {
-    for (const timer of this.#touched.values()) clearTimeout(timer);
+    this.#closed = true;
+    clearTimeout(this.#timer);
   }
 
-  /** Read the beginning of the list (again). */
-  async load(): Promise<void> {
+  /** Read the beginning of the list (again). What is in it, if that worked. */
+  async load(): Promise<ReadonlySet<string> | null> {
     try {
       const page = await sessions.list({ limit: PAGE });
-      const first = this.#all.value.size === 0;
+      if (this.#all.value.size > this.#room) {
+        this.#all.value = new Map();
+        this.#begun = false;
+      }
       this.#put(page.sessions);
-      if (first) this.#continueAt(page);
+      if (!this.#begun) this.#continueAt(page);
       this.state.value = "ready";
+      return new Set(page.sessions.map((session) => session.id));
     } catch (error) {
       this.problem.value = messageOf(error);
       if (this.#all.value.size === 0) this.state.value = "failed";
+      return null;
     }
+  }
+
+  /** Forget the list and read it again: what was deleted meanwhile is not known. */
+  async startOver(): Promise<void> {
+    this.#all.value = new Map();
+    this.#begun = false;
+    this.hasMore.value = false;
+    this.state.value = "loading";
+    await this.load();
   }
 
   async loadMore(): Promise<void> {
@@ -63,6 +89,7 @@ export class SessionList {
     this.loadingMore.value = true;
     try {
       const page = await sessions.list({ limit: PAGE, cursor: this.#cursor });
+      this.#room += page.sessions.length;
       this.#put(page.sessions);
       this.#continueAt(page);
     } catch (error) {
@@ -91,14 +118,31 @@ export class SessionList {
 
   /** Read one session again, soon. */
   touch(id: string): void {
-    if (this.#touched.has(id)) return;
-    this.#touched.set(
-      id,
-      setTimeout(() => {
-        this.#touched.delete(id);
-        void this.#read(id);
-      }, GATHER),
-    );
+    this.#touched.add(id);
+    this.#refreshSoon();
+  }
+
+  #refreshSoon(): void {
+    if (this.#closed) return;
+    const pause = Math.max(GATHER, this.#refreshed + EVERY - Date.now());
+    this.#timer ??= setTimeout(() => void this.#refresh(), pause);
+  }
+
+  /** A few requests a second, however much happens: what was active last is at the beginning of the list. */
+  async #refresh(): Promise<void> {
+    const listed = (id: string) => this.#all.value.has(id);
+    let touched = [...this.#touched];
+    this.#touched.clear(); // what is touched from here on is read another time
+    if (touched.length > FEW || !touched.every(listed)) {
+      const read = await this.load();
+      for (const id of touched) if (read && !listed(id)) this.forget(id); // begun and deleted in one moment
+      touched = touched.filter((id) => listed(id) && !read?.has(id));
+    }
+    for (const id of touched.slice(FEW)) this.#touched.add(id);
+    await Promise.all(touched.slice(0, FEW).map((id) => this.#read(id)));
+    this.#refreshed = Date.now();
+    this.#timer = undefined;
+    if (this.#touched.size) this.#refreshSoon();
   }
 
   seen(id: string): void {
@@ -113,6 +157,7 @@ export class SessionList {
   forget(id: string): void {
     const left = new Map(this.#all.value);
     if (left.delete(id)) this.#all.value = left;
+    this.seen(id);
   }
 
   async #read(id: string): Promise<void> {
@@ -127,12 +172,15 @@ export class SessionList {
     const all = new Map(this.#all.value);
     for (const session of found) {
       const known = all.get(session.id);
-      if (!known || known.version <= session.version) all.set(session.id, session);
+      // One that was deleted and begun again under its name counts its versions from the beginning.
+      const another = known?.created_at !== session.created_at;
+      if (!known || another || known.version <= session.version) all.set(session.id, session);
     }
     this.#all.value = all;
   }
 
   #continueAt(page: { has_more: boolean; next_cursor?: string }): void {
+    this.#begun = true;
     this.#cursor = page.next_cursor;
     this.hasMore.value = page.has_more && page.next_cursor !== undefined;
   }

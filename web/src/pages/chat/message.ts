@@ -12,16 +12,16 @@ const ROLES: Record<string, Message["role"]> = {
 };
 
 /** The message that an event brings, as the server would list it; null where it is none. */
-export function messageOfEvent(event: CrumbEvent, known: Message | undefined): Message | null {
+export function messageOfEvent(event: CrumbEvent, createdAt: string): Message | null {
   const role = event.schema_name === undefined ? undefined : ROLES[event.schema_name];
   if (role === undefined || event.schema_name === undefined) return null;
   const context = event.context ?? {}; // what is secret comes without
   const message: Message = {
     id: event.breadcrumb_id,
     role,
-    text: textOf(context),
+    text: textOf(event.schema_name, context),
     schema_name: event.schema_name,
-    created_at: known?.created_at ?? event.updated_at,
+    created_at: createdAt,
     updated_at: event.updated_at,
     version: event.version,
     tags: event.tags,
@@ -34,12 +34,39 @@ export function messageOfEvent(event: CrumbEvent, known: Message | undefined): M
   return message;
 }
 
-function textOf(context: JsonObject): string {
-  for (const key of ["message", "content", "text", "response_text", "formatted", "error"]) {
-    const value = context[key];
-    if (typeof value === "string") return value;
-  }
-  return "";
+/** What the runtime puts into a context for itself: nobody said that. */
+const GLUE = ["session_id", "trigger_id", "creator", "hops", "context_id", "context_version", "answers"];
+const WORDS = ["message", "content", "text", "response_text", "formatted"];
+
+/** The words of a message, as the server finds them (`text_of`): the same live and after a reload. */
+function textOf(schema: string, context: JsonObject): string {
+  if (schema === "agent.error.v1") return words(context["error"]);
+  if (schema === "tool.request.v1") return words(context["input"]);
+  if (schema === "tool.response.v1") return words("output" in context ? context["output"] : context["error"]);
+  const { parts, message } = context;
+  if (Array.isArray(parts) && typeof message !== "string") return parts.map(textOfPart).join("");
+  const said = Object.fromEntries(Object.entries(context).filter(([name]) => !GLUE.includes(name)));
+  const found = WORDS.map((name) => said[name]).find((value) => typeof value === "string");
+  if (typeof found === "string") return found;
+  return Object.values(said).some((value) => value !== null) ? words(said) : "";
+}
+
+function textOfPart(part: Json): string {
+  const text = isObject(part) ? part["text"] : part;
+  return typeof text === "string" ? text : "";
+}
+
+/** Anything that is not text as JSON, without what is null. */
+function words(value: Json | undefined): string {
+  if (value === undefined || value === null) return "";
+  return typeof value === "string" ? value : JSON.stringify(withoutNulls(value));
+}
+
+function withoutNulls(value: Json): Json {
+  if (Array.isArray(value)) return value.filter((inner) => inner !== null).map(withoutNulls);
+  if (!isObject(value)) return value;
+  const left = Object.entries(value).filter(([, inner]) => inner !== null);
+  return Object.fromEntries(left.map(([name, inner]) => [name, withoutNulls(inner)]));
 }
 
 export function agentOf(context: JsonObject): string | undefined {

@@ -93,7 +93,7 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
                 {isEdited(entry) && <span class="unseen">, edited</span>}
               </span>
               <span class="config-kind">
-                {KINDS[entry.kind]}
+                {entry.deleted ? "Deleted meanwhile" : KINDS[entry.kind]}
                 {entry.kind !== "new" && <Force entry={entry} />}
               </span>
             </a>
@@ -194,6 +194,8 @@ function Workbench({ entry }: { entry: Entry }) {
         toast(`Not saved: ${plural(done.complaints.length, "thing is", "things are")} wrong with it.`, true);
       } else if (done.as === "overtaken") {
         toast("Not saved: somebody else has saved it meanwhile.", true);
+      } else if (done.as === "deleted") {
+        toast("Not saved: somebody has deleted it meanwhile. Saving it again makes a new one.", true);
       } else {
         toast("Saved. It holds from the next message on.");
         if (done.key !== entry.key) go(href("config", [done.key], keepOf(query)), true);
@@ -297,6 +299,12 @@ function Workbench({ entry }: { entry: Entry }) {
               </p>
             </div>
           </div>
+        )}
+        {entry.deleted && (
+          <p class="notice warn config-notice" role="alert">
+            <Icon name="alert" /> Somebody has deleted this since you began. What is typed here is still yours: save it
+            as a new one, or discard it.
+          </p>
         )}
         {entry.problem !== undefined && !edited && (
           <p class="notice bad config-notice">

@@ -1,7 +1,16 @@
 /** The configs that there are, and what somebody has typed but not saved. It outlives the page's leaving. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import { ApiError, breadcrumbs, messageOf, type Json, type JsonObject } from "../../lib/api";
+import {
+  ApiError,
+  breadcrumbs,
+  logins,
+  messageOf,
+  newId,
+  owner,
+  type Json,
+  type JsonObject,
+} from "../../lib/api";
 import {
   CONFIG_SCHEMA,
   contexts,
@@ -31,12 +40,16 @@ export interface Entry {
   path?: string;
   /** Why the file cannot be written. */
   locked?: string;
+  /** Of a new one: somebody has deleted what this was an edit of. */
+  deleted?: boolean;
 }
 
 interface Draft {
   text: string;
   /** The state that the edit was made on. */
   tag: string;
+  /** The idempotency key with which this text was sent: whether it arrived may not be known. */
+  sent?: string;
 }
 
 export const configs = signal<Configs | null>(null);
@@ -115,17 +128,13 @@ export const entries = computed<Entry[]>(() => {
       ...(own.problem !== undefined && { problem: own.problem }),
     });
   }
-  if (drafts.value["new"] !== undefined) {
-    found.push({
-      key: "new",
-      kind: "new",
-      name: "New config",
-      text: "",
-      tag: "",
-      consumers: [],
-      holds: [],
-      complaints: [],
-    });
+  const unsaved = { kind: "new" as const, text: "", tag: "", consumers: [], holds: [], complaints: [] };
+  for (const [key, draft] of Object.entries(drafts.value)) {
+    if (key === "new") found.push({ ...unsaved, key, name: "New config" });
+    else if (!found.some((entry) => entry.key === key)) {
+      const name = consumerOf(parsed(draft.text) ?? null) ?? "Config";
+      found.push({ ...unsaved, key, name, deleted: true });
+    }
   }
   return found;
 });
@@ -168,17 +177,34 @@ export function startNew(text?: string): void {
   }
 }
 
+// Answers may come in another order than they were asked for.
+let asked = 0;
+let landed = 0;
+
 export async function load(): Promise<void> {
+  const number = ++asked;
   try {
     const found = await contexts.configs();
+    if (number < landed) return; // something newer is known
+    landed = number;
     batch(() => {
       configs.value = found;
       problem.value = "";
     });
   } catch (error) {
-    problem.value = messageOf(error);
+    if (number >= landed) problem.value = messageOf(error);
   }
 }
+
+// What was read with another credential may be somebody else's, and so may what was typed.
+let former = owner.peek();
+logins.subscribe((count) => {
+  if (count === 0) return;
+  landed = ++asked;
+  configs.value = null;
+  if (former && former !== owner.peek()) drafts.value = {};
+  former = owner.peek();
+});
 
 /** Follow what others change. Gives what ends it. */
 export function follow(): () => void {
@@ -208,7 +234,8 @@ effect(() => {
 export type Saved =
   | { as: "file" | "breadcrumb"; key: string; consumers: string[] }
   | { as: "refused"; complaints: readonly Complaint[] }
-  | { as: "overtaken" };
+  | { as: "overtaken" }
+  | { as: "deleted" };
 
 /** Save the edit of an entry. What is wrong with it comes back with its lines, and nothing is changed. */
 export async function save(entry: Entry): Promise<Saved> {
@@ -218,6 +245,7 @@ export async function save(entry: Entry): Promise<Saved> {
     if (entry.kind === "file") {
       const file = await contexts.replaceFile(text, draft?.tag ?? entry.tag);
       const all = configs.peek();
+      landed = ++asked; // what is being read may be from before
       batch(() => {
         if (all) configs.value = { ...all, file };
         settle(entry, text, entry.key, file.etag);
@@ -231,7 +259,7 @@ export async function save(entry: Entry): Promise<Saved> {
     const title = `Context config of ${consumerOf(context)}`;
     const written = await (entry.kind === "breadcrumb"
       ? breadcrumbs.update(entry.key, { context }, Number(draft?.tag ?? entry.tag))
-      : breadcrumbs.create({ schema_name: CONFIG_SCHEMA, title, tags: ["context:config"], context }));
+      : breadcrumbs.create({ schema_name: CONFIG_SCHEMA, title, tags: ["context:config"], context }, keyOf(entry, text)));
     await load();
     settle(entry, text, written.id, String(written.version));
     return { as: "breadcrumb", key: written.id, consumers: checked.configs.map((one) => one.consumer_id) };
@@ -241,12 +269,24 @@ export async function save(entry: Entry): Promise<Saved> {
       await load();
       return { as: "overtaken" };
     }
+    if (error.status === 404 && entry.kind === "breadcrumb") {
+      await load();
+      return { as: "deleted" };
+    }
     const lines = error.problem?.errors?.filter((one) => typeof one["line"] === "number");
     if (error.status === 422 && lines?.length) {
       return { as: "refused", complaints: lines as unknown as Complaint[] };
     }
     throw error;
   }
+}
+
+/** The same for the same text: what is saved again because no answer came is there once. */
+function keyOf(entry: Entry, text: string): string {
+  const draft = drafts.peek()[entry.key];
+  const sent = draft?.sent ?? newId();
+  if (draft?.text === text) drafts.value = { ...drafts.peek(), [entry.key]: { ...draft, sent } };
+  return sent;
 }
 
 /** What is wrong with a text that is to be one config: a breadcrumb holds one. */

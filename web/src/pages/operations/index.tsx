@@ -49,6 +49,7 @@ function remember(facts: Facts): void {
 export default function OperationsPage() {
   const [facts, setFacts] = useState<Facts>();
   const [letters, setLetters] = useState<DeadLetter[]>();
+  const [unread, setUnread] = useState("");
   const [problem, setProblem] = useState<unknown>();
   const [paused, setPaused] = useState(false);
   const counted = useRef(-1);
@@ -56,8 +57,11 @@ export default function OperationsPage() {
   const readLetters = useCallback(async (signal?: AbortSignal) => {
     try {
       setLetters(await operations.letters(signal));
+      setUnread("");
+      return true;
     } catch (error) {
-      if (!signal?.aborted) setProblem(error);
+      if (!signal?.aborted) setUnread(messageOf(error));
+      return false;
     }
   }, []);
 
@@ -67,11 +71,8 @@ export default function OperationsPage() {
       remember(now);
       setFacts(now);
       setProblem(undefined);
-      const dead = now.lanes.reduce((sum, lane) => sum + lane.kinds.reduce((inner, one) => inner + one.dead_letters, 0), 0);
-      if (dead !== counted.current) {
-        counted.current = dead;
-        await readLetters(signal);
-      }
+      const dead = deadLetters(now);
+      if (dead !== counted.current && (await readLetters(signal))) counted.current = dead;
     } catch (error) {
       if (!signal.aborted) setProblem(error);
     }
@@ -104,7 +105,7 @@ export default function OperationsPage() {
       <div class="ops-inside">
         <header class="ops-head">
           <h1>Operations</h1>
-          {facts && <Health facts={facts} letters={letters?.length ?? 0} away={problem !== undefined} />}
+          {facts && <Health facts={facts} letters={letters?.length ?? deadLetters(facts)} away={problem !== undefined} />}
           <span class="grow" />
           <button type="button" class={`button tiny ${paused ? "main" : ""}`} aria-pressed={paused} onClick={togglePause} title={paused ? "Go on (p)" : "Pause (p)"}>
             <Icon name={paused ? "play" : "pause"} />
@@ -123,7 +124,7 @@ export default function OperationsPage() {
             <Plots facts={facts} />
             <p class="ops-note soft small">Drawn while this page is open, every {EVERY_MS / 1000} seconds.</p>
             <Section title="Dead letters" note="What a worker has given up on. Trying again doubles no message.">
-              <Letters letters={letters} onChange={() => void readLetters()} />
+              <Letters letters={letters} problem={unread} onChange={() => void readLetters()} />
             </Section>
             <Section title="Workers" note="Each takes its share of the lanes, and another takes over within seconds when it dies.">
               <Workers facts={facts} />
@@ -171,6 +172,10 @@ function Problem({ error }: { error: unknown }) {
       </span>
     </p>
   );
+}
+
+function deadLetters(facts: Facts): number {
+  return facts.lanes.reduce((sum, lane) => sum + lane.kinds.reduce((inner, one) => inner + one.dead_letters, 0), 0);
 }
 
 function Health({ facts, letters, away }: { facts: Facts; letters: number; away: boolean }) {

@@ -12,12 +12,14 @@ import { operations, type DeadLetter } from "./facts";
 
 interface LettersProps {
   letters: DeadLetter[] | undefined;
+  /** Why they could not be read the last time. */
+  problem: string;
   onChange: () => void;
 }
 
 const PAGE = 20;
 
-export function Letters({ letters, onChange }: LettersProps) {
+export function Letters({ letters, problem, onChange }: LettersProps) {
   const [busy, setBusy] = useState<ReadonlySet<string>>(new Set());
   const [most, setMost] = useState(PAGE);
 
@@ -54,6 +56,13 @@ export function Letters({ letters, onChange }: LettersProps) {
     if (sure) await act(chosen, operations.discard, "It could not be deleted", "deleted");
   };
 
+  if (problem) {
+    return (
+      <p class="notice bad" role="alert">
+        <Icon name="alert" /> They could not be read: {problem} It is tried again every few seconds.
+      </p>
+    );
+  }
   if (!letters) return <p class="soft">Loading …</p>;
   if (letters.length === 0) {
     return (

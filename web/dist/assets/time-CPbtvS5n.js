@@ -1,1 +1,0 @@
-import{D as e,j as t}from"./index-CGck_CLn.js";function n({iso:n,children:r}){return t(`time`,{dateTime:n,title:e(n),children:r})}export{n as t};
