@@ -20,7 +20,8 @@ Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at i
 Per session
     n <owner> <session>              hash     version, created, size (its breadcrumbs); closing: it is being deleted;
                                               gone: when one of this name was deleted last (expires by itself)
-    z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed
+    z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed. Names that
+                                              begin with a null byte are about the session: its title, whose it is
     N <owner>                        zset     the sessions of an owner in this lane; score = last activity
     Z                                set      sessions that are being deleted: owner + session
 Per lane, the rest

@@ -36,6 +36,7 @@ from breadcrumbs.runtime.http.problems import (
     IDEMPOTENCY_MISMATCH,
     INVALID_CURSOR,
     MALFORMED,
+    NOT_FOUND,
     SESSION_CONFLICT,
     VERSION_MISMATCH,
 )
@@ -53,6 +54,7 @@ from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.llm_view import apply_hints
 from breadcrumbs.runtime.schema_hints import own_hints
 from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATEFUL
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import check_idempotency_key
 
 # Writing
@@ -69,11 +71,8 @@ async def create(call: Call) -> Reply:
         raise Forbidden(
             f"this token is for user {principal.user_id!r} only: use PATCH /sessions/{{id}} instead"
         )
-    written = await call.services.store.create(
-        principal.owner_id,
-        new,
-        by=principal.agent_id,
-        idempotency_key=idempotency_key(call),
+    written = await Sessions(call.services.store).create_as(
+        principal, new, idempotency_key=idempotency_key(call)
     )
     created_at = clock.to_text(written.created)
     answer: Created = {
@@ -99,6 +98,7 @@ async def update(call: Call) -> Reply:
     expected = expected_version(call)
     media_type = call.media_type()
     change = BreadcrumbUpdate.parse(read_json(await call.body()))
+    await _check_session(call, id)
     written = await call.services.store.update(
         principal.owner_id,
         id,
@@ -144,6 +144,21 @@ def _session_named_in(new: BreadcrumbCreate) -> str | None:
             return tag[8:]
     session = new.context.get("session_id")
     return session if isinstance(session, str) else None
+
+
+async def _check_session(call: Call, id: UUID) -> None:
+    """A token that is for a user changes nothing in sessions of others: contexts are made for changes, too."""
+    principal, store = call.principal, call.services.store
+    if principal.user_id is None:
+        return
+    crumb = await store.get(principal.owner_id, id, count_read=False)
+    if crumb.session_id is None or not principal.may_see(crumb):
+        return
+    held = await Sessions(store).belonging(principal.owner_id, crumb.session_id)
+    if held is not None and held.user != principal.user_id:
+        raise Forbidden(
+            f"session {crumb.session_id!r} is not the one of user {principal.user_id!r}, whom this token is for"
+        )
 
 
 def _may_change(principal: Principal, change: BreadcrumbUpdate) -> Callable[[Breadcrumb], bool]:
@@ -320,7 +335,7 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(SESSION_CONFLICT, IDEMPOTENCY_MISMATCH),
+        may_fail=(NOT_FOUND, SESSION_CONFLICT, IDEMPOTENCY_MISMATCH),
     ),
     Operation(
         id="listBreadcrumbs",

@@ -113,6 +113,14 @@ class Session(ListedSession):
 
 
 @_closed
+class SessionWritten(TypedDict):
+    """What who may write and not read is told of a session."""
+
+    id: str
+    version: Version
+
+
+@_closed
 class SessionList(TypedDict):
     """A page of sessions."""
 
@@ -162,7 +170,9 @@ class MessagePosted(TypedDict):
     """A message, and the version that it gave to its session."""
 
     message: MessageView
-    session_version: Version
+    session_version: NotRequired[
+        Annotated[Version, Field(description="Missing where it was posted before, and deleted since")]
+    ]
 
 
 @_closed
