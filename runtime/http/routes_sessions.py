@@ -652,9 +652,10 @@ OPERATIONS: Final = (
         summary="Say something",
         description=(
             "Posts a `user.message.v1` breadcrumb in the session, which is made if it is not there. If-Match is the "
-            "session's version. With `wait` (role `subscriber`) the reply comes with the answer, or with `Accept: text/event-stream` "
+            "session's version. With `wait` the reply comes with the answer, or with `Accept: text/event-stream` "
             "as named events: `message`, `delta` for each piece, then `answer` or `error`; `timeout` when the time "
-            "is up, `problem` when it cannot go on. Whoever goes away does not stop the turn."
+            "is up, `problem` when it cannot go on. Whoever goes away does not stop the turn. Waiting needs the role "
+            "`subscriber` too."
         ),
         handle=post_message,
         role="emitter",

@@ -16,6 +16,7 @@ from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER, Sessions
 from breadcrumbs.runtime.settings import DEVELOPER
 from tests.http.conftest import KEY, OWNER, WEAK_KEY, Site, problem
+from tests.http.test_session_turns import answering
 from tests.http.test_sessions import begin, ids, read, say
 from tests.support.turns import eventually
 
@@ -114,6 +115,25 @@ async def test_a_write_for_a_session_that_was_replaced_meanwhile_does_not_land_i
     assert made["session_id"] == "s"
     problem(await keyed.client.post("/breadcrumbs", json=note("s"), headers=eve), 404, "not-found")
     assert (await read(keyed, "s", ann))["version"] == 1
+
+
+async def test_what_was_said_in_a_session_shows_in_no_context_that_another_user_reads(site: Site) -> None:
+    ann, eve = await site.token(user_id="ann"), await site.token(user_id="eve")
+
+    async def said(text: str) -> None:
+        answer = await site.client.post(
+            "/sessions/a/messages", json={"message": text}, params={"wait": "30"}, headers=ann, timeout=60
+        )
+        assert answer.status_code == 200, answer.text
+
+    async with answering(site):
+        await said("ann's words")
+        tags = ["user:message", "extension:chat", "session:a"]
+        body = {"schema_name": "user.message.v1", "tags": tags, "context": {"message": "what did ann say?"}}
+        await site.client.post("/breadcrumbs", json=body, headers=eve)
+        await said("more words")  # a session's events are handled in their order
+    seen = await site.client.get("/breadcrumbs", params={"include_context": "true"}, headers=eve)
+    assert seen.json() == []
 
 
 # Whose it is
