@@ -38,6 +38,7 @@ from breadcrumbs.runtime.http.problems import (
     MALFORMED,
     NOT_FOUND,
     SESSION_CONFLICT,
+    SESSION_GONE,
     VERSION_MISMATCH,
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
@@ -335,7 +336,7 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(NOT_FOUND, SESSION_CONFLICT, IDEMPOTENCY_MISMATCH),
+        may_fail=(NOT_FOUND, SESSION_CONFLICT, SESSION_GONE, IDEMPOTENCY_MISMATCH),
     ),
     Operation(
         id="listBreadcrumbs",
@@ -422,7 +423,7 @@ OPERATIONS: Final = (
         parameters=(ID, IF_MATCH),
         body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
         answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
-        may_fail=(SESSION_CONFLICT, VERSION_MISMATCH),
+        may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH),
     ),
     Operation(
         id="deleteBreadcrumb",

@@ -114,7 +114,7 @@ async def test_a_token_that_is_narrowed_has_a_budget_of_its_own(make_site: MakeS
 async def test_a_budget_holds_for_all_replicas_together_and_to_the_last_request(
     embedded_server: EmbeddedServer,
 ) -> None:
-    settings = {"api_keys": KEYS, "rate_limits": limits(posting={"per_token": "20/1h"})}
+    settings: dict[str, Any] = {"api_keys": KEYS, "rate_limits": limits(posting={"per_token": "20/1h"})}
     namespace = f"t{uuid4().hex[:8]}"
     statuses: list[int] = []
     async with (
