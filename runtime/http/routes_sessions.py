@@ -52,6 +52,7 @@ from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
 from breadcrumbs.runtime.http.session_schemas import (
     ForkRequest,
+    ListedSession,
     MessageAnswered,
     MessageCreate,
     MessageList,
@@ -63,7 +64,6 @@ from breadcrumbs.runtime.http.session_schemas import (
     SessionCreate,
     SessionDeleted,
     SessionList,
-    SessionWritten,
 )
 from breadcrumbs.runtime.http.waiting import (
     EVENT_STREAM,
@@ -128,12 +128,10 @@ async def facts_of(call: Call, session: str) -> SessionFacts:
 def session_view(facts: SessionFacts, principal: Principal, *, state: bool = True) -> dict[str, Any]:
     counts = facts.counts
     view: dict[str, Any] = {"id": facts.id}
-    if facts.about.title is not None:
-        view["title"] = facts.about.title
-    if facts.first_message is not None and (summary := summary_of(facts.first_message, principal)):
-        view["summary"] = summary
-    if facts.user is not None:
-        view["user_id"] = facts.user
+    # Who may only write is told how much there is, and nothing that anybody said.
+    may_read = principal.has("subscriber")
+    if may_read:
+        view |= _words_about(facts, principal)
     view |= {
         "version": facts.version,
         "created_at": clock.to_text(facts.created),
@@ -147,18 +145,23 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
             "breadcrumbs": sum(counts.values()),
         },
     }
-    if state:
+    if state and may_read:
         view["state"] = facts.state
     return view
+
+
+def _words_about(facts: SessionFacts, principal: Principal) -> dict[str, str]:
+    words = {"title": facts.about.title, "summary": None, "user_id": facts.user}
+    if facts.first_message is not None:
+        words["summary"] = summary_of(facts.first_message, principal)
+    return {name: text for name, text in words.items() if text is not None}
 
 
 def session_reply(
     facts: SessionFacts, principal: Principal, *, status: int = 200, headers: list[Header] | None = None
 ) -> Reply:
-    # Who may only write is told that it is written, and not what else is there.
-    may_read = principal.has("subscriber")
     return Reply.json(
-        session_view(facts, principal) if may_read else {"id": facts.id, "version": facts.version},
+        session_view(facts, principal),
         status=status,
         headers=[*(headers or ()), (b"etag", etag_of(facts.version))],
     )
@@ -563,7 +566,7 @@ OPERATIONS: Final = (
             Answer(
                 201,
                 "It is there.",
-                Session | SessionWritten,
+                Session | ListedSession,
                 headers={"Location": "Where it is.", **_VERSIONED, **REPLAYED},
                 sometimes=frozenset(REPLAYED),
             ),
@@ -597,7 +600,7 @@ OPERATIONS: Final = (
         uses_store="writes",
         parameters=(SESSION_ID, IF_MATCH),
         body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
-        answers=(Answer(200, "The session as it is now.", Session | SessionWritten, headers=_VERSIONED),),
+        answers=(Answer(200, "The session as it is now.", Session | ListedSession, headers=_VERSIONED),),
         may_fail=(SESSION_GONE, VERSION_MISMATCH),
     ),
     Operation(
@@ -699,7 +702,7 @@ OPERATIONS: Final = (
             Answer(
                 201,
                 "It is there.",
-                Session | SessionWritten,
+                Session | ListedSession,
                 headers={"Location": "Where it is.", **_VERSIONED, **REPLAYED},
                 sometimes=frozenset(REPLAYED),
             ),

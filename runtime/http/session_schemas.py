@@ -91,7 +91,7 @@ class Counts(TypedDict):
 
 @_closed
 class ListedSession(TypedDict):
-    """A session in a list."""
+    """A session in a list, or as it is told to who may write and not read."""
 
     id: str
     title: NotRequired[str]
@@ -110,14 +110,6 @@ class Session(ListedSession):
     """A session, with its state."""
 
     state: dict[str, Any]
-
-
-@_closed
-class SessionWritten(TypedDict):
-    """What who may write and not read is told of a session."""
-
-    id: str
-    version: Version
 
 
 @_closed

@@ -345,10 +345,11 @@ async def test_who_may_only_write_is_told_nothing_of_what_is_there(keyed: Site) 
         ("PATCH", "", {"state": {"more": 1}}), ("PATCH", "", {"active": True}), ("POST", "/fork", {"id": "f"}),
     ):  # fmt: skip
         answer = await keyed.client.request(method, f"/sessions/s{path}", json=body, headers=writer)
-        assert answer.status_code in (200, 201) and answer.json().keys() == {"id", "version"}, answer.text
+        assert answer.status_code in (200, 201) and "8421" not in answer.text, answer.text
+        assert not answer.json().keys() & {"title", "summary", "user_id", "state"}
         assert answer.headers["etag"] == f'"{answer.json()["version"]}"'
     made = await keyed.client.post("/sessions", json={"id": "new"}, headers=writer)
-    assert (made.status_code, made.json()) == (201, {"id": "new", "version": 1})
+    assert made.status_code == 201 and "state" not in made.json()
     for wait, accept in (("?wait=1", "*/*"), ("", "text/event-stream")):
         before = (await read(keyed, "s", ALL))["version"]
         answer = await keyed.client.post(
