@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb import MAX_TAGS, SESSION, Breadcrumb, BreadcrumbCreate, session_of
+from breadcrumbs.runtime.breadcrumb import (
+    MAX_TAGS,
+    SESSION,
+    USER_MESSAGE,
+    Breadcrumb,
+    BreadcrumbCreate,
+    session_of,
+)
+from breadcrumbs.runtime.breadcrumb import USER as USER
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import ALL_ROLES, Role
-
-USER: Final = "user:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,11 @@ class Principal:
     """Narrowed to what carries `user:<user_id>`."""
 
     def require(self, role: Role) -> None:
-        if role not in self.roles and "curator" not in self.roles:
+        if not self.has(role):
             raise Forbidden(f"this needs the role {role!r}: get a token that has it")
+
+    def has(self, role: Role) -> bool:
+        return role in self.roles or "curator" in self.roles
 
     @property
     def reads_secrets(self) -> bool:
@@ -67,8 +75,7 @@ class Principal:
                 raise Forbidden(f"this token is for session {self.session_id!r} only")
             added.append(SESSION + self.session_id)
         if self.user_id is not None:
-            # `user:message` is RCRT's mark of a user's message, not a user.
-            others = {tag for tag in new.tags if tag.startswith(USER)} - {USER + self.user_id, "user:message"}
+            others = {tag for tag in new.tags if tag.startswith(USER)} - {USER + self.user_id, USER_MESSAGE}
             if others:
                 raise Forbidden(f"this token is for user {self.user_id!r} only")
             added.append(USER + self.user_id)

@@ -35,7 +35,11 @@ from breadcrumbs.runtime.ttl import NEVER, Expiry, TtlConfig, TtlType, plan
 
 MAX_TAGS: Final = 64
 MAX_TAG_LENGTH: Final = 256
+MAX_TITLE_LENGTH: Final = 500
 SESSION: Final = "session:"
+USER: Final = "user:"
+USER_MESSAGE: Final = "user:message"
+"""RCRT's mark of a user's message, and no user: a user cannot be called `message`."""
 
 Visibility = Literal["public", "team", "private"]
 Sensitivity = Literal["low", "pii", "secret"]
@@ -67,7 +71,7 @@ def _one_line(text: str) -> str:
 
 Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH), AfterValidator(check_name)]
 SchemaName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_name)]
-Title = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
+Title = Annotated[str, Field(max_length=MAX_TITLE_LENGTH), AfterValidator(_one_line)]
 
 _SET_BY_THE_STORE = {
     "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "checksum", "size_bytes",
@@ -159,6 +163,22 @@ def session_of(tags: Sequence[str]) -> str | None:
                 )
             session = tag
     return None if session is None else session[len(SESSION) :]
+
+
+def user_in(tags: Sequence[str]) -> str | None:
+    """The user that tags name, the first if there are several."""
+    return next((tag[len(USER) :] for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE), None)
+
+
+def user_tags(user: str | None) -> list[str]:
+    """The tag of a user; none where the id fits into no tag, as ADK takes any text, or would be RCRT's mark."""
+    if user is None or USER + user == USER_MESSAGE or len(USER + user) > MAX_TAG_LENGTH:
+        return []
+    try:
+        check_name(user)
+    except ValueError:
+        return []
+    return [USER + user]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ BreadcrumbsError
 ├── NothingToRetry           no turn has failed there
 ├── RateLimited              too much at once; says for how long to wait
 ├── SessionGone              the session is being deleted, or was since the turn began that writes into it
+├── AnotherSession           a session ended and one of the same name began; whoever is told looks again
 ├── VersionMismatch          somebody else wrote first; carries the version the store has
 ├── IdempotencyMismatch      the key was used for another body
 ├── StoreError               the server behind the store cannot do it now
@@ -86,6 +87,10 @@ class RateLimited(BreadcrumbsError):
 
 class SessionGone(BreadcrumbsError):
     """The session is being deleted, or was deleted after the event that this write is an answer to."""
+
+
+class AnotherSession(BreadcrumbsError):
+    """The session is not the one that the write was meant for: it began since, or ended, or both."""
 
 
 class VersionMismatch(BreadcrumbsError):

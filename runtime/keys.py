@@ -22,7 +22,8 @@ Per session
                                               gone: when one of this name was deleted last (expires by itself);
                                               retried: id and time of the turn that was last asked for again
     z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
-                                              `!<who> ` before the JSON: not for everybody (see session_state.py)
+                                              `!<who> ` before the JSON: not for everybody (see session_state.py).
+                                              Names that begin with a null byte: its title, whose it is
     N <owner>                        zset     the sessions of an owner in this lane; score = last activity
     Z                                set      sessions that are being deleted: owner + session
 Per lane, the rest

@@ -15,6 +15,7 @@ from breadcrumbs.runtime.selectors import Selector, parse_selector
 from breadcrumbs.runtime.store import Store
 
 MAX_SELECTORS: Final = 1_000
+"""Of an agent, or of an agent in one session or for one user where its token is narrowed to that."""
 
 _LANE: Final = 0
 
@@ -99,9 +100,11 @@ class Registry:
 
     async def add_selector(self, principal: Principal, selector: Selector) -> SelectorRecord:
         key = self._store.keys.selectors(principal.owner_id)
-        if int(await self._store.connection.call(_LANE, b"HLEN", key)) >= MAX_SELECTORS:
+        records: list[SelectorRecord] = await self._all(key)
+        # By who saved them: one browser with a narrowed token must not use up what the others have.
+        if sum(_saved_by(record) == _saver(principal) for record in records) >= MAX_SELECTORS:
             raise InvalidInput(
-                f"there are {MAX_SELECTORS} selectors already: delete some that are not needed"
+                f"there are {MAX_SELECTORS} selectors of yours already: delete some that are not needed"
             )
         record: SelectorRecord = {
             "id": str(new_id(_LANE)),
@@ -172,6 +175,14 @@ class Registry:
 
     async def _delete(self, key: bytes, id: UUID | str) -> bool:
         return bool(await self._store.connection.call(_LANE, b"HDEL", key, str(id)))
+
+
+def _saver(principal: Principal) -> tuple[str, str | None, str | None]:
+    return str(principal.agent_id), principal.session_id, principal.user_id
+
+
+def _saved_by(record: SelectorRecord) -> tuple[str, str | None, str | None]:
+    return record["agent_id"], record.get("session_id"), record.get("user_id")
 
 
 def _is_theirs(principal: Principal, record: SelectorRecord) -> bool:

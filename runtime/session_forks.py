@@ -13,8 +13,8 @@ from uuid import UUID
 import anyio
 import orjson
 
-from breadcrumbs.runtime.access import USER, Principal
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, user_tags
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Place, Query
@@ -146,16 +146,19 @@ def _record(
     if request is not None:
         forked_from["request"] = request
     state, guard = _state_after(crumbs, firsts, principal)
-    context: dict[str, Any] = {"session_id": session, **state, "forked_from": forked_from}
+    context: dict[str, Any] = {
+        "session_id": session,
+        **state,
+        "forked_from": forked_from,
+        "user_id": user_id,  # null: it is no user's, whoever spoke first in the other
+    }
     if title is not None:
         context["title"] = title
-    if user_id is not None:
-        context["user_id"] = user_id
     return BreadcrumbCreate.parse(
         {
             "schema_name": SESSION_RECORD,
             "title": title or "",
-            "tags": [SESSION + session, *([USER + user_id] if user_id is not None else [])],
+            "tags": [SESSION + session, *user_tags(user_id)],
             "context": context,
             "sensitivity": "secret" if guard.secret else None,
             "visibility": "private" if guard.private_to is not None else None,

@@ -39,6 +39,9 @@ _ABOUT: Final[dict[str, dict[str, type]]] = {
     STATE_CHANGE: {"title": str, "active": bool},
 }
 ACTIVE: Final = _OWN + "active"
+BEGAN_BY: Final = _OWN + "began_by"
+"""The user whose breadcrumb began the session, whatever becomes of that breadcrumb: see create.lua and import.lua."""
+USER_ID: Final = _OWN + "user_id"
 
 ONLY_CREDENTIALS: Final = "only_credentials_are_secret"
 """In the context of a secret breadcrumb: without its credentials, the state that it sets is for everybody."""
@@ -62,6 +65,9 @@ class About:
     user_id: str | None = None
     paused_at: int | None = None
     """Since when nobody shall answer here; None: it is active."""
+    began_by: str | None = None
+    disowned: bool = False
+    """Its record says that it is no user's, whoever began it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +177,11 @@ def decode_about(flat: list[bytes]) -> About:
         for name, value in zip(flat[::2], flat[1::2], strict=True)
         if name.startswith(_OWN.encode())
     }
-    words = {name: held.get(name, b"").partition(b" ")[2] for name in ("title", "user_id")}
+    words = {name: held.get(name, b"").partition(b" ")[2] for name in ("title", "user_id", "began_by")}
     return About(
         **{name: orjson.loads(word) for name, word in words.items() if word != REMOVED},
         paused_at=paused_at(held.get("active")),
+        disowned="user_id" in held and words["user_id"] == REMOVED,
     )
 
 

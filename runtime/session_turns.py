@@ -109,7 +109,10 @@ class _InSession:
         return (
             self._tag in event.tags
             and event.schema_name != CONTEXT
-            and self._principal.may_see_tags(event.tags, event.private_to)
+            and (
+                event.operation == "session_deleted"
+                or self._principal.may_see_tags(event.tags, event.private_to)
+            )
         )
 
     def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:

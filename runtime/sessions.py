@@ -7,33 +7,54 @@ state) is written by the same scripts that write the breadcrumbs, so it is never
 from __future__ import annotations
 
 import asyncio
-import base64
+import hashlib
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import anyio
 import structlog
+from joserfc import jwe
+from joserfc.jwk import OctKey
 
 from breadcrumbs.runtime import record
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, check_session_id
+from breadcrumbs.runtime.breadcrumb import (
+    SESSION,
+    USER,
+    USER_MESSAGE,
+    Breadcrumb,
+    BreadcrumbCreate,
+    check_session_id,
+    session_of,
+    user_in,
+    user_tags,
+)
 from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.dead_letters import DeadLetters
-from breadcrumbs.runtime.errors import InvalidCursor, NotFound, VersionMismatch
+from breadcrumbs.runtime.errors import (
+    AnotherSession,
+    InvalidCursor,
+    NotFound,
+    StoreUnavailable,
+    VersionMismatch,
+)
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, plain
 from breadcrumbs.runtime.session_state import (
     ACTIVE,
+    BEGAN_BY,
+    USER_ID,
     About,
     decode_about,
     decode_state,
     paused_at,
     shown_state,
 )
-from breadcrumbs.runtime.store import DELETION_REMEMBERED, Store
+from breadcrumbs.runtime.store import DELETION_REMEMBERED, Store, Written
 
 _log = structlog.get_logger("breadcrumbs.sessions")
 
@@ -42,12 +63,21 @@ _CLOSE, _BURY = Script("close"), Script("bury")
 STATE_HOLDER: Final = "state/"
 """What begins like this holds state that several sessions share: no conversation, and in no list."""
 
+ADK: Final = "adk:"
+"""What begins like this is named after its ADK user: a user who begins one here could take another's name."""
+
 _AT_ONCE: Final = 100
+
+_MOST_LOOKS: Final = 50
+"""How often a write looks again because its session has ended or begun meanwhile."""
 
 MESSAGE: Final = "user.message.v1"
 
 _MOST_SEEN: Final = 2_000
 """A page ends early (with a cursor) rather than looking at every session for a filter that hardly matches."""
+
+
+_SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +103,19 @@ class SessionFacts:
     def state_for(self, reader: Principal) -> dict[str, Any]:
         return shown_state(self.held, reader)
 
+    @property
+    def user(self) -> str | None:
+        """Whose session it is; None: no user's."""
+        return _user_of(self.about, self.created, self.first_message)
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """Whose a session is, and which of those that had its name."""
+
+    user: str | None
+    created: int
+
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
@@ -97,6 +140,70 @@ class Sessions:
             raise NotFound(f"there is no session {session!r}")
         return facts
 
+    async def belonging(self, owner: UUID, session: str) -> Belonging | None:
+        """Whose a session is, in one round trip for all but the oldest; None: there is no such session."""
+        check_session_id(session)
+        keys, lane = self._store.keys, self.lane(owner, session)
+        (version, created, closing), about = await self._store.connection.call_all(
+            [
+                (lane, (b"HMGET", keys.session(lane, owner, session), b"version", b"created", b"closing")),
+                (lane, (b"HMGET", keys.state(lane, owner, session), USER_ID, BEGAN_BY)),
+            ]
+        )
+        if version is None or closing is not None:
+            return None
+        fields = zip((USER_ID, BEGAN_BY), about, strict=True)
+        known = decode_about(
+            [part for name, held in fields if held is not None for part in (name.encode(), held)]
+        )
+        first = {}
+        if about == [None, None]:
+            first = await self._first_messages(owner, [(lane, session)])
+        return Belonging(_user_of(known, int(created or 0), first.get(session)), int(created or 0))
+
+    async def create_as(
+        self,
+        principal: Principal,
+        new: BreadcrumbCreate,
+        *,
+        idempotency_key: str | None = None,
+        session_version: int | Literal["*"] | None = None,
+    ) -> Written:
+        """Write a breadcrumb for whoever holds a token. `session_version`: see `Store.create`.
+
+        A token that is for a user writes into sessions of that user and begins new ones. Any other session does not
+        exist for it: a context of that session, made for its message, would show it what others said there.
+        """
+
+        async def write(began: int | None) -> Written:
+            return await self._store.create(
+                principal.owner_id,
+                new,
+                by=principal.agent_id,
+                idempotency_key=idempotency_key,
+                session_version=session_version,
+                session_began=began,
+            )
+
+        if principal.user_id is None:
+            return await write(None)
+        session = session_of(new.tags) or new.context.get("session_id")
+        if not isinstance(session, str):  # none, or none that the store would take
+            return await write(None)
+        for _ in range(_MOST_LOOKS):
+            held = await self.belonging(principal.owner_id, session)
+            if held is None:
+                missing = session_version is not None or session.startswith((STATE_HOLDER, ADK))
+            else:
+                missing = held.user != principal.user_id or session.startswith(STATE_HOLDER)
+            if missing:
+                raise NotFound(f"there is no session {session!r}")
+            try:
+                return await write(0 if held is None else held.created)
+            except AnotherSession:
+                continue  # it ended or began just now, perhaps somebody else's: look again
+        raise StoreUnavailable(f"session {session!r} begins and ends all the time: try again")
+
     async def state(self, owner: UUID, session: str, *, reader: Principal | None = None) -> dict[str, Any]:
         """The state alone, or what a reader may read of it; empty where there is none."""
         lane = self.lane(owner, session)
@@ -119,7 +226,8 @@ class Sessions:
         keep: Callable[[SessionFacts], bool] | None = None,
     ) -> SessionPage:
         """The sessions, the last active one first. `next_cursor` is there exactly as long as there is more."""
-        place = None if cursor is None else _open_cursor(cursor)
+        seal = _seal(self._store.secret, owner)
+        place = None if cursor is None else _open_cursor(seal, cursor)
         found: list[SessionFacts] = []
         seen = 0
         while True:
@@ -132,14 +240,14 @@ class Sessions:
             for here, facts in zip(talks, all_facts, strict=True):
                 if facts is not None and (keep is None or keep(facts)):
                     if len(found) == limit:
-                        return SessionPage(found, _spell_cursor(place))
+                        return SessionPage(found, _spell_cursor(seal, place))
                     found.append(facts)
                 place = here
             if not more:
                 return SessionPage(found, None)
             place = names[-1]
             if seen >= _MOST_SEEN:
-                return SessionPage(found, _spell_cursor(place))
+                return SessionPage(found, _spell_cursor(seal, place))
 
     async def delete(self, owner: UUID, session: str, *, expected_version: int | None = None) -> int:
         """Remove a session with everything in it. Nothing can be written into it from the first moment on.
@@ -149,6 +257,9 @@ class Sessions:
         check_session_id(session)
         store, keys = self._store, self._store.keys
         lane = self.lane(owner, session)
+        held = await self.belonging(owner, session)
+        # Who listens with a token for a user hears only of what carries that user's tag.
+        tags = [SESSION + session, *user_tags(None if held is None else held.user)]
         reply = await store.connection.run(
             lane,
             _CLOSE,
@@ -162,7 +273,7 @@ class Sessions:
             [
                 owner.bytes,
                 session,
-                record.event_note("", [SESSION + session], None),
+                record.event_note("", tags, None),
                 "" if expected_version is None else expected_version,
             ],
         )
@@ -314,18 +425,39 @@ class Sessions:
         return {session: crumb for session, crumb in crumbs.items() if not record.is_gone(crumb, now)}
 
 
-def _spell_cursor(place: tuple[int, bytes] | None) -> str:
+def _user_of(about: About, created: int, first_message: Breadcrumb | None) -> str | None:
+    """What its record says, or who began it."""
+    if about.disowned:
+        return None
+    user = about.began_by if about.user_id is None else about.user_id
+    if user is not None:
+        return user if USER + user != USER_MESSAGE else None
+    # From before it was kept who began it. Only what began it counts: others may have spoken since.
+    if first_message is not None and first_message.created == created:
+        return user_in(first_message.tags)
+    return None
+
+
+# Cursors are encrypted: a page may end at a session that its reader must not know of.
+
+
+def _seal(secret: bytes, owner: UUID) -> OctKey:
+    return OctKey.import_key(
+        hmac.new(secret, b"breadcrumbs session cursor" + owner.bytes, hashlib.sha256).digest()
+    )
+
+
+def _spell_cursor(seal: OctKey, place: tuple[int, bytes] | None) -> str:
     assert place is not None  # noqa: S101 - a full page has a last item
-    return base64.urlsafe_b64encode(place[0].to_bytes(8) + place[1]).decode().rstrip("=")
+    return jwe.encrypt_compact(_SEALED, place[0].to_bytes(8) + place[1], seal)
 
 
-def _open_cursor(text: str) -> tuple[int, bytes]:
-    # Not signed: it says where to go on in the caller's own list, and every place is a good one.
+def _open_cursor(seal: OctKey, text: str) -> tuple[int, bytes]:
     try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except ValueError:
-        raw = b""
-    if len(raw) < 9:
+        raw = jwe.decrypt_compact(text, seal, algorithms=list(_SEALED.values())).plaintext
+    except Exception:  # whatever is wrong with it, and however the parser trips over it
+        raw = None
+    if raw is None or len(raw) < 9:
         raise InvalidCursor(
             "this cursor was not given out here: take it unchanged from the last answer", where="cursor"
         )

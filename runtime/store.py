@@ -28,6 +28,7 @@ from breadcrumbs.runtime.breadcrumb import (
     Content,
     check_name,
     content_of,
+    user_in,
 )
 from breadcrumbs.runtime.connection import (
     ClusterConnection,
@@ -39,6 +40,7 @@ from breadcrumbs.runtime.connection import (
 from breadcrumbs.runtime.edge import MAX_BODY_BYTES, canonical
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
+    AnotherSession,
     IdempotencyMismatch,
     InvalidInput,
     NotFound,
@@ -210,6 +212,7 @@ class Store:
         fence: Fence | None = None,
         counts: bool = True,
         session_version: int | Literal["*"] | None = None,
+        session_began: int | None = None,
     ) -> Written:
         """Write a new breadcrumb.
 
@@ -217,7 +220,7 @@ class Store:
         again; other content is an `IdempotencyMismatch`. An `id` (see `derived_id`) that is there already
         is the same: what it names was written before. `counts`: the session's version goes up and it was
         active just now. `session_version`: the version that the session must have; 0: it must not exist, `*`:
-        it must exist.
+        it must exist. `session_began`: when it must have begun, or `AnotherSession`; 0: it must not exist.
         """
         content = content_of(new, default_ttl=self._default_ttl(new.schema_name))
         if idempotency_key is not None:
@@ -277,6 +280,8 @@ class Store:
                     int(counts and session is not None),
                     "" if session_version is None or session is None else session_version,
                     "" if fence is None or fence.since is None else fence.since,
+                    "" if session_began is None or session is None else session_began,
+                    _user_json(content.tags),
                     *state,
                 ],
             )
@@ -301,6 +306,8 @@ class Store:
                 if session_version == "*":
                     raise NotFound(f"there is no session {session!r}")
                 raise VersionMismatch(int(reply[1]), session_version or 0)
+            case 7:
+                raise AnotherSession(f"session {session!r} is another one than it was")
             case _:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
                 return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)
@@ -630,6 +637,7 @@ class Store:
                 ),
                 crumb.session_id or "",
                 len(state),
+                _user_json(first.tags),
                 *(part for change in state.items() for part in change),
                 *older,
             ],
@@ -1037,6 +1045,12 @@ def _default_of(crumb: Breadcrumb) -> ttl.Expiry:
 
 def _max_reads(expiry: ttl.Expiry) -> int:
     return -expiry.max_reads if expiry.needs_all else expiry.max_reads
+
+
+def _user_json(tags: Sequence[str]) -> bytes:
+    """Who begins a session with a breadcrumb that has these tags."""
+    user = user_in(tags)
+    return b"" if user is None else orjson.dumps(user)
 
 
 def _private_to(visibility: str | None, agent: UUID | None) -> UUID | None:

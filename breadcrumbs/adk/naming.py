@@ -14,12 +14,10 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
-from breadcrumbs.runtime.access import USER
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, SESSION, check_name
+from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, SESSION, user_tags
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.sessions import STATE_HOLDER
+from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER
 
-_ADK: Final = "adk:"
 _READABLE: Final = "@+=,"
 _LONGEST: Final = MAX_TAG_LENGTH - len(SESSION)
 
@@ -41,7 +39,7 @@ class UserNames:
     """The `user:` tag, as it is everywhere: tokens that are narrowed to a user go by it."""
 
     def session(self, id: str) -> SessionNames:
-        return SessionNames(self, id, _name(_ADK, self.app, self.user, id))
+        return SessionNames(self, id, _name(ADK, self.app, self.user, id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def session_names(app: str, user: str, id: str) -> SessionNames:
 
 def app_tag(app: str) -> str:
     _check("app name", app)
-    return _name(f"{_ADK}app:", app)
+    return _name(f"{ADK}app:", app)
 
 
 @lru_cache(4_096)
@@ -82,23 +80,12 @@ def _names_of(app: str, user: str) -> UserNames:
     return UserNames(
         app,
         user,
-        app_state=_name(f"{STATE_HOLDER}{_ADK}app:", app),
-        user_state=_name(f"{STATE_HOLDER}{_ADK}user:", app, user),
+        app_state=_name(f"{STATE_HOLDER}{ADK}app:", app),
+        user_state=_name(f"{STATE_HOLDER}{ADK}user:", app, user),
         app_tag=app_tag(app),
-        user_tag=_name(f"{_ADK}user:", app, user),
-        plain_user_tag=(USER + user,) if _is_a_tag(user) else (),
+        user_tag=_name(f"{ADK}user:", app, user),
+        plain_user_tag=tuple(user_tags(user)),
     )
-
-
-def _is_a_tag(user: str) -> bool:
-    # `user:message` is RCRT's mark of a user's message: what an ADK user of that name does is none.
-    if user == "message" or len(USER + user) > MAX_TAG_LENGTH:
-        return False
-    try:
-        check_name(user)
-    except ValueError:
-        return False
-    return True
 
 
 def _name(prefix: str, *parts: str) -> str:

@@ -36,7 +36,9 @@ from breadcrumbs.runtime.http.problems import (
     IDEMPOTENCY_MISMATCH,
     INVALID_CURSOR,
     MALFORMED,
+    NOT_FOUND,
     SESSION_CONFLICT,
+    SESSION_GONE,
     VERSION_MISMATCH,
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
@@ -59,6 +61,7 @@ from breadcrumbs.runtime.session_state import (
     STATE_CHANGE,
     STATEFUL,
 )
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import check_idempotency_key
 
 # Writing
@@ -76,11 +79,8 @@ async def create(call: Call) -> Reply:
         raise Forbidden(
             f"this token is for user {principal.user_id!r} only: use PATCH /sessions/{{id}} instead"
         )
-    written = await call.services.store.create(
-        principal.owner_id,
-        new,
-        by=principal.agent_id,
-        idempotency_key=idempotency_key(call),
+    written = await Sessions(call.services.store).create_as(
+        principal, new, idempotency_key=idempotency_key(call)
     )
     created_at = clock.to_text(written.created)
     answer: Created = {
@@ -106,6 +106,7 @@ async def update(call: Call) -> Reply:
     expected = expected_version(call)
     media_type = call.media_type()
     change = BreadcrumbUpdate.parse(read_json(await call.body()))
+    await _check_session(call, id)
     written = await call.services.store.update(
         principal.owner_id,
         id,
@@ -151,6 +152,21 @@ def _session_named_in(new: BreadcrumbCreate) -> str | None:
             return tag[8:]
     session = new.context.get("session_id")
     return session if isinstance(session, str) else None
+
+
+async def _check_session(call: Call, id: UUID) -> None:
+    """A token that is for a user changes nothing in sessions of others: contexts are made for changes, too."""
+    principal, store = call.principal, call.services.store
+    if principal.user_id is None:
+        return
+    crumb = await store.get(principal.owner_id, id, count_read=False)
+    if crumb.session_id is None or not principal.may_see(crumb):
+        return
+    held = await Sessions(store).belonging(principal.owner_id, crumb.session_id)
+    if held is not None and held.user != principal.user_id:
+        raise Forbidden(
+            f"session {crumb.session_id!r} is not the one of user {principal.user_id!r}, whom this token is for"
+        )
 
 
 def _may_change(principal: Principal, change: BreadcrumbUpdate) -> Callable[[Breadcrumb], bool]:
@@ -337,7 +353,7 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(SESSION_CONFLICT, IDEMPOTENCY_MISMATCH),
+        may_fail=(NOT_FOUND, SESSION_CONFLICT, SESSION_GONE, IDEMPOTENCY_MISMATCH),
     ),
     Operation(
         id="listBreadcrumbs",
@@ -424,7 +440,7 @@ OPERATIONS: Final = (
         parameters=(ID, IF_MATCH),
         body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
         answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
-        may_fail=(SESSION_CONFLICT, VERSION_MISMATCH),
+        may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH),
     ),
     Operation(
         id="deleteBreadcrumb",

@@ -13,12 +13,16 @@ from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.access import USER, Principal
 from breadcrumbs.runtime.breadcrumb import (
     MAX_TAG_LENGTH,
+    MAX_TITLE_LENGTH,
     SESSION,
+    USER_MESSAGE,
     Breadcrumb,
     BreadcrumbCreate,
     check_session_id,
     complaints_of,
     content_of,
+    user_in,
+    user_tags,
 )
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import (
@@ -48,6 +52,7 @@ from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
 from breadcrumbs.runtime.http.session_schemas import (
     ForkRequest,
+    ListedSession,
     MessageAnswered,
     MessageCreate,
     MessageList,
@@ -83,7 +88,7 @@ from breadcrumbs.runtime.session_messages import (
 from breadcrumbs.runtime.session_retries import retry
 from breadcrumbs.runtime.session_state import PAUSED, RESUMED, SESSION_RECORD, STATE_CHANGE
 from breadcrumbs.runtime.session_turns import Watch
-from breadcrumbs.runtime.sessions import STATE_HOLDER, SessionFacts, Sessions
+from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER, SessionFacts, Sessions
 from breadcrumbs.runtime.store import Written
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -107,17 +112,9 @@ def no_session(session: str) -> NotFound:
     return NotFound(f"there is no session {session!r}")
 
 
-def user_of(facts: SessionFacts) -> str | None:
-    """Whose session it is: what its record says, or who spoke first."""
-    if facts.about.user_id is not None:
-        return facts.about.user_id
-    tags = facts.first_message.tags if facts.first_message is not None else ()
-    return next((tag[len(USER) :] for tag in tags if tag.startswith(USER) and tag != "user:message"), None)
-
-
 def may_see(principal: Principal, facts: SessionFacts) -> bool:
     return (principal.session_id is None or principal.session_id == facts.id) and (
-        principal.user_id is None or principal.user_id == user_of(facts)
+        principal.user_id is None or principal.user_id == facts.user
     )
 
 
@@ -128,26 +125,13 @@ async def facts_of(call: Call, session: str) -> SessionFacts:
     return facts
 
 
-async def facts_if_any(call: Call, session: str) -> SessionFacts | None:
-    """None: there is no such session yet. Somebody else's is as if it were not there, but cannot be made."""
-    try:
-        facts = await Sessions(call.services.store).get(call.principal.owner_id, session, first_message=True)
-    except NotFound:
-        return None
-    if not may_see(call.principal, facts):
-        raise no_session(session)
-    return facts
-
-
 def session_view(facts: SessionFacts, principal: Principal, *, state: bool = True) -> dict[str, Any]:
     counts = facts.counts
     view: dict[str, Any] = {"id": facts.id}
-    if facts.about.title is not None:
-        view["title"] = facts.about.title
-    if facts.first_message is not None and (summary := summary_of(facts.first_message, principal)):
-        view["summary"] = summary
-    if (user := user_of(facts)) is not None:
-        view["user_id"] = user
+    # Who may only write is told how much there is, and nothing that anybody said.
+    may_read = principal.has("subscriber")
+    if may_read:
+        view |= _words_about(facts, principal)
     view |= {
         "version": facts.version,
         "created_at": clock.to_text(facts.created),
@@ -161,9 +145,16 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
             "breadcrumbs": sum(counts.values()),
         },
     }
-    if state:
+    if state and may_read:
         view["state"] = facts.state_for(principal)
     return view
+
+
+def _words_about(facts: SessionFacts, principal: Principal) -> dict[str, str]:
+    words = {"title": facts.about.title, "summary": None, "user_id": facts.user}
+    if facts.first_message is not None:
+        words["summary"] = summary_of(facts.first_message, principal)
+    return {name: text for name, text in words.items() if text is not None}
 
 
 def session_reply(
@@ -193,7 +184,7 @@ async def list_sessions(call: Call) -> Reply:
             found = [await facts_of(call, principal.session_id)]
         except NotFound:
             found = []
-        found, cursor = [facts for facts in found if user is None or user_of(facts) == user], None
+        found, cursor = [facts for facts in found if user in (None, facts.user)], None
     elif principal.user_id not in (None, user):
         found, cursor = [], None
     else:
@@ -201,7 +192,7 @@ async def list_sessions(call: Call) -> Reply:
             principal.owner_id,
             limit=limit,
             cursor=given.get("cursor"),
-            keep=None if user is None else lambda facts: user_of(facts) == user,
+            keep=None if user is None else lambda facts: facts.user == user,
         )
         found, cursor = page.items, page.next_cursor
     answer: dict[str, Any] = {
@@ -273,8 +264,7 @@ async def change_session(call: Call) -> Reply:
         if expected not in (None, facts.version):
             raise VersionMismatch(facts.version, expected or 0)
         return session_reply(facts, principal)
-    if (user := user_of(facts)) is not None:
-        tags.append(USER + user)
+    tags += user_tags(facts.user)
     # One breadcrumb for all of it: the version is checked and everything is set in one script, or nothing is.
     new = BreadcrumbCreate.parse(
         {"schema_name": STATE_CHANGE, "title": "Session changed", "tags": tags, "context": context}
@@ -327,6 +317,8 @@ async def post_message(call: Call) -> Reply:
     given = call.query()
     stream = wants_stream(call)
     seconds = seconds_to_wait(given, stream=stream)
+    if seconds:
+        call.principal.require("subscriber")  # the reply comes with the answer
     if not seconds:
         crumb, posted, written = await _post(call)
         return Reply.json(posted, status=201, headers=_about(written))
@@ -352,41 +344,38 @@ async def post_message(call: Call) -> Reply:
 
 async def _post(call: Call) -> tuple[Breadcrumb, dict[str, Any], Written]:
     """Post what a request says: the breadcrumb, what is told of it, and what the write did."""
-    principal, session = call.principal, session_id(call)
-    expected = expected_version(call)
+    principal, session, sessions = call.principal, session_id(call), Sessions(call.services.store)
+    expected: int | Literal["*"] | None = expected_version(call)
+    if expected is None and b"if-match" in call.headers:
+        expected = "*"
     said = _parsed(MessageCreate, await call.json())
-    facts = await facts_if_any(call, session)
-    new = _message(principal, session, said, facts)
-    condition: int | Literal["*"] | None = expected
-    if facts is None:
-        if call.headers.get(b"if-match") is not None:
+    user = principal.user_id
+    if user is None:
+        held = await sessions.belonging(principal.owner_id, session)
+        if held is None and expected is not None:
             raise no_session(session)
-        if principal.user_id is not None:
-            condition = 0  # whoever makes it at the same moment must not find a stranger's words in it
-    written = await call.services.store.create(
-        principal.owner_id,
-        new,
-        by=principal.agent_id,
-        idempotency_key=idempotency_key(call),
-        session_version=condition,
+        user = None if held is None else held.user
+    new = _message(principal, session, said, user)
+    written = await sessions.create_as(
+        principal, new, idempotency_key=idempotency_key(call), session_version=expected
     )
     crumb, version = await _as_it_is(call, session, new, written)
-    return crumb, {"message": message_view(crumb, principal), "session_version": version}, written
+    posted: dict[str, Any] = {"message": message_view(crumb, principal)}
+    if version is not None:
+        posted["session_version"] = version
+    return crumb, posted, written
 
 
 def _about(written: Written) -> list[Header]:
     return [(b"location", b"/breadcrumbs/%s" % str(written.id).encode()), *_replayed(written)]
 
 
-def _message(
-    principal: Principal, session: str, said: MessageCreate, facts: SessionFacts | None
-) -> BreadcrumbCreate:
+def _message(principal: Principal, session: str, said: MessageCreate, user: str | None) -> BreadcrumbCreate:
     if "message" in said.context:
         raise InvalidInput("the words go into `message`, not into context.message", where="context.message")
-    user = user_of(facts) if facts is not None else None
-    own = ["user:message", SESSION + session]
-    if user is not None and not any(tag.startswith(USER) and tag != "user:message" for tag in said.tags):
-        own.append(USER + user)
+    own = [USER_MESSAGE, SESSION + session]
+    if user_in(said.tags) is None:
+        own += user_tags(user)
     return principal.admitted(
         BreadcrumbCreate.parse(
             {
@@ -401,17 +390,21 @@ def _message(
 
 async def _as_it_is(
     call: Call, session: str, new: BreadcrumbCreate, written: Written
-) -> tuple[Breadcrumb, int]:
-    """What was written, and the session's version with it; of a replay the version that there is now."""
-    principal = call.principal
+) -> tuple[Breadcrumb, int | None]:
+    """What was written, and the session's version with it; of a replay what there is now, if it is there."""
+    principal, json, by = call.principal, content_of(new).json, call.principal.agent_id
+    first = Breadcrumb(
+        written.id, principal.owner_id, 1, written.created, written.updated, 0, 0, by, by, json
+    )
     if written.session_version is not None:
-        json, by = content_of(new).json, principal.agent_id
-        crumb = Breadcrumb(
-            written.id, principal.owner_id, 1, written.created, written.updated, 0, 0, by, by, json
-        )
-        return crumb, written.session_version
-    crumb = await call.services.store.get(principal.owner_id, written.id, count_read=False)
-    return crumb, (await facts_of(call, session)).version
+        return first, written.session_version
+    try:
+        version = (await facts_of(call, session)).version
+        crumb = await call.services.store.get(principal.owner_id, written.id, count_read=False)
+    except NotFound:  # deleted since: it was written all the same, as this said the first time
+        return first, None
+    # Others may have changed it: that is for who may read.
+    return crumb if principal.has("subscriber") and principal.may_see(crumb) else first, version
 
 
 # Forks and retries
@@ -433,8 +426,8 @@ async def fork_session(call: Call) -> Reply:
         origin,
         session,
         message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
-        title=wanted.title if wanted.title is not None else facts.about.title,
-        user_id=user_of(facts),
+        title=wanted.title if wanted.title is not None else _as_title(facts.about.title),
+        user_id=facts.user,
         request=None if key is None else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),
     )
     return session_reply(
@@ -478,6 +471,8 @@ def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) ->
             raise InvalidInput(f"a session id does not begin with {STATE_HOLDER!r}", where="id")
         if principal.session_id not in (None, wanted):
             raise Forbidden(f"this token is for session {principal.session_id!r} only")
+        if principal.user_id is not None and wanted.startswith(ADK):
+            raise Forbidden(f"a session whose id begins with {ADK!r} is created with the routes below /apps")
         return wanted
     if principal.session_id is not None:
         return principal.session_id
@@ -494,6 +489,13 @@ def _user_for(principal: Principal, wanted: str | None) -> str | None:
             raise Forbidden(f"this token is for user {principal.user_id!r} only")
         return wanted
     return principal.user_id
+
+
+def _as_title(text: str | None) -> str | None:
+    """What a session is called, as a title of a breadcrumb: whoever gave it may have been less strict."""
+    if text is None:
+        return None
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:MAX_TITLE_LENGTH]
 
 
 def _path(session: str) -> bytes:
@@ -564,7 +566,7 @@ OPERATIONS: Final = (
             Answer(
                 201,
                 "It is there.",
-                Session,
+                Session | ListedSession,
                 headers={"Location": "Where it is.", **_VERSIONED, **REPLAYED},
                 sometimes=frozenset(REPLAYED),
             ),
@@ -598,7 +600,7 @@ OPERATIONS: Final = (
         uses_store="writes",
         parameters=(SESSION_ID, IF_MATCH),
         body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
-        answers=(Answer(200, "The session as it is now.", Session, headers=_VERSIONED),),
+        answers=(Answer(200, "The session as it is now.", Session | ListedSession, headers=_VERSIONED),),
         may_fail=(SESSION_GONE, VERSION_MISMATCH),
     ),
     Operation(
@@ -655,7 +657,8 @@ OPERATIONS: Final = (
             "Posts a `user.message.v1` breadcrumb in the session, which is made if it is not there. If-Match is the "
             "session's version. With `wait` the reply comes with the answer, or with `Accept: text/event-stream` "
             "as named events: `message`, `delta` for each piece, then `answer` or `error`; `timeout` when the time "
-            "is up, `problem` when it cannot go on. Whoever goes away does not stop the turn."
+            "is up, `problem` when it cannot go on. Whoever goes away does not stop the turn. Waiting needs the role "
+            "`subscriber` too."
         ),
         handle=post_message,
         role="emitter",
@@ -699,7 +702,7 @@ OPERATIONS: Final = (
             Answer(
                 201,
                 "It is there.",
-                Session,
+                Session | ListedSession,
                 headers={"Location": "Where it is.", **_VERSIONED, **REPLAYED},
                 sometimes=frozenset(REPLAYED),
             ),

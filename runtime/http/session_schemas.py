@@ -93,7 +93,7 @@ class Counts(TypedDict):
 
 @_closed
 class ListedSession(TypedDict):
-    """A session in a list."""
+    """A session in a list, or as it is told to who may write and not read."""
 
     id: str
     title: NotRequired[str]
@@ -164,7 +164,9 @@ class MessagePosted(TypedDict):
     """A message, and the version that it gave to its session."""
 
     message: MessageView
-    session_version: Version
+    session_version: NotRequired[
+        Annotated[Version, Field(description="Missing where it was posted before, and deleted since")]
+    ]
 
 
 @_closed

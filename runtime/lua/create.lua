@@ -18,13 +18,16 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       11 session, '' = none            12 '1' = counts as a change of the session
       13 the version that the session must have, '' = any, 0 = it must not exist yet, * = it must exist
       14 the time of the event that this is an answer to, '' = none
-      15… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
+      15 when the session must have begun, '' = any time, 0 = it must not exist yet
+      16 whose the session is if it begins with this (JSON), '' = nobody's
+      17… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
 Reply {0, version, created_at, updated_at, session's version}   written
       {1, version, created_at, updated_at, id}      the key was used for this content: the first result
       {2}                                           the key was used for other content
       {3, version, created_at, updated_at}          the id is taken
       {5}                                           the session is being deleted, or was after that event
       {6, version}                                  the session has another version
+      {7}                                           the session began at another time
 ]]
 local digest = ARGV[9]
 if digest ~= '' then
@@ -43,10 +46,11 @@ if taken then
   local version, created, updated = string.match(taken, '^(%d+) (%d+) (%d+)')
   return {3, version, created, updated}
 end
-local known = {false, false, false}
+local known = {false, false, false, false}
 if ARGV[11] ~= '' then
-  known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing')
+  known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created')
   if known[3] or (ARGV[14] ~= '' and known[2] and tonumber(ARGV[14]) <= tonumber(known[2])) then return {5} end
+  if ARGV[15] ~= '' and (known[1] and known[4] or '0') ~= ARGV[15] then return {7} end
   if ARGV[13] == '*' and not known[1] then return {6, '0'} end
   if ARGV[13] ~= '' and ARGV[13] ~= '*' and (known[1] or '0') ~= ARGV[13] then return {6, known[1] or '0'} end
 end
@@ -71,9 +75,13 @@ local session_version = known[1] or '0'
 if ARGV[11] ~= '' then redis.call('HINCRBY', KEYS[7], 'size', 1) end
 if ARGV[12] == '1' then
   session_version = redis.call('HINCRBY', KEYS[7], 'version', 1)
-  if not known[1] then redis.call('HSET', KEYS[7], 'created', stamp) end
+  if not known[1] then
+    redis.call('HSET', KEYS[7], 'created', stamp)
+    -- Kept once and for all: no import has anything older than this.
+    if ARGV[16] ~= '' then redis.call('HSET', KEYS[9], '\0began_by', '0 ' .. ARGV[16]) end
+  end
   if known[2] then redis.call('PERSIST', KEYS[7]) end
   redis.call('ZADD', KEYS[8], stamp, ARGV[11])
 end
-for place = 15, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[place], stamp .. ' ' .. ARGV[place + 1]) end
+for place = 17, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[place], stamp .. ' ' .. ARGV[place + 1]) end
 return {0, '1', stamp, stamp, session_version}

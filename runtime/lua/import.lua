@@ -11,7 +11,8 @@ ARGV  1 id (16 bytes)    2 owner (16 bytes)
       7 when it expires by time alone, 0 = never, or not before its last read
       9 event: what follows owner, id and version
       10 session, '' = none            11 how many changes of the session's state follow
-      12… name, JSON, name, JSON …, then older versions: version, body, version, body …
+      12 whose the session is if it began with this (JSON), '' = nobody's
+      13… name, JSON, name, JSON …, then older versions: version, body, version, body …
 Reply {0, version, created_at, updated_at}   written
       {3, version, created_at, updated_at}   the id is taken; nothing was changed
       {5}                                    the session is being deleted
@@ -32,7 +33,7 @@ redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. member .. ARGV[4] .. ' ' 
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], ARGV[3])
 local changes = 2 * tonumber(ARGV[11])
-for place = 12 + changes, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[place], ARGV[place + 1]) end
+for place = 13 + changes, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[place], ARGV[place + 1]) end
 if ARGV[4] ~= '1' or ARGV[5] ~= ARGV[6] then redis.call('ZADD', KEYS[7], ARGV[6], ARGV[1]) end
 for place = 11, #KEYS do redis.call('ZADD', KEYS[place], ARGV[5], ARGV[1]) end
 redis.call('SADD', KEYS[5], ARGV[8])
@@ -41,12 +42,18 @@ if ARGV[10] ~= '' then
   redis.call('HINCRBY', KEYS[8], 'size', 1)
   redis.call('HINCRBY', KEYS[8], 'version', ARGV[4])
   local began = redis.call('HGET', KEYS[8], 'created')
-  if not began or tonumber(ARGV[5]) < tonumber(began) then redis.call('HSET', KEYS[8], 'created', ARGV[5]) end
+  local older = not began or tonumber(ARGV[5]) < tonumber(began)
+  if older then redis.call('HSET', KEYS[8], 'created', ARGV[5]) end
+  -- The oldest of what is imported says whose it is; where somebody began the session here, that is known already.
+  if older and string.sub(redis.call('HGET', KEYS[10], '\0began_by') or '', 1, 2) ~= '0 ' then
+    if ARGV[12] ~= '' then redis.call('HSET', KEYS[10], '\0began_by', ARGV[5] .. ' ' .. ARGV[12])
+    else redis.call('HDEL', KEYS[10], '\0began_by') end
+  end
   redis.call('PERSIST', KEYS[8])
   redis.call('ZADD', KEYS[9], 'GT', ARGV[6], ARGV[10])
 end
 -- Lines of an export come in any order: of two changes of one name the later one holds.
-for place = 12, 11 + changes, 2 do
+for place = 13, 12 + changes, 2 do
   local held = redis.call('HGET', KEYS[10], ARGV[place])
   if not held or tonumber(string.match(held, '^%d+')) <= tonumber(ARGV[5]) then
     redis.call('HSET', KEYS[10], ARGV[place], ARGV[5] .. ' ' .. ARGV[place + 1])

@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.http.app import Application, build_app
+from breadcrumbs.runtime.http.operations import Operation
 from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.query import Query
@@ -72,14 +73,16 @@ class MakeSite(Protocol):
 
 
 @asynccontextmanager
-async def running_site(url: str, *, namespace: str | None = None, **settings: Any) -> AsyncIterator[Site]:
+async def running_site(
+    url: str, *, namespace: str | None = None, extra: Sequence[Operation] = (), **settings: Any
+) -> AsyncIterator[Site]:
     chosen = Settings(**settings)
     store = await Store.open(
         url, namespace=namespace or f"t{secrets.token_hex(6)}", ttl_defaults=chosen.expiries
     )
     hub = EventHub(store)
     try:
-        app = build_app(store, hub, Hygiene(store, chosen), chosen)
+        app = build_app(store, hub, Hygiene(store, chosen), chosen, extra)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             yield Site(app, store, client, url)

@@ -4,6 +4,8 @@ Whatever is written carries a mark that says whose it is. Random sequences of re
 of all of them, on ids of all of them, and every answer is searched for marks and ids that its reader must not see.
 All tokens carry the same agent id and all tenants use the same session names, tags and idempotency keys: what
 keeps them apart must be the owner and the session, not luck.
+
+Below that: two users of one tenant, and every operation there is, tried on what belongs to the other one.
 """
 
 from __future__ import annotations
@@ -16,15 +18,22 @@ from uuid import UUID
 
 import anyio
 import httpx
+import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
+from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
 from breadcrumbs.runtime import registry
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.http import routes_sessions
+from breadcrumbs.runtime.http.app import OPERATIONS
 from breadcrumbs.runtime.http.auth import Authenticator
+from breadcrumbs.runtime.http.operations import Operation
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.sessions import Belonging, Sessions
 from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER, Site, running_site
 
 AGENT = UUID("cccccccc-0000-4000-8000-000000000003")
@@ -372,3 +381,230 @@ def test_the_test_above_fails_where_a_wall_is_missing(
 
     with pytest.raises(AssertionError):
         check()
+
+
+# Every operation, on what is another user's
+
+HERS = "only-ann-may-see-this"
+"""In all that ann writes. Names that whoever asks has to know already (a session's, a user's) do not hold it."""
+
+NARROWED = {
+    "user": {"user_id": "eve"},
+    "session": {"session_id": "eves"},
+    "user and session": {"user_id": "eve", "session_id": "eves"},
+    "user in her session": {"user_id": "eve", "session_id": "anns"},
+}
+
+QUERIES: dict[str, str] = {
+    "session_id": "anns",
+    "user_id": "ann",
+    "tag": "user:ann",
+    "any_tags": "user:ann,session:anns",
+    "all_tags": "session:anns",
+    "schema_name": "user.message.v1",
+    "wait": "0.1",
+    "whole": "true",
+    "limit": "100",
+}
+"""What points at ann's, by the name of a parameter."""
+SHOWING_MORE = {"include_context": "true", "parts": "true"}
+
+
+@dataclass
+class Anns:
+    """All that ann has, of every kind."""
+
+    crumbs: list[str] = field(default_factory=list)
+    selector: str = ""
+
+    def ids(self) -> list[str]:
+        return [*self.crumbs, self.selector]
+
+    def paths(self, operation: Operation) -> list[str]:
+        path = operation.path
+        for name, value in (("{app}", "app"), ("{user}", "ann"), ("{session}", "s1")):
+            path = path.replace(name, value)
+        if "{id}" not in path:
+            return [path]
+        if path.startswith("/sessions"):
+            named = ["anns", "adk:app:ann:s1"]
+        elif path.startswith("/subscriptions"):
+            named = [self.selector]
+        elif path.startswith(("/agents", "/tenants")):
+            named = [str(OWNER)]
+        else:
+            named = self.crumbs
+        return [path.replace("{id}", name) for name in named]
+
+
+def aimed(example: Any) -> Any:
+    """The example of a body, which speaks of session abc, as one that speaks of ann's."""
+    if isinstance(example, dict):
+        return {name: aimed(value) for name, value in example.items()}
+    if isinstance(example, list):
+        return [aimed(value) for value in example]
+    return example.replace("abc", "anns") if isinstance(example, str) else example
+
+
+def queries(operation: Operation) -> list[dict[str, str]]:
+    names = operation.query_names
+    more = {name: value for name, value in SHOWING_MORE.items() if name in names}
+    return [more, *({name: value, **more} for name, value in QUERIES.items() if name in names)]
+
+
+async def furnished(site: Site) -> Anns:
+    """Let ann write something of every kind; eve has a session of her own."""
+    ann, eve = await site.token(KEY, user_id="ann"), await site.token(KEY, user_id="eve")
+    backend = {"X-API-Key": KEY}
+    hers = Anns()
+
+    async def made(method: str, path: str, who: dict[str, str], body: Any) -> Any:
+        answer = await site.client.request(method, path, json=body, headers=who)
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    await made("POST", "/sessions", ann, {"id": "anns", "title": HERS, "state": {"her": HERS}})
+    await made("POST", "/sessions/anns/messages", ann, {"message": HERS})
+    await made("PATCH", "/sessions/anns", ann, {"state": {"more": HERS}})
+    for schema in ("agent.response.v1", "agent.error.v1", "agent.context.v1", "note.v1"):
+        tags = ["session:anns", "user:ann", "consumer:x"]
+        context = {"message": HERS, "error": HERS, "parts": [{"text": HERS}]}
+        body = {"schema_name": schema, "title": HERS, "tags": tags, "context": context}
+        await made("POST", "/breadcrumbs", backend, body)
+    await made("POST", "/breadcrumbs", ann, {"title": HERS, "context": {"said": HERS}})
+    hers.selector = (await made("POST", "/subscriptions/selectors", ann, {"any_tags": [HERS]}))["id"]
+    sessions = "/apps/app/users/ann/sessions"
+    state = {"sessionId": "s1", "state": {"her": HERS, "user:her": HERS}}
+    await made("POST", sessions, ann, state)
+    event = {"author": "user", "content": {"role": "user", "parts": [{"text": HERS}]}}
+    await made("POST", f"{sessions}/s1/events", ann, event)
+    hers.crumbs = [str(crumb.id) async for crumb in site.store.walk(OWNER, Query())]
+    await made("POST", "/sessions/eves/messages", eve, {"message": "mine"})
+    return hers
+
+
+async def everything_of_hers(site: Site, hers: Anns) -> list[Any]:
+    crumbs = [crumb async for crumb in site.store.walk(OWNER, Query(sort="created_at"))]
+    mine = [(str(crumb.id), crumb.version, crumb.json) for crumb in crumbs if str(crumb.id) in hers.crumbs]
+    facts = [await Sessions(site.store).get(OWNER, session) for session in ("anns", "adk:app:ann:s1")]
+    return [mine, facts, await site.client.get("/subscriptions/selectors", headers={"X-API-Key": KEY})]
+
+
+async def streamed(site: Site, headers: dict[str, str], query: str) -> str:
+    """What an event stream says while ann says something."""
+    heard = b""
+    joined = anyio.Event()
+
+    async def send(message: Any) -> None:
+        nonlocal heard
+        heard += message.get("body", b"")
+        if b"id:" in heard or message.get("status", 200) != 200:
+            joined.set()
+
+    async def receive() -> Any:
+        await anyio.sleep_forever()
+
+    given = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/events/stream",
+        "raw_path": b"/events/stream",
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": [*given, (b"host", b"127.0.0.1:8081")],
+    }
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(site.app, scope, receive, send)
+        with anyio.fail_after(10):
+            await joined.wait()
+        ann = await site.token(KEY, user_id="ann")
+        for path, body in (
+            ("/sessions/other/messages", {"message": HERS}),
+            ("/breadcrumbs", {"title": HERS}),
+        ):
+            assert (await site.client.post(path, json=body, headers=ann)).status_code == 201
+        assert (await site.client.delete("/sessions/other", headers=ann)).status_code == 200
+        await anyio.sleep(0.3)
+        tasks.cancel_scope.cancel()
+    return heard.decode()
+
+
+async def intrude(site: Site, narrowed: dict[str, str]) -> None:
+    hers = await furnished(site)
+    eve = await site.token(KEY, **narrowed)
+    before = await everything_of_hers(site, hers)
+    # Reading after writing: it must not show what that has led to. Deleting last: there must be something to read.
+    order = ["POST", "PUT", "PATCH", "GET", "DELETE"]
+    operations = (*OPERATIONS, *ADK_SESSIONS, *CONTEXTS)
+    for operation in sorted(operations, key=lambda operation: order.index(operation.method)):
+        for path in hers.paths(operation):
+            for query in queries(operation):
+                if operation.handle is None:
+                    said = await streamed(
+                        site, eve, "&".join(f"{name}={value}" for name, value in query.items())
+                    )
+                else:
+                    body = None if operation.body is None else aimed(operation.body.example)
+                    sent = {} if body is None else {"json": body}
+                    answer = await site.client.request(
+                        operation.method, path, params=query, headers=eve, timeout=20, **sent
+                    )
+                    assert answer.status_code < 500, answer.text
+                    said = answer.text + repr(answer.headers)
+                what = f"{operation.method} {path} {query}"
+                assert HERS not in said, f"{what} shows: {said}"
+                assert not [id for id in hers.ids() if id in said and id not in path], (
+                    f"{what} shows an id: {said}"
+                )
+    after = await everything_of_hers(site, hers)
+    assert after[:2] == before[:2]
+    assert hers.selector in after[2].text and orjson.loads(after[2].content)[0] == before[2].json()[0]
+
+
+@pytest.mark.parametrize("narrowed", NARROWED.values(), ids=NARROWED)
+async def test_no_operation_shows_or_changes_what_is_another_users(
+    embedded_server: EmbeddedServer, narrowed: dict[str, str]
+) -> None:
+    async with running_site(embedded_server.url, api_keys=KEYS, extra=(*ADK_SESSIONS, *CONTEXTS)) as site:
+        await intrude(site, narrowed)
+
+
+def _every_session_is_eves(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Sessions.belonging
+
+    async def belonging(self: Sessions, owner: UUID, session: str) -> Belonging | None:
+        found = await real(self, owner, session)
+        return None if found is None else replace(found, user="eve")
+
+    monkeypatch.setattr(Sessions, "belonging", belonging)
+
+
+def _sessions_are_shown_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_sessions, "may_see", lambda principal, facts: True)
+
+
+def _streams_tell_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Principal, "may_see_tags", lambda self, tags, private_to: True)
+
+
+@pytest.mark.parametrize(
+    "take_down",
+    [
+        _every_session_is_eves,
+        _sessions_are_shown_to_all,
+        _streams_tell_everything,
+        _lists_are_not_narrowed,
+        _reading_by_id_looks_at_the_owner_only,
+    ],
+    ids=lambda wall: wall.__name__.strip("_"),
+)
+async def test_the_test_of_every_operation_fails_where_a_wall_is_missing(
+    embedded_server: EmbeddedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    take_down: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    take_down(monkeypatch)
+    async with running_site(embedded_server.url, api_keys=KEYS, extra=(*ADK_SESSIONS, *CONTEXTS)) as site:
+        with pytest.raises(AssertionError):
+            await intrude(site, NARROWED["user"])

@@ -29,12 +29,12 @@ def limits(**budgets: dict[str, str]) -> dict[str, Any]:
     return {"posting": OFF, "managing": OFF, "reading": OFF, **budgets}
 
 
-async def post(site: Site, headers: dict[str, str]) -> httpx.Response:
-    return await site.client.post("/breadcrumbs", json={"tags": ["session:s"]}, headers=headers)
+async def post(site: Site, headers: dict[str, str], session: str = "s") -> httpx.Response:
+    return await site.client.post("/breadcrumbs", json={"tags": [f"session:{session}"]}, headers=headers)
 
 
-async def spent(site: Site, headers: dict[str, str], times: int = 1) -> list[int]:
-    return [(await post(site, headers)).status_code for _ in range(times)]
+async def spent(site: Site, headers: dict[str, str], times: int = 1, session: str = "s") -> list[int]:
+    return [(await post(site, headers, session)).status_code for _ in range(times)]
 
 
 async def test_P20_who_has_posted_too_much_may_still_read_and_manage_sessions(make_site: MakeSite) -> None:
@@ -106,15 +106,15 @@ async def test_a_token_that_is_narrowed_has_a_budget_of_its_own(make_site: MakeS
     site = await make_site(api_keys=KEYS, rate_limits=limits(posting={"per_token": "1/1h"}))
     ann, eve = await site.token(KEY, user_id="ann"), await site.token(KEY, user_id="eve")
     other = await site.token(KEY, user_id="ann")  # another token for the same
-    for headers in (MINE, ann, eve):
-        assert await spent(site, headers, 2) == [201, 429]
-    assert await spent(site, other) == [429]
+    for session, headers in (("s", MINE), ("anns", ann), ("eves", eve)):
+        assert await spent(site, headers, 2, session) == [201, 429]
+    assert await spent(site, other, session="anns") == [429]
 
 
 async def test_a_budget_holds_for_all_replicas_together_and_to_the_last_request(
     embedded_server: EmbeddedServer,
 ) -> None:
-    settings = {"api_keys": KEYS, "rate_limits": limits(posting={"per_token": "20/1h"})}
+    settings: dict[str, Any] = {"api_keys": KEYS, "rate_limits": limits(posting={"per_token": "20/1h"})}
     namespace = f"t{uuid4().hex[:8]}"
     statuses: list[int] = []
     async with (

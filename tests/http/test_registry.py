@@ -93,12 +93,19 @@ async def test_tokens_of_one_agent_that_are_narrowed_apart_do_not_share_selector
     assert (await keyed.client.get("/subscriptions/selectors", headers=all_of_it)).json() == [record]
 
 
-async def test_there_is_a_most_of_selectors(site: Site) -> None:
-    key = site.store.keys.selectors(DEVELOPER)
-    for n in range(MAX_SELECTORS):
-        await site.store.connection.call(0, b"HSET", key, f"{n}", b"{}")
-    answer = await site.client.post("/subscriptions/selectors", json=SELECTOR)
-    assert "delete" in problem(answer, 422, "invalid-input")["detail"]
+@pytest.mark.parametrize("narrowing", [{}, {"user_id": "eve"}, {"session_id": "s"}], ids=str)
+async def test_there_is_a_most_of_selectors_for_each_who_saves_them(
+    site: Site, narrowing: dict[str, str]
+) -> None:
+    eve, ann = await site.token(**narrowing), await site.token(user_id="ann")
+    path, key = "/subscriptions/selectors", site.store.keys.selectors(DEVELOPER)
+    saved = (await site.client.post(path, json=SELECTOR, headers=eve)).json()
+    record = await site.store.connection.call(0, b"HGET", key, saved["id"])
+    for n in range(MAX_SELECTORS - 1):
+        await site.store.connection.call(0, b"HSET", key, f"{n}", record)
+    refused = await site.client.post(path, json=SELECTOR, headers=eve)
+    assert "delete" in problem(refused, 422, "invalid-input")["detail"]
+    assert (await site.client.post(path, json=SELECTOR, headers=ann)).status_code == 200
 
 
 # Agents
