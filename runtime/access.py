@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import time
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -25,6 +27,12 @@ class Principal:
     """Narrowed to this session: nothing else exists for it."""
     user_id: str | None = None
     """Narrowed to what carries `user:<user_id>`."""
+    expires: float = field(default=math.inf, compare=False)
+    """When its token ends (seconds since 1970). What takes long ends with it."""
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self.expires - time.time())
 
     def require(self, role: Role) -> None:
         if role not in self.roles and "curator" not in self.roles:

@@ -77,6 +77,8 @@ class Following:
         self._read_timeout = _SILENCE
         self._failures = 0
         self._was_connected = False
+        self._greeted = False
+        """The first that a stream says is a ping; a server that always breaks off then does not work."""
         self._waiting: deque[Event] = deque()
 
     def begin(self) -> Operation[None]:
@@ -115,8 +117,9 @@ class Following:
             self._last_id = message.id or self._last_id
             if message.data and message.event != "ping":
                 self._waiting.append(event_of(orjson.loads(message.data), self._last_id))
-            if message.data:  # it works, and did more than accept us
-                self._failures = 0
+            if message.data and (self._greeted or message.event != "ping"):
+                self._failures = 0  # it works, and did more than accept us
+            self._greeted = True
 
     def _connect(self) -> Operation[None]:
         left = self._left()
@@ -142,7 +145,7 @@ class Following:
                 raise error
             yield from self._reconnect_after(error.detail, retry_after(opened))
             return
-        self._channel, self._parser = opened, Parser()
+        self._channel, self._parser, self._greeted = opened, Parser(), False
         if self._was_connected and self._failures and self._on_connection is not None:
             self._on_connection("back", "")
         self._was_connected = True

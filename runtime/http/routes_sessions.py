@@ -326,7 +326,7 @@ async def list_messages(call: Call) -> Reply:
 async def post_message(call: Call) -> Reply:
     given = call.query()
     stream = wants_stream(call)
-    seconds = seconds_to_wait(given, stream=stream)
+    seconds = seconds_to_wait(given, call.principal, stream=stream)
     if not seconds:
         crumb, posted, written = await _post(call)
         return Reply.json(posted, status=201, headers=_about(written))

@@ -315,6 +315,18 @@ def test_a_stream_that_breaks_goes_on_after_the_last_event_that_was_seen() -> No
     assert told == ["lost", "lost", "lost", "back", "lost", "back"]
 
 
+def test_a_quiet_stream_comes_back_to_where_the_last_ping_was() -> None:
+    first, later = frame("A0", {"type": "ping"}, "ping"), frame("A5", {"type": "ping"}, "ping")
+    played = follow([Channel(), first, later, b"", Channel()])
+    assert [request.headers.get("last-event-id") for request in played.sent] == [None, "A5"]
+
+
+def test_a_server_that_greets_and_breaks_off_is_tried_less_and_less_often() -> None:
+    greeting = frame("A0", {"type": "ping"}, "ping")
+    played = follow([*([Channel(), greeting, b""] * 5), Channel()])
+    assert all(later > sooner for sooner, later in pairwise(played.pauses))
+
+
 def test_a_first_connection_that_never_comes_about_is_an_error_and_not_a_wait_for_ever() -> None:
     with pytest.raises(ServerUnreachable):
         follow([Lost("refused", refused=True)] * 4)
