@@ -53,6 +53,10 @@ class Filter(Protocol):
 
     def shows_context(self, crumb: Breadcrumb) -> bool: ...
 
+    def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+        """What it may read of a breadcrumb whose context it is shown; itself where that is all of it."""
+        ...
+
 
 class Subscription:
     """One client's queue of rendered events."""
@@ -332,17 +336,24 @@ class EventHub:
                 position = [max(pair) for pair in zip(client._floor, self._position, strict=True)]
                 client._floor = None if position == self._position else client._floor
             if position is self._position or position == self._position:
-                id = id or encode_position(self._position)
-                frame = rendered.frame(id, with_context=crumb is not None and filter.shows_context(crumb))
+                own_id = id = id or encode_position(self._position)
             else:
-                frame = rendered.frame(
-                    encode_position(position), with_context=crumb is not None and filter.shows_context(crumb)
-                )
+                own_id = encode_position(position)
+            frame = self._frame(rendered, filter, own_id)
             longest = max(longest, len(frame))
             if not client.offer(frame):
                 self.dropped_clients += 1
                 self.leave(client)
         return longest
+
+    def _frame(self, rendered: Rendering, filter: Filter, id: str) -> bytes:
+        crumb = rendered.crumb
+        if crumb is None or not filter.shows_context(crumb):
+            return rendered.frame(id, with_context=False)
+        seen = filter.as_seen(crumb)
+        if seen is not crumb:
+            rendered = Rendering(rendered.event, seen, self._rcrt_events)
+        return rendered.frame(id, with_context=True)
 
     async def _replay(self, filter: Filter, position: Position, until: Position) -> AsyncIterator[bytes]:
         """Rendered events up to `until`; moves `position` along."""
@@ -363,10 +374,8 @@ class EventHub:
                         continue
                     crumb = next(crumbs) if has_body(event) else None
                     if filter.accepts(event, crumb):
-                        shown = crumb is not None and filter.shows_context(crumb)
-                        yield Rendering(event, crumb, self._rcrt_events).frame(
-                            encode_position(position), with_context=shown
-                        )
+                        rendered = Rendering(event, crumb, self._rcrt_events)
+                        yield self._frame(rendered, filter, encode_position(position))
         for lane, at in enumerate(until):
             position[lane] = max(position[lane], at)
 

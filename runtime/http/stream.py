@@ -29,6 +29,7 @@ from breadcrumbs.runtime.http.operations import budget_headers
 from breadcrumbs.runtime.http.parameters import tag_list
 from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.selectors import Selector, parse_selector
@@ -98,10 +99,13 @@ class StreamFilter:
             return False  # gone: whether its content would have matched cannot be known any more
         if selector.context_match and not self._principal.may_read_context(crumb):
             return False  # whether the event comes would tell what the content is
-        return selector.matches(crumb)
+        return selector.matches(as_seen(self._principal, crumb))
 
     def shows_context(self, crumb: Breadcrumb) -> bool:
         return self._principal.may_read_context(crumb)
+
+    def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+        return as_seen(self._principal, crumb)
 
 
 class EventStream:

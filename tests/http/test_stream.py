@@ -117,6 +117,9 @@ class Everything:
     def shows_context(self, crumb: Breadcrumb) -> bool:
         return True
 
+    def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+        return crumb
+
 
 @asynccontextmanager
 async def live(redis_url: str, namespace: str | None = None, **options: Any) -> AsyncIterator[Live]:
