@@ -16,6 +16,11 @@ from breadcrumbs.runtime.settings import ALL_ROLES, Role
 USER: Final = "user:"
 
 
+def users_of(tags: list[str]) -> list[str]:
+    """The tags that say whose a breadcrumb is. `user:message` is RCRT's mark of a user's message, not a user."""
+    return [tag for tag in tags if tag.startswith(USER) and tag != "user:message"]
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The holder of a token. The owner comes from here and never from a request."""

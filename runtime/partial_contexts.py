@@ -12,13 +12,8 @@ from typing import Any
 
 import orjson
 
-from breadcrumbs.runtime.access import USER, Principal
+from breadcrumbs.runtime.access import USER, Principal, users_of
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
-
-
-def users_of(tags: list[str]) -> list[str]:
-    """The tags that say whose a breadcrumb is. `user:message` is RCRT's mark of a user's message, not a user."""
-    return [tag for tag in tags if tag.startswith(USER) and tag != "user:message"]
 
 
 def as_seen(principal: Principal, crumb: Breadcrumb) -> Breadcrumb:
