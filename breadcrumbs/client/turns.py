@@ -24,7 +24,7 @@ from breadcrumbs.client.effects import (
     Series,
     Shut,
 )
-from breadcrumbs.client.errors import AgentFailed, NoAnswer
+from breadcrumbs.client.errors import AgentFailed, NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, OnConnection, Saying, Subscription, Waiting
 from breadcrumbs.client.sse import Parser
 from breadcrumbs.client.values import (
@@ -69,7 +69,7 @@ class Following:
         self._core = core
         self._params = tuple(params)
         self._last_id = last_event_id
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
         self._slack = 0.0 if timeout is None else max(0.25, timeout / 10)
         self._on_connection = on_connection
         self._channel: Channel | None = None
@@ -97,7 +97,7 @@ class Following:
         if self._channel is None:
             yield from self._connect()
             return
-        if self._deadline is not None:
+        if self.deadline is not None:
             left = self._left()
             if self._read_timeout > left + self._slack:
                 # How long a read may take was set when the stream was opened, and would now be too long.
@@ -161,11 +161,16 @@ class Following:
         self._failures += 1
         yield Pause(min(wait, self._left()))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
     def _left(self) -> float:
         """Seconds until the deadline."""
-        if self._deadline is None:
+        if self.deadline is None:
             return float("inf")
-        left = self._deadline - time.monotonic()
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise _TimeIsUp
         return left
@@ -230,16 +235,25 @@ class Conversation:
         except _TimeIsUp:
             reason = f"{self.core.url} did not answer within {waiting.timeout:g} s"
             raise NoAnswer(reason, trigger_id="") from None
-        written = yield from self.post(text, options)
+        try:
+            written = yield from self.post(text, options, deadline=stream.deadline)
+        except ServerUnreachable as error:
+            if not stream.is_over:
+                raise
+            reason = (
+                f"{self.core.url} did not answer within {waiting.timeout:g} s: it may have the message or not"
+            )
+            raise NoAnswer(reason, trigger_id="") from error
         if show == "everything":
             yield Item(written)
         # Posted before: then the answer may be there already, and no event will tell.
         yield from self._until_answered(stream, written.id, show, waiting, look_first=written.replayed)
 
-    def post(self, text: str, options: Message) -> Operation[Written]:
+    def post(self, text: str, options: Message, *, deadline: float | None = None) -> Operation[Written]:
         return self.core.post(
             text,
             self.session_id,
+            deadline=deadline,
             tags=options.get("tags", ()),
             context=options.get("context"),
             idempotency_key=options.get("idempotency_key"),
@@ -288,26 +302,39 @@ class Conversation:
         self, stream: Following, message_id: str, show: Show, waiting: _Waiting, *, look_first: bool
     ) -> Series[Any]:
         agent = waiting.agent
-        answer = (yield from self._found(message_id, agent)) if look_first else None
+        answer: Answer | None = None
         while answer is None:
             try:
+                if look_first:
+                    look_first = False
+                    answer = yield from self._found(message_id, agent, stream)
+                    continue
                 event = yield from stream.next()
             except _TimeIsUp:
                 raise waiting.in_vain(message_id) from None
             if show == "everything" or (show == "pieces" and _is_piece(event, message_id, agent)):
                 yield Item(event)
             if isinstance(event, Gap):
-                answer = yield from self._found(message_id, agent)
+                look_first = True
             elif event.operation == "created":
                 answer = _outcome(event.breadcrumb_id, event, message_id, agent)
         yield Item(answer)
 
-    def _found(self, message_id: str, agent: str | None) -> Operation[Answer | None]:
+    def _found(self, message_id: str, agent: str | None, stream: Following) -> Operation[Answer | None]:
         """The answer that is there already, if it is."""
         for schema in (RESPONSE, ERROR):
-            recent = yield from self.core.collect(
-                session=self.session_id, schema_name=schema, sort="-created_at", limit=100
-            )
+            try:
+                recent = yield from self.core.collect(
+                    deadline=stream.deadline,
+                    session=self.session_id,
+                    schema_name=schema,
+                    sort="-created_at",
+                    limit=100,
+                )
+            except ServerUnreachable:
+                if stream.is_over:
+                    raise _TimeIsUp from None
+                raise
             for crumb in recent:
                 answer = _outcome(crumb.id, crumb, message_id, agent)
                 if answer is not None:

@@ -666,7 +666,8 @@ async def test_no_filter_tells_what_a_secret_holds(guarded: Live) -> None:
             "/subscriptions/selectors", json=guess, headers={"authorization": f"Bearer {reader}"}
         )
         assert saved.status_code == 200, saved.text
-    for query in ({"filters": orjson.dumps(guess).decode()}, {"agent_id": agent}):
+    queries: list[dict[str, Any]] = [{"filters": orjson.dumps(guess).decode()}, {"agent_id": agent}]
+    for query in queries:
         async with (
             guarded.stream(token=reader, **query) as theirs,
             guarded.stream(token=curator, **query) as curators,
