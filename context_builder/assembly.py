@@ -13,6 +13,7 @@ import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.tokens import TokenCounter
+from breadcrumbs.runtime.access import users_of
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.llm_view import apply_hints
 from breadcrumbs.runtime.schema_hints import own_hints
@@ -124,10 +125,13 @@ class Assembled:
     """What was asked for, and how much of it there was."""
     definitions: dict[str, Breadcrumb] = field(default_factory=dict)
     """By schema: the definition whose hints were used."""
+    users: list[str] = field(default_factory=list)
+    """Whose the trigger is."""
 
     def parts(self) -> list[dict[str, Any]]:
         return parts_of(
-            (item.place, item.source, rendered(item.crumb, item.place, item.content)) for item in self.items
+            (item.place, item.source, rendered(item.crumb, item.place, item.content, self.users))
+            for item in self.items
         )
 
     def explain(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -172,6 +176,7 @@ def assemble(
         budget=config.formatting.max_tokens,
         method=counter.method,
         sources=[_described(source, numbers[number]) for number, source in enumerate(config.sources)],
+        users=users_of(trigger.tags),
     )
     full, definitions = False, definitions or {}
     for entry, place in _by_priority(_candidates(config, trigger, found, result), trigger):
@@ -336,7 +341,9 @@ def view_of(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any
     return {key: value for key, value in content.items() if key not in INFRASTRUCTURE}
 
 
-def rendered(crumb: Breadcrumb, place: Place, content: dict[str, Any]) -> dict[str, Any]:
+def rendered(
+    crumb: Breadcrumb, place: Place, content: dict[str, Any], trigger_users: list[str]
+) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": crumb.id_text, "created_at": crumb.created_at}
     if crumb.schema_name is not None:
         shown["schema_name"] = crumb.schema_name
@@ -347,6 +354,9 @@ def rendered(crumb: Breadcrumb, place: Place, content: dict[str, Any]) -> dict[s
     speaker = creator.get("agent_id") if isinstance(creator, dict) else creator
     if isinstance(speaker, str):
         shown["creator"] = speaker
+    # Nor this: it decides who may read it out of the context.
+    if (users := users_of(crumb.tags)) != trigger_users:
+        shown["users"] = users
     shown["content"] = content
     return shown
 

@@ -28,6 +28,7 @@ from breadcrumbs.context_builder.builder import build_context, context_id
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
 from breadcrumbs.context_builder.references import Kept, NoContext, Recorded, Reference, recorded
 from breadcrumbs.runtime import clock
+from breadcrumbs.runtime.access import users_of
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.ids import lane_for
@@ -217,6 +218,8 @@ async def rebuild(store: Store, owner: UUID, context_id: UUID, version: int | No
         parts = context.context["parts"]
         return Rebuilt(context.id, context.version, parts, checksum(parts) == record.checksum, ())
     found = await _Found.load(store, owner, record, None)
+    trigger = found.version(record.trigger_id, record.trigger_version)
+    trigger_users = [] if trigger is None else users_of(trigger.tags)
     shown, gone = [], []
     for reference in record.items:
         crumb = found.crumb(reference)
@@ -224,7 +227,8 @@ async def rebuild(store: Store, owner: UUID, context_id: UUID, version: int | No
         if crumb is None or content is None:
             gone.append(reference)
         else:
-            shown.append((reference.place, reference.source, rendered(crumb, reference.place, content)))
+            item = rendered(crumb, reference.place, content, trigger_users)
+            shown.append((reference.place, reference.source, item))
     parts = parts_of(shown)
     return Rebuilt(context.id, context.version, parts, checksum(parts) == record.checksum, tuple(gone))
 
@@ -286,7 +290,10 @@ class _Found:
         )
 
     def crumb(self, reference: Reference) -> Breadcrumb | None:
-        return self._crumbs.get((reference.id, reference.version))
+        return self.version(reference.id, reference.version)
+
+    def version(self, id: UUID, version: int) -> Breadcrumb | None:
+        return self._crumbs.get((id, version))
 
     def content(self, crumb: Breadcrumb) -> dict[str, Any] | None:
         """What a model was shown of it; None: what said so is gone, and it may have said to hide something."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import time
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb import (
@@ -19,6 +21,11 @@ from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import ALL_ROLES, Role
 
 
+def users_of(tags: list[str]) -> list[str]:
+    """The tags that say whose a breadcrumb is. `user:message` is RCRT's mark of a user's message, not a user."""
+    return [tag for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE]
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The holder of a token. The owner comes from here and never from a request."""
@@ -30,6 +37,12 @@ class Principal:
     """Narrowed to this session: nothing else exists for it."""
     user_id: str | None = None
     """Narrowed to what carries `user:<user_id>`."""
+    expires: float = field(default=math.inf, compare=False)
+    """When its token ends (seconds since 1970). What takes long ends with it."""
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self.expires - time.time())
 
     def require(self, role: Role) -> None:
         if not self.has(role):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
 
 import orjson
+import structlog
 
 from breadcrumbs.runtime.breadcrumb import SESSION
 from breadcrumbs.runtime.errors import InvalidInput
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.connection import BlockingLink
     from breadcrumbs.runtime.store import Store
 
-Operation = Literal["created", "updated", "deleted", "retried", "session_deleted"]
+Operation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
 """`retried` is no write: a worker is asked to handle an older event once more. Streams do not show it.
-`session_deleted` speaks of no breadcrumb: its tag says which session is going."""
+`session_deleted` speaks of no breadcrumb: its tag says which session is going.
+`unknown`: a newer process wrote it, or it is damaged. Readers pass over it."""
 
 Position: TypeAlias = list[int]
 
@@ -37,6 +39,9 @@ _OPERATIONS: dict[int, Operation] = {
     ord("s"): "session_deleted",
 }
 _TIME_BYTES = 7
+_NOBODY = UUID(int=0)
+
+_log = structlog.get_logger("breadcrumbs.events")
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,16 @@ class Event:
 
 
 def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
+    at = int(stream_id.partition(b"-")[0])
+    try:
+        return _decoded(lane, at, payload)
+    except (LookupError, ValueError, TypeError) as error:
+        # Readers have to get past it: one event that nobody can read must not be the last one for everybody.
+        _log.warning("an event cannot be read and is passed over", lane=lane, at=at, error=repr(error))
+        return Event("unknown", _NOBODY, _NOBODY, 0, None, [], None, lane, at)
+
+
+def _decoded(lane: int, at: int, payload: bytes) -> Event:
     version, _, note = payload[33:].partition(b" ")
     schema_name, tags, private_to, only_for = (*orjson.loads(note), None, None)[:4]
     return Event(
@@ -72,7 +87,7 @@ def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
         tags,
         UUID(private_to) if private_to else None,
         lane,
-        int(stream_id.partition(b"-")[0]),
+        at,
         only_for,
     )
 

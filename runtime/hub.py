@@ -30,6 +30,11 @@ from breadcrumbs.runtime.tail import Follower
 
 MOST_WAITING_BYTES = 1 << 20
 
+_SLICE = 64
+"""How many bodies are loaded at a time."""
+_BYTES_AT_ONCE = MOST_WAITING_BYTES // 4
+"""How much is handed out before the clients get to take it."""
+
 _log = structlog.get_logger("breadcrumbs.hub")
 
 
@@ -47,6 +52,10 @@ class Filter(Protocol):
         ...
 
     def shows_context(self, crumb: Breadcrumb) -> bool: ...
+
+    def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+        """What it may read of a breadcrumb whose context it is shown; itself where that is all of it."""
+        ...
 
 
 class Subscription:
@@ -107,7 +116,8 @@ class Subscription:
             self.on_drop()
 
     def offer(self, frame: bytes) -> bool:
-        if self._waiting_bytes + len(frame) > MOST_WAITING_BYTES:
+        # A frame alone may be as large as it is: nobody could be blamed for not having read the one before.
+        if self._frames and self._waiting_bytes + len(frame) > MOST_WAITING_BYTES:
             self.give_up()
             return False
         self._frames.append(frame)
@@ -170,6 +180,13 @@ class EventHub:
                 break
         self._join(subscription)
 
+    def served(self, subscription: Subscription) -> Position:
+        """Up to where a client that has taken all that was waiting has been served."""
+        floor = subscription._floor
+        if floor is None:
+            return list(self._position)
+        return [max(pair) for pair in zip(floor, self._position, strict=True)]
+
     def leave(self, subscription: Subscription) -> None:
         clients = self._clients.get(subscription.filter.owner_id)
         if clients is not None:
@@ -214,6 +231,9 @@ class EventHub:
                 except StoreError as error:
                     # The position stays where it is, so nothing is missed, however long it takes.
                     _log.warning("event hub lost its server, trying again", error=str(error), wait=wait)
+                except Exception:
+                    # Whatever it is: a reader that ends would leave every client with nothing but pings.
+                    _log.exception("event hub failed, trying again", wait=wait)
                 await asyncio.sleep(wait)
                 wait = min(2.0, wait * 2)
         finally:
@@ -224,9 +244,15 @@ class EventHub:
         while True:
             try:
                 async for raw in self.store.connection.listen(self.store.keys.deltas()):
-                    self._pass_on(raw)
+                    try:
+                        self._pass_on(raw)
+                    except (LookupError, ValueError, TypeError, AttributeError) as error:
+                        _log.warning("a piece of an answer cannot be read", error=repr(error))
             except (LinkLost, ReplyError):
-                await asyncio.sleep(1)
+                pass
+            except Exception:
+                _log.exception("listening for pieces of answers failed, trying again")
+            await asyncio.sleep(1)
 
     def _pass_on(self, raw: bytes) -> None:
         delta = orjson.loads(raw)
@@ -238,37 +264,68 @@ class EventHub:
         event = Event("created", owner, id, 0, delta["type"], delta.pop("tags"), None, 0, 0)
         frame = b"event: %s\ndata: %s\n\n" % (delta["type"].encode(), orjson.dumps(delta))
         for client in list(clients):
-            if client.filter.wants(event) and not client.offer(frame):
+            if self._wants(client, event) and not client.offer(frame):
                 self.dropped_clients += 1
                 self.leave(client)
 
     async def _deliver(self, events: list[Event]) -> None:
+        """Hand out events a few at a time: a client that reads must get to do so before it is judged."""
         loaded: dict[int, Breadcrumb | None] = {}
-        while missing := [
-            number
-            for number, event in enumerate(events)
-            if number not in loaded and has_body(event) and self._wanted(event)
-        ]:
-            # A client may join while bodies are loaded, and want what nobody wanted before.
-            bodies = await load_versions(self.store, [events[number] for number in missing])
-            loaded.update(zip(missing, bodies, strict=True))
-        for number, event in enumerate(events):
-            self._position[event.lane] = event.at
-            clients = self._clients.get(event.owner_id)
-            if clients and event.operation != "retried":
-                self._hand_out(event, loaded.get(number), clients)
+        number = 0
+        while number < len(events):
+            end = min(number + _SLICE, len(events))
+            while missing := [
+                wanted
+                for wanted in range(number, end)
+                if wanted not in loaded and has_body(events[wanted]) and self._wanted(events[wanted])
+            ]:
+                # A client may join while bodies are loaded, and want what nobody wanted before.
+                bodies = await load_versions(self.store, [events[wanted] for wanted in missing])
+                loaded.update(zip(missing, bodies, strict=True))
+            handed_out = 0
+            while number < end and handed_out < _BYTES_AT_ONCE:
+                event = events[number]
+                self._position[event.lane] = event.at
+                handed_out += self._hand_out(event, loaded.pop(number, None))
+                number += 1
+            await asyncio.sleep(0)
 
     def _wanted(self, event: Event) -> bool:
-        return event.operation != "retried" and any(
-            client.filter.wants(event) for client in self._clients.get(event.owner_id, ())
+        return is_shown(event) and any(
+            self._wants(client, event) for client in list(self._clients.get(event.owner_id, ()))
         )
 
-    def _hand_out(self, event: Event, crumb: Breadcrumb | None, clients: set[Subscription]) -> None:
+    def _wants(self, client: Subscription, event: Event) -> bool:
+        try:
+            return client.filter.wants(event)
+        except Exception:
+            self._expel(client)
+            return False
+
+    def _accepts(self, client: Subscription, event: Event, crumb: Breadcrumb | None) -> bool:
+        try:
+            return client.filter.accepts(event, crumb)
+        except Exception:
+            self._expel(client)
+            return False
+
+    def _expel(self, client: Subscription) -> None:
+        """Its filter failed: that ends its own stream and nobody else's."""
+        _log.exception("the filter of a client failed, its stream ends")
+        self.dropped_clients += 1
+        client.drop()
+        self.leave(client)
+
+    def _hand_out(self, event: Event, crumb: Breadcrumb | None) -> int:
+        """Give an event to all who want it; how many bytes each of them got at most."""
+        clients = self._clients.get(event.owner_id)
+        if not clients or not is_shown(event):
+            return 0
         rendered = Rendering(event, crumb, self._rcrt_events)
-        id = ""
+        id, longest = "", 0
         for client in list(clients):
             filter = client.filter
-            if not filter.wants(event) or not filter.accepts(event, crumb):
+            if not self._wants(client, event) or not self._accepts(client, event, crumb):
                 continue
             position = self._position
             if client._floor is not None:
@@ -278,37 +335,46 @@ class EventHub:
                 position = [max(pair) for pair in zip(client._floor, self._position, strict=True)]
                 client._floor = None if position == self._position else client._floor
             if position is self._position or position == self._position:
-                id = id or encode_position(self._position)
-                frame = rendered.frame(id, with_context=crumb is not None and filter.shows_context(crumb))
+                own_id = id = id or encode_position(self._position)
             else:
-                frame = rendered.frame(
-                    encode_position(position), with_context=crumb is not None and filter.shows_context(crumb)
-                )
+                own_id = encode_position(position)
+            frame = self._frame(rendered, filter, own_id)
+            longest = max(longest, len(frame))
             if not client.offer(frame):
                 self.dropped_clients += 1
                 self.leave(client)
+        return longest
+
+    def _frame(self, rendered: Rendering, filter: Filter, id: str) -> bytes:
+        crumb = rendered.crumb
+        if crumb is None or not filter.shows_context(crumb):
+            return rendered.frame(id, with_context=False)
+        seen = filter.as_seen(crumb)
+        if seen is not crumb:
+            rendered = Rendering(rendered.event, seen, self._rcrt_events)
+        return rendered.frame(id, with_context=True)
 
     async def _replay(self, filter: Filter, position: Position, until: Position) -> AsyncIterator[bytes]:
         """Rendered events up to `until`; moves `position` along."""
         while events := await self.log.between(dict(enumerate(position)), dict(enumerate(until))):
-            mine = [
-                event
-                for event in events
-                if event.owner_id == filter.owner_id and event.operation != "retried" and filter.wants(event)
-            ]
-            bodies = await load_versions(self.store, [event for event in mine if has_body(event)])
-            crumbs = iter(bodies)
-            wanted = {(event.lane, event.at) for event in mine}
-            for event in events:
-                position[event.lane] = event.at
-                if (event.lane, event.at) not in wanted:
-                    continue
-                crumb = next(crumbs) if has_body(event) else None
-                if filter.accepts(event, crumb):
-                    shown = crumb is not None and filter.shows_context(crumb)
-                    yield Rendering(event, crumb, self._rcrt_events).frame(
-                        encode_position(position), with_context=shown
-                    )
+            for start in range(0, len(events), _SLICE):
+                some = events[start : start + _SLICE]
+                mine = [
+                    event
+                    for event in some
+                    if event.owner_id == filter.owner_id and is_shown(event) and filter.wants(event)
+                ]
+                bodies = await load_versions(self.store, [event for event in mine if has_body(event)])
+                crumbs = iter(bodies)
+                wanted = {(event.lane, event.at) for event in mine}
+                for event in some:
+                    position[event.lane] = event.at
+                    if (event.lane, event.at) not in wanted:
+                        continue
+                    crumb = next(crumbs) if has_body(event) else None
+                    if filter.accepts(event, crumb):
+                        rendered = Rendering(event, crumb, self._rcrt_events)
+                        yield self._frame(rendered, filter, encode_position(position))
         for lane, at in enumerate(until):
             position[lane] = max(position[lane], at)
 
@@ -370,6 +436,11 @@ class Rendering:
         return payload
 
 
+def is_shown(event: Event) -> bool:
+    """Whether it is for clients at all."""
+    return event.operation not in ("retried", "unknown")
+
+
 def has_body(event: Event) -> bool:
     return event.operation not in ("deleted", "session_deleted")
 
@@ -383,7 +454,7 @@ async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | 
     found: list[Breadcrumb | None] = []
     now = store.now()
     for event, body in zip(events, bodies, strict=True):
-        crumb = None if body is None else record.decode(event.owner_id, event.id, body)
+        crumb = None if body is None else _decoded(event, body)
         found.append(None if crumb is None or record.is_gone(crumb, now) else crumb)
     old = [
         number
@@ -405,5 +476,16 @@ async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | 
     )
     for number, body in zip(old, older, strict=True):
         event = events[number]
-        found[number] = None if body is None else record.decode(event.owner_id, event.id, body)
+        found[number] = None if body is None else _decoded(event, body)
     return found
+
+
+def _decoded(event: Event, body: bytes) -> Breadcrumb | None:
+    """A body that is damaged is as good as gone, and no reason to keep the others back."""
+    try:
+        crumb = record.decode(event.owner_id, event.id, body)
+        crumb.document["context"]  # whoever wants the event parses it anyway
+        return crumb
+    except (LookupError, ValueError, TypeError) as error:
+        _log.warning("a breadcrumb cannot be read", id=str(event.id), lane=event.lane, error=repr(error))
+        return None

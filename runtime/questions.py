@@ -125,9 +125,11 @@ def recent_of(
     return _recent(store, owner, query, session_id, [[lane]])
 
 
-def recent_shared(store: Store, owner: UUID, schema_name: str, limit: int) -> Question[list[Breadcrumb]]:
-    """The last breadcrumbs of a schema that belong to no session, the newest first."""
-    query = Query(sessionless=True, schema_name=schema_name, limit=limit)
+def recent_shared(
+    store: Store, owner: UUID, schema_name: str, limit: int, keep: Callable[[Breadcrumb], bool]
+) -> Question[list[Breadcrumb]]:
+    """The last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
+    query = Query(sessionless=True, schema_name=schema_name, limit=limit, keep=keep)
     return _recent(store, owner, query, "", store.connection.reader_groups())
 
 
@@ -136,26 +138,30 @@ def _recent(
 ) -> Question[list[Breadcrumb]]:
     """The ends of one index in some lanes, with their bodies."""
     query.check()
-    keys, limit, schema = store.keys, query.limit, query.schema_name or ""
+    keys, limit, schema, keep = store.keys, query.limit, query.schema_name or "", query.keep
 
     def read(replies: list[Any]) -> list[Breadcrumb]:
-        now, alive = store.now(), []
+        now, alive, seen_since = store.now(), [], 0
         ends = [end for group in replies for end in group]
         for end in ends:
-            expired = 0
+            left_out, oldest = False, 0
             for place in range(0, len(end), 2):
                 if end[place + 1] is None:
                     # The index is on its way to another node of a cluster, and this body is not there with it.
                     raise NotTold
                 crumb = record.decode_raw(owner, end[place], end[place + 1])
-                if record.is_gone(crumb, now):
-                    expired += 1
+                oldest = crumb.created
+                if record.is_gone(crumb, now) or not (keep is None or keep(crumb)):
+                    left_out = True
                 else:
                     alive.append(crumb)
-            if expired and len(end) >= 2 * limit:
-                raise NotTold  # not swept yet, and in the way of what lies further back
+            if left_out and len(end) >= 2 * limit:
+                # Not swept yet or not admitted, and in the way of what lies further back.
+                seen_since = max(seen_since, oldest)
         if len(ends) > 1:
             alive.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
+        if seen_since and (len(alive) < limit or alive[limit - 1].created <= seen_since):
+            raise NotTold
         return alive[:limit]
 
     async def otherwise() -> list[Breadcrumb]:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.query import Place, Query, open_cursor, sign_cursor
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import json_text, plain_text
@@ -85,6 +86,7 @@ async def read_page(
 
 def message_view(crumb: Breadcrumb, principal: Principal) -> dict[str, Any]:
     """A breadcrumb as somebody reads it in a conversation. What is secret has no words for everybody."""
+    crumb = as_seen(principal, crumb)
     context, schema = crumb.context, crumb.schema_name or ""
     view: dict[str, Any] = {
         "id": str(crumb.id),

@@ -121,6 +121,9 @@ class _InSession:
     def shows_context(self, crumb: Breadcrumb) -> bool:
         return False
 
+    def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+        return crumb
+
 
 class Watch:
     """Follows a session from a moment on; begin it before the message is posted, and nothing is missed."""

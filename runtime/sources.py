@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from breadcrumbs.runtime.access import USER
+from breadcrumbs.runtime.access import users_of
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, recent_of, recent_shared
@@ -195,8 +195,8 @@ def _way(store: Store, source: Source, asker: Asker, notes: list[str], keep: Kee
         case "current":
             if source.fetch.includes_shared:
                 if schema is None:
-                    return _Way(listing=lambda: _mine_or_shared(store, owner, session, source, limit, keep))
-                shared = recent_shared(store, owner, schema, limit)
+                    return _Way(listing=lambda: _mine_or_shared(store, asker, source, limit, keep))
+                shared = recent_shared(store, owner, schema, limit, _shared_with(asker))
                 if session is None:
                     return _Way((shared,))
                 mine = _of_session(store, owner, session, source, limit, keep)
@@ -208,7 +208,7 @@ def _way(store: Store, source: Source, asker: Asker, notes: list[str], keep: Kee
                 return _Way()
             return _of_session(store, owner, session, source, limit, keep)
         case "user":
-            users = [tag for tag in asker.tags if tag.startswith(USER) and tag != "user:message"]
+            users = users_of(asker.tags)
             if not users:
                 notes.append(f"{source.key}: the trigger has no user: tag, so there is no user to look for")
                 return _Way()
@@ -231,16 +231,33 @@ def _alone(source: Source, keep: Keep | None) -> str | None:
     return source.schema_name if not (source.any_tags or source.all_tags or keep) else None
 
 
+def _shared_with(asker: Asker) -> Keep:
+    """What belongs to no session speaks to all of them: not so what is one user's, or kept from others."""
+    own = set(users_of(asker.tags))
+
+    def admits(crumb: Breadcrumb) -> bool:
+        return (
+            crumb.visibility != "private"
+            and crumb.sensitivity != "secret"
+            and own.issuperset(users_of(crumb.tags))
+        )
+
+    return admits
+
+
 async def _mine_or_shared(
-    store: Store, owner: UUID, session: str | None, source: Source, limit: int, keep: Keep | None
+    store: Store, asker: Asker, source: Source, limit: int, keep: Keep | None
 ) -> list[Breadcrumb]:
+    owner, session, admits = asker.owner_id, asker.session_id, _shared_with(asker)
+
+    def shared_and_kept(crumb: Breadcrumb) -> bool:
+        return admits(crumb) and (keep is None or keep(crumb))
+
+    shared = _listed(store, owner, source, limit, shared_and_kept, sessionless=True)
     if session is None:
-        return await _listed(store, owner, source, limit, keep, sessionless=True)
-    mine, shared = await asyncio.gather(
-        _listed(store, owner, source, limit, keep, session=session),
-        _listed(store, owner, source, limit, keep, sessionless=True),
-    )
-    return mine or shared
+        return await shared
+    mine, found = await asyncio.gather(_listed(store, owner, source, limit, keep, session=session), shared)
+    return mine or found
 
 
 async def _listed(

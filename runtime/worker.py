@@ -400,7 +400,10 @@ class Worker:
         if lane.closing or event.at <= lane.position:
             return
         done = (
-            event.at in lane.done or INTERNAL in event.tags or event.only_for not in (None, self.handler.kind)
+            event.at in lane.done
+            or event.operation == "unknown"
+            or INTERNAL in event.tags
+            or event.only_for not in (None, self.handler.kind)
         )
         wanted = not done and event.operation != "session_deleted" and await self._wants(event)
         if lane.closing:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from uuid import UUID, uuid4
 
 import orjson
@@ -17,6 +17,7 @@ import orjson
 from breadcrumbs.adk.ledger import AdkSessions
 from breadcrumbs.adk.wire import Json
 from breadcrumbs.client.aio import AsyncClient
+from breadcrumbs.client.core import segment
 from breadcrumbs.client.effects import Reply, Request
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.embedded import EmbeddedServer, default_data_dir
@@ -154,12 +155,7 @@ class OverHttp:
 
 def _path(app: str, user: str | None, *parts: str) -> str:
     places = ["apps", app, *(() if user is None else ("users", user)), *parts]
-    return "".join(f"/{_segment(place)}" for place in places)
-
-
-def _segment(text: str) -> str:
-    # A segment of dots alone would be taken for a direction.
-    return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
+    return "".join(f"/{segment(place)}" for place in places)
 
 
 def _object(reply: Reply) -> Json:

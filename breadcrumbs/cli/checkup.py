@@ -57,9 +57,12 @@ def _check_api(api: Api) -> Finding:
         try:
             api.get("/health")
             version = api.get("/openapi.json").json()["info"]["version"]
-        except CommandError as error:
+        except (CommandError, LookupError, TypeError, ValueError) as error:
+            what = str(error)
+            if not isinstance(error, CommandError):
+                what = f"what answers at {api.url} does not look like a Breadcrumbs server"
             return Finding(
-                "api", "wrong", visible(str(error)), f"start it with {command()} up, or name it with --url"
+                "api", "wrong", visible(what), f"start it with {command()} up, or name it with --url"
             )
     return Finding(
         "api", "ok", f"{api.url} answers (version {version})", details={"url": api.url, "version": version}

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import httpx
 
 from breadcrumbs.cli.output import CommandError, command
 from breadcrumbs.client.errors import Unauthenticated
+from breadcrumbs.client.http import check_address
 from breadcrumbs.client.sync import Client
 
 _TRIES = 4
@@ -39,9 +39,10 @@ class Api:
 
     def __init__(self, url: str, *, token: str | None = None, api_key: str | None = None) -> None:
         self.url = url.rstrip("/")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CommandError(f"{url!r} is not an address: use one such as http://127.0.0.1:8081")
+        try:
+            host = check_address(self.url)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
         headers = {"authorization": f"Bearer {token}"} if token else {"x-api-key": api_key} if api_key else {}
         try:
             self._http = httpx.Client(
@@ -49,7 +50,7 @@ class Api:
                 headers=headers,
                 timeout=httpx.Timeout(30.0, connect=5.0),
                 # A proxy that is set for the internet cannot reach this machine's own address.
-                trust_env=parts.hostname not in ("127.0.0.1", "localhost", "::1"),
+                trust_env=host not in ("127.0.0.1", "localhost", "::1"),
             )
         except UnicodeEncodeError:
             raise CommandError("the token or the API key holds characters that no token has") from None
@@ -92,7 +93,7 @@ class Api:
         raise AssertionError("the last attempt returns or raises")
 
     def _check(self, response: httpx.Response) -> None:
-        if response.is_success:
+        if response.is_success and "json" in response.headers.get("content-type", ""):
             return
         try:
             problem = response.json()

@@ -359,8 +359,9 @@ def _print(explained: Explanation) -> None:
     made = f"made {shown_time(explained.made_at)}" if explained.made_at else "as it would be made"
     out.print(
         f"{made} for {explained.trigger_id}, from what was there at {shown_time(explained.as_of)} · "
-        f"config {explained.config}",
+        f"config {visible(explained.config)}",
         style="dim",
+        markup=False,
     )
     out.print()
     out.print(_budget_bar(explained), markup=False)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID, uuid4
 
 import orjson
@@ -30,6 +30,7 @@ from breadcrumbs.cli.output import (
     shown_time,
     visible,
 )
+from breadcrumbs.client.core import segment
 
 MESSAGE_SCHEMA = "user.message.v1"
 _PAGE = 1_000
@@ -151,7 +152,7 @@ def _title_of(text: str | None) -> str:
 
 
 def get(api: Api, id: str, *, full: bool, as_json: bool) -> int:
-    document = api.get(f"/breadcrumbs/{quote(id, safe='')}{'/full' if full else ''}").json()
+    document = api.get(f"/breadcrumbs/{segment(id)}{'/full' if full else ''}").json()
     if not for_people(as_json):
         print_json(document)
         return OK
@@ -305,7 +306,7 @@ def session_in(tags: list[str]) -> str | None:
 
 
 def history(api: Api, id: str, *, as_json: bool) -> int:
-    versions = api.get(f"/breadcrumbs/{quote(id, safe='')}/history").json()
+    versions = api.get(f"/breadcrumbs/{segment(id)}/history").json()
     if not for_people(as_json):
         print_json(versions)
         return OK
@@ -352,7 +353,7 @@ def delete(api: Api, ids: list[str], *, yes: bool, as_json: bool) -> int:
     results = []
     for id in ids:
         try:
-            api.request("DELETE", f"/breadcrumbs/{quote(id, safe='')}")
+            api.request("DELETE", f"/breadcrumbs/{segment(id)}")
         except CommandError as error:
             fail(f"{id}: {error}")
             results.append({"id": id, "deleted": False, "error": str(error)})

@@ -20,6 +20,8 @@ from breadcrumbs.runtime.transfer import Imported, export_lines, import_lines
 
 MOST_SHOWN = 20
 
+_STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
+
 
 def read_owner(text: str | None) -> UUID | None:
     if text is None:
@@ -35,11 +37,11 @@ def read_owner(text: str | None) -> UUID | None:
 
 def export(settings: Settings, target: str | None, query: Query, *, owner: UUID | None, history: bool) -> int:
     with server_address(settings, create=False) as url:
-        if target is None or target == "-":
+        if target is None or target in _STANDARD_OUTPUT:
             count = asyncio.run(_export(settings, url, sys.stdout.buffer, query, owner, history))
         else:
             count = _export_to_file(settings, url, Path(target), query, owner, history)
-    if sys.stderr.isatty() or target not in (None, "-"):
+    if sys.stderr.isatty() or target not in (None, *_STANDARD_OUTPUT):
         say(f"{count:,} breadcrumbs exported")
     return OK
 
@@ -47,6 +49,15 @@ def export(settings: Settings, target: str | None, query: Query, *, owner: UUID 
 def _export_to_file(
     settings: Settings, url: str, target: Path, query: Query, owner: UUID | None, history: bool
 ) -> int:
+    if target.exists() and not target.is_file():
+        # A pipe or a device: there is nothing to replace, and a file in its place would be a harm.
+        try:
+            with target.open("wb") as file:
+                return asyncio.run(_export(settings, url, file, query, owner, history))
+        except OSError as error:
+            raise CommandError(f"cannot write {target}: {error.strerror}") from None
+    # Where a link leads: it is to stay one.
+    target = Path(os.path.realpath(target))
     # Beside the target and then renamed: an export that breaks off does not replace the last good one.
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:

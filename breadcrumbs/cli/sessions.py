@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
 import orjson
@@ -25,6 +24,7 @@ from breadcrumbs.cli.output import (
     shown_time,
     visible,
 )
+from breadcrumbs.client.core import segment
 
 _PAGE = 100
 
@@ -235,4 +235,4 @@ def _state(text: str) -> dict[str, Any]:
 
 
 def _path(session: str) -> str:
-    return f"/sessions/{quote(session, safe='')}"
+    return f"/sessions/{segment(session)}"

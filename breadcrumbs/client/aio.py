@@ -24,7 +24,15 @@ from breadcrumbs.client.effects import (
     Shut,
     as_item,
 )
-from breadcrumbs.client.http import client_options, core_of, lost, reply_of, request_options, stream_options
+from breadcrumbs.client.http import (
+    client_options,
+    core_of,
+    is_stream,
+    lost,
+    reply_of,
+    send_options,
+    stream_options,
+)
 from breadcrumbs.client.options import (
     Listing,
     Message,
@@ -202,12 +210,12 @@ class AsyncClient:
 
     async def _carry_out(self, effect: Effect, streams: set[_Stream]) -> object:
         match effect:
-            case Send(request):
-                return reply_of(await self._http.request(**request_options(request)))
+            case Send():
+                return reply_of(await self._http.request(**send_options(effect, self._http.timeout)))
             case Open():
                 opening = self._http.build_request(**stream_options(effect))
                 response = await self._http.send(opening, stream=True)
-                if not response.is_success:
+                if not is_stream(response):
                     await response.aread()
                     return reply_of(response)
                 stream = _Stream(response)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 from urllib.parse import parse_qs, quote, urlsplit
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ import orjson
 
 from breadcrumbs.client.effects import Item, Lost, Operation, Pause, Reply, Request, Send, Series
 from breadcrumbs.client.errors import (
+    BreadcrumbsError,
     InvalidInput,
     ProblemError,
     ServerUnreachable,
@@ -34,8 +36,11 @@ from breadcrumbs.client.values import (
 DEFAULT_URL = "http://127.0.0.1:8081"
 MESSAGE = "user.message.v1"
 
+T = TypeVar("T")
+
 _PAGE = 500
 _LONGEST_WAIT = 5.0
+_SHORTEST = 0.05
 _LONGEST_RETRY_AFTER = 10.0
 
 
@@ -44,11 +49,8 @@ class Core:
 
     def __init__(self, url: str, *, token: str | None, api_key: str | None, retries: int) -> None:
         self.url = url.rstrip("/")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not an address: use one such as {DEFAULT_URL}")
         # A proxy that is set for the internet cannot reach this machine's own address.
-        self.on_this_machine = parts.hostname in ("127.0.0.1", "localhost", "::1")
+        self.on_this_machine = host_of(self.url) in ("127.0.0.1", "localhost", "::1")
         self.headers: dict[str, str] = {}
         if token:
             self.headers["authorization"] = f"Bearer {token}"
@@ -61,7 +63,12 @@ class Core:
     # Breadcrumbs
 
     def create(
-        self, fields: Mapping[str, Any], *, session: str | None = None, idempotency_key: str | None = None
+        self,
+        fields: Mapping[str, Any],
+        *,
+        session: str | None = None,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
     ) -> Operation[Written]:
         document = {name: value for name, value in fields.items() if value is not None}
         document["tags"] = _listed(document.get("tags", ()))
@@ -71,40 +78,51 @@ class Core:
             Request(
                 "POST",
                 "/breadcrumbs",
-                body=_json(document),
+                body=json_of(document),
                 headers={
                     "content-type": "application/json",
                     "idempotency-key": idempotency_key or str(uuid4()),
                 },
                 repeatable=True,
-            )
+            ),
+            deadline=deadline,
         )
-        return _written(reply)
+        return self._written(reply)
 
-    def post(self, text: str, session: str | None, **message: Unpack[Message]) -> Operation[Written]:
+    def post(
+        self, text: str, session: str | None, *, deadline: float | None = None, **message: Unpack[Message]
+    ) -> Operation[Written]:
         fields = {
             "schema_name": MESSAGE,
             "title": title_of(text),
             "tags": list(dict.fromkeys(("user:message", *_listed(message.get("tags", ()))))),
             "context": {**(message.get("context") or {}), "message": text},
         }
-        return self.create(fields, session=session, idempotency_key=message.get("idempotency_key"))
+        key = message.get("idempotency_key")
+        return self.create(fields, session=session, idempotency_key=key, deadline=deadline)
 
     def get(self, id: str, *, full: bool = False) -> Operation[Breadcrumb]:
         reply = yield from self.perform(_get(f"{_path(id)}/full" if full else _path(id)))
-        return breadcrumb_of(orjson.loads(reply.body))
+        return self.read(reply, breadcrumb_of)
 
     def history(self, id: str) -> Operation[tuple[Version, ...]]:
         reply = yield from self.perform(_get(f"{_path(id)}/history"))
-        return tuple(version_of(version) for version in orjson.loads(reply.body))
+        return self.read(reply, lambda versions: tuple(version_of(version) for version in versions))
 
     def update(
-        self, id: str, fields: Mapping[str, Any], *, expected_version: int | None, merge_context: bool
+        self,
+        id: str,
+        fields: Mapping[str, Any],
+        *,
+        expected_version: int | None,
+        merge_context: bool,
+        repeatable: bool = False,
     ) -> Operation[Written]:
+        """`repeatable`: a `VersionMismatch` may then be about our own change, whose answer was lost."""
         media_type = "application/merge-patch+json" if merge_context else "application/json"
         headers = {"content-type": media_type, **_if_match(expected_version)}
-        request = Request("PATCH", _path(id), body=_json(fields), headers=headers)
-        return _written((yield from self._conditional(request, expected_version)))
+        request = Request("PATCH", _path(id), body=json_of(fields), headers=headers, repeatable=repeatable)
+        return self._written((yield from self._conditional(request, expected_version)))
 
     def delete(self, id: str, *, expected_version: int | None) -> Operation[None]:
         request = Request("DELETE", _path(id), headers=_if_match(expected_version))
@@ -121,63 +139,81 @@ class Core:
             if cursor is None:
                 return
 
-    def collect(self, **wanted: Unpack[Listing]) -> Operation[list[Breadcrumb]]:
+    def collect(
+        self, *, deadline: float | None = None, **wanted: Unpack[Listing]
+    ) -> Operation[list[Breadcrumb]]:
         """The same, all at once."""
         params, limit, cursor, found = _listing(wanted), wanted.get("limit"), None, list[Breadcrumb]()
         while limit is None or len(found) < limit:
-            page, cursor = yield from self._page(params, cursor, limit, len(found))
+            page, cursor = yield from self._page(params, cursor, limit, len(found), deadline)
             found += page
             if cursor is None:
                 break
         return found
 
     def _page(
-        self, params: list[tuple[str, str]], cursor: str | None, limit: int | None, given: int
+        self,
+        params: list[tuple[str, str]],
+        cursor: str | None,
+        limit: int | None,
+        given: int,
+        deadline: float | None = None,
     ) -> Operation[tuple[list[Breadcrumb], str | None]]:
         size = _PAGE if limit is None else min(_PAGE, limit - given)
         after = [] if cursor is None else [("cursor", cursor)]
-        reply = yield from self.perform(_get("/breadcrumbs", [*params, ("limit", str(size)), *after]))
-        return [breadcrumb_of(document) for document in orjson.loads(reply.body)], _next_cursor(reply)
+        request = _get("/breadcrumbs", [*params, ("limit", str(size)), *after])
+        reply = yield from self.perform(request, deadline=deadline)
+        found = self.read(reply, lambda documents: [breadcrumb_of(document) for document in documents])
+        return found, _next_cursor(reply)
 
     def token(self, wanted: TokenRequest) -> Operation[Token]:
         document: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         if "roles" in document:
             document["roles"] = _listed(document["roles"])
         headers = {"content-type": "application/json"}
-        reply = yield from self.perform(Request("POST", "/auth/token", body=_json(document), headers=headers))
-        issued = orjson.loads(reply.body)
-        return Token(
-            token=issued["token"],
-            owner_id=issued["owner_id"],
-            agent_id=issued["agent_id"],
-            roles=tuple(issued["roles"]),
-            expires_at=datetime.fromtimestamp(issued["exp"], UTC),
-            session_id=issued.get("session_id"),
-            user_id=issued.get("user_id"),
+        reply = yield from self.perform(
+            Request("POST", "/auth/token", body=json_of(document), headers=headers)
         )
+        return self.read(reply, _token)
 
     # Requests
 
-    def perform(self, request: Request) -> Operation[Reply]:
-        """Send a request, again where that is safe, and raise what the server refuses."""
+    def perform(self, request: Request, *, deadline: float | None = None) -> Operation[Reply]:
+        """Send a request, again where that is safe, and raise what the server refuses.
+
+        `deadline`: until when it may take, on the monotonic clock.
+        """
         attempt = 0
         while True:
+            left = None if deadline is None else max(_SHORTEST, deadline - time.monotonic())
             last = not request.repeatable or attempt >= self.retries
+            failure: BreadcrumbsError
             try:
-                reply: Reply = yield Send(request)
+                reply: Reply = yield Send(request, left)
             except Lost as lost:
-                if last:
-                    raise self.unreachable(lost) from lost
-                wait = backoff(attempt)
+                failure, wait = self.unreachable(lost), backoff(attempt)
+                failure.__cause__ = lost
             else:
                 error = self.refusal(reply, request)
                 if error is None:
                     return reply
-                if last or not is_passing(error):
-                    raise error
-                wait = retry_after(reply) or backoff(attempt)
+                failure, wait = error, retry_after(reply) or backoff(attempt)
+                last = last or not is_passing(error)
+            if last or (deadline is not None and time.monotonic() + wait >= deadline):
+                raise failure
             yield Pause(wait)
             attempt += 1
+
+    def _written(self, reply: Reply) -> Written:
+        replayed = reply.headers.get("idempotency-replayed") == "true"
+
+        def written(document: Any) -> Written:
+            updated_at = datetime.fromisoformat(document["updated_at"])
+            return Written(
+                id=document["id"], version=document["version"], updated_at=updated_at, replayed=replayed
+            )
+
+        return self.read(reply, written)
 
     def _conditional(self, request: Request, expected_version: int | None) -> Operation[Reply]:
         try:
@@ -189,20 +225,33 @@ class Core:
     def refusal(self, reply: Reply, request: Request) -> ProblemError | None:
         """The error that an answer stands for, if it does."""
         if 200 <= reply.status < 300:
-            return None
+            # A server of something else may well answer everything with a page of its own.
+            if "json" in reply.headers.get("content-type", "json"):
+                return None
+            return self.foreign(reply)
         try:
             document = orjson.loads(reply.body)
         except orjson.JSONDecodeError:
             document = None
         if not isinstance(document, dict) or "detail" not in document:
-            return ProblemError(
-                {
-                    "status": reply.status,
-                    "detail": f"{self.url} answered {reply.status} to {request.method} {request.path}: "
-                    "is this a Breadcrumbs server?",
-                }
-            )
-        return problem_of({"status": reply.status, **document})
+            return self.foreign(reply, f" with {reply.status} to {request.method} {request.path}")
+        try:
+            return problem_of({"status": reply.status, **document})
+        except (TypeError, ValueError, AttributeError):
+            return self.foreign(reply, f" with {reply.status} to {request.method} {request.path}")
+
+    def foreign(self, reply: Reply, how: str = " with something else than was asked for") -> ProblemError:
+        """What answers, but not as we know it."""
+        return ProblemError(
+            {"status": reply.status, "detail": f"{self.url} answered{how}: is this a Breadcrumbs server?"}
+        )
+
+    def read(self, reply: Reply, convert: Callable[[Any], T]) -> T:
+        """What an answer says."""
+        try:
+            return convert(orjson.loads(reply.body))
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise self.foreign(reply) from None
 
     def unreachable(self, lost: Lost) -> ServerUnreachable:
         if lost.refused:
@@ -210,6 +259,17 @@ class Core:
         if lost.timed_out:
             return ServerUnreachable(f"{self.url} did not answer in time")
         return ServerUnreachable(f"the connection to {self.url} failed: {lost}")
+
+
+def host_of(url: str) -> str:
+    """The host of a server's address; a ValueError where it is none."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts.hostname
+    except ValueError:  # a port that is no number, half of an IPv6 address
+        pass
+    raise ValueError(f"{url!r} is not an address: use one such as {DEFAULT_URL}")
 
 
 def filter_params(
@@ -279,9 +339,9 @@ def _listed(words: Iterable[str]) -> list[str]:
     return [words] if isinstance(words, str) else list(words)
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
+def json_of(document: Any, *, option: int = 0) -> bytes:
     try:
-        return orjson.dumps(document)
+        return orjson.dumps(document, option=option)
     except orjson.JSONEncodeError as error:
         raise InvalidInput({"status": 422, "detail": f"this cannot be written as JSON: {error}"}) from None
 
@@ -290,21 +350,30 @@ def _get(path: str, params: Iterable[tuple[str, str]] = ()) -> Request:
     return Request("GET", path, tuple(params), repeatable=True)
 
 
+def segment(text: str) -> str:
+    """A name as one part of a path, whatever it is."""
+    text = str(text)
+    # A segment of dots alone would be taken for a direction.
+    return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
+
+
 def _path(id: str) -> str:
-    return f"/breadcrumbs/{quote(str(id), safe='')}"
+    return f"/breadcrumbs/{segment(id)}"
 
 
 def _if_match(version: int | None) -> dict[str, str]:
     return {} if version is None else {"if-match": f'"{version}"'}
 
 
-def _written(reply: Reply) -> Written:
-    document = orjson.loads(reply.body)
-    return Written(
-        id=document["id"],
-        version=document["version"],
-        updated_at=datetime.fromisoformat(document["updated_at"]),
-        replayed=reply.headers.get("idempotency-replayed") == "true",
+def _token(issued: Any) -> Token:
+    return Token(
+        token=issued["token"],
+        owner_id=issued["owner_id"],
+        agent_id=issued["agent_id"],
+        roles=tuple(issued["roles"]),
+        expires_at=datetime.fromtimestamp(issued["exp"], UTC),
+        session_id=issued.get("session_id"),
+        user_id=issued.get("user_id"),
     )
 
 

@@ -57,6 +57,8 @@ class Send:
     """Gives a `Reply`."""
 
     request: Request
+    timeout: float | None = None
+    """For how long at most; None: for as long as the client is set to."""
 
 
 @dataclass(frozen=True, slots=True)

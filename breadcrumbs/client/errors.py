@@ -26,6 +26,7 @@ A name that `breadcrumbs.runtime.errors` has too means the same, and is a subcla
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from breadcrumbs.runtime import errors as runtime
@@ -167,6 +168,10 @@ class AgentFailed(BreadcrumbsError):
         self.cancelled = cancelled
         """Somebody asked for it to stop, or a newer message took its place."""
 
+    def __reduce__(self) -> tuple[partial[AgentFailed], tuple[str]]:
+        named = {"trigger_id": self.trigger_id, "breadcrumb_id": self.breadcrumb_id}
+        return partial(type(self), **named, cancelled=self.cancelled), (self.reason,)
+
 
 class NoAnswer(BreadcrumbsError, TimeoutError):
     """Nobody has answered within the time limit. An answer may still come: `Session.wait` waits for it."""
@@ -174,6 +179,9 @@ class NoAnswer(BreadcrumbsError, TimeoutError):
     def __init__(self, message: str, *, trigger_id: str) -> None:
         super().__init__(message)
         self.trigger_id = trigger_id
+
+    def __reduce__(self) -> tuple[partial[NoAnswer], tuple[str]]:
+        return partial(type(self), trigger_id=self.trigger_id), (str(self),)
 
 
 _BY_NAME: dict[str, type[ProblemError]] = {

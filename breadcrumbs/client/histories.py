@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
 import orjson
 
-from breadcrumbs.client.core import Core, title_of
+from breadcrumbs.client.core import Core, json_of, title_of
 from breadcrumbs.client.effects import Operation
 from breadcrumbs.client.errors import NotFound, VersionMismatch
 from breadcrumbs.client.values import SESSION, Breadcrumb, Written
+
+_ENTRY: Final = "entry:"
+_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,36 @@ class History:
 
     def add(self, entries: Iterable[Entry]) -> Operation[None]:
         """One after the other, each whole or not at all."""
-        for entry in entries:
-            written = yield from self._create(entry, _key(entry))
-            if written.replayed and not (yield from self._is_there(written.id)):
-                yield from self._create(entry, None)  # it was taken out, and comes in again
+        given = [(entry, _digest(entry)) for entry in entries]
+        # Looked up, for the server forgets idempotency keys after a day.
+        there = yield from self._digests_there([digest for _, digest in given if digest is not None])
+        for entry, digest in given:
+            if digest not in there:
+                yield from self._add(entry, digest)
+
+    def _add(self, entry: Entry, digest: str | None) -> Operation[None]:
+        key = digest
+        while True:
+            written = yield from self._create(entry, digest, key)
+            if key is None or not written.replayed or (yield from self._is_there(written.id)):
+                return
+            # It was taken out, and comes in again: once, whoever else adds it again too.
+            key = sha256(f"{key} {written.id}".encode()).hexdigest()
+
+    def _digests_there(self, digests: list[str]) -> Operation[set[str]]:
+        there: set[str] = set()
+        for start in range(0, len(digests), _AT_ONCE):
+            found = yield from self.core.collect(
+                session=self.session,
+                schema_name=self.schema_name,
+                tags=[self.mark],
+                any_tags=[_ENTRY + digest for digest in digests[start : start + _AT_ONCE]],
+                include_context=False,
+            )
+            there |= {
+                tag.removeprefix(_ENTRY) for crumb in found for tag in crumb.tags if tag.startswith(_ENTRY)
+            }
+        return there
 
     def pop(self) -> Operation[Any | None]:
         """Take out the newest entry. Of many who do so at once each gets another one."""
@@ -68,17 +98,31 @@ class History:
             if not newest:
                 return None
             (crumb,) = newest
+            if (yield from self._take(crumb)):
+                yield from self._delete(crumb)
+                return crumb.context["entry"]
+
+    def _take(self, crumb: Breadcrumb) -> Operation[bool]:
+        """Make an entry ours alone; False: somebody else was faster."""
+        ours = f"taken:{uuid4()}"
+        try:
+            yield from self.core.update(
+                crumb.id,
+                {"tags": [SESSION + self.session, ours]},
+                expected_version=crumb.version,
+                merge_context=False,
+                repeatable=True,
+            )
+        except VersionMismatch:
+            # Or it was us, and the answer was lost: another one must not go for that.
             try:
-                yield from self.core.update(
-                    crumb.id,
-                    {"tags": [SESSION + self.session]},
-                    expected_version=crumb.version,
-                    merge_context=False,
-                )
-            except (VersionMismatch, NotFound):
-                continue  # somebody else was faster
-            yield from self._delete(crumb)
-            return crumb.context["entry"]
+                now = yield from self.core.get(crumb.id, full=True)
+            except NotFound:
+                return False
+            return ours in now.tags
+        except NotFound:
+            return False
+        return True
 
     def clear(self) -> Operation[None]:
         """Take out all that is there."""
@@ -88,12 +132,12 @@ class History:
         for crumb in found:
             yield from self._delete(crumb)
 
-    def _create(self, entry: Entry, key: str | None) -> Operation[Written]:
+    def _create(self, entry: Entry, digest: str | None, key: str | None) -> Operation[Written]:
         return self.core.create(
             {
                 "schema_name": self.schema_name,
                 "title": title_of(entry.title),
-                "tags": [self.mark],
+                "tags": [self.mark] if digest is None else [self.mark, _ENTRY + digest],
                 "context": {"entry": entry.document},
             },
             session=self.session,
@@ -114,8 +158,8 @@ class History:
             pass  # by somebody who clears the same session
 
 
-def _key(entry: Entry) -> str | None:
+def _digest(entry: Entry) -> str | None:
     """With the content: an id that is used again for something else is something else."""
     if entry.id is None:
         return None
-    return sha256(orjson.dumps([entry.id, entry.document], option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return sha256(json_of([entry.id, entry.document], option=orjson.OPT_SORT_KEYS)).hexdigest()

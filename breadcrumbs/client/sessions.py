@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 from uuid import uuid4
 
-import orjson
-
-from breadcrumbs.client.core import Core
+from breadcrumbs.client.core import Core, json_of, segment
 from breadcrumbs.client.effects import Item, Operation, Request, Series
-from breadcrumbs.client.errors import InvalidInput, VersionMismatch
+from breadcrumbs.client.errors import VersionMismatch
 from breadcrumbs.client.options import SessionChange
 from breadcrumbs.client.values import Retried, SessionInfo, session_info_of
 
@@ -30,11 +27,10 @@ def listed(core: Core, *, user_id: str | None, limit: int | None) -> Series[Sess
         if cursor is not None:
             params.append(("cursor", cursor))
         reply = yield from core.perform(Request("GET", "/sessions", tuple(params), repeatable=True))
-        page = orjson.loads(reply.body)
-        for document in page["sessions"]:
+        page, cursor = core.read(reply, _page)
+        for session in page:
             given += 1
-            yield Item(session_info_of(document))
-        cursor = page.get("next_cursor")
+            yield Item(session)
         if cursor is None:
             return
 
@@ -47,7 +43,7 @@ def created(
 
 def read(core: Core, id: str) -> Operation[SessionInfo]:
     reply = yield from core.perform(Request("GET", _path(id), repeatable=True))
-    return session_info_of(orjson.loads(reply.body))
+    return core.read(reply, session_info_of)
 
 
 def changed(
@@ -56,13 +52,13 @@ def changed(
     if unknown := set(changes) - _CHANGES:
         raise TypeError(f"a session has no {sorted(unknown)[0]!r} that could be changed")
     headers = {"content-type": "application/json", **_if_match(expected_version)}
-    request = Request("PATCH", _path(id), body=_json(changes), headers=headers)
+    request = Request("PATCH", _path(id), body=json_of(changes), headers=headers)
     try:
         reply = yield from core.perform(request)
     except VersionMismatch as error:
         error.expected = expected_version or 0
         raise
-    return session_info_of(orjson.loads(reply.body))
+    return core.read(reply, session_info_of)
 
 
 def deleted(core: Core, id: str, *, expected_version: int | None) -> Operation[int]:
@@ -71,7 +67,7 @@ def deleted(core: Core, id: str, *, expected_version: int | None) -> Operation[i
     except VersionMismatch as error:
         error.expected = expected_version or 0
         raise
-    return int(orjson.loads(reply.body)["deleted"])
+    return core.read(reply, lambda gone: int(gone["deleted"]))
 
 
 def forked(core: Core, id: str, fields: Mapping[str, Any]) -> Operation[SessionInfo]:
@@ -84,31 +80,30 @@ def retried(core: Core, id: str, message_id: str | None) -> Operation[Retried]:
         Request(
             "POST",
             f"{_path(id)}/retry",
-            body=_json({} if message_id is None else {"message_id": message_id}),
+            body=json_of({} if message_id is None else {"message_id": message_id}),
             headers={"content-type": "application/json"},
             repeatable=True,
         )
     )
-    document = orjson.loads(reply.body)
-    return Retried(document["message_id"], datetime.fromisoformat(document["retried_at"]))
+    return core.read(
+        reply,
+        lambda begun: Retried(begun["message_id"], datetime.fromisoformat(begun["retried_at"])),
+    )
 
 
 def _post(core: Core, path: str, fields: Mapping[str, Any], key: str) -> Operation[SessionInfo]:
     headers = {"content-type": "application/json", "idempotency-key": key}
-    body = _json({name: value for name, value in fields.items() if value is not None})
+    body = json_of({name: value for name, value in fields.items() if value is not None})
     reply = yield from core.perform(Request("POST", path, body=body, headers=headers, repeatable=True))
-    return session_info_of(orjson.loads(reply.body))
+    return core.read(reply, session_info_of)
+
+
+def _page(page: Any) -> tuple[list[SessionInfo], str | None]:
+    return [session_info_of(document) for document in page["sessions"]], page.get("next_cursor")
 
 
 def _path(id: str) -> str:
-    return f"/sessions/{quote(id, safe='')}"
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(document)
-    except orjson.JSONEncodeError as error:
-        raise InvalidInput({"status": 422, "detail": f"this cannot be written as JSON: {error}"}) from None
+    return f"/sessions/{segment(id)}"
 
 
 def _if_match(version: int | None) -> dict[str, str]:

@@ -24,7 +24,15 @@ from breadcrumbs.client.effects import (
     Shut,
     as_item,
 )
-from breadcrumbs.client.http import client_options, core_of, lost, reply_of, request_options, stream_options
+from breadcrumbs.client.http import (
+    client_options,
+    core_of,
+    is_stream,
+    lost,
+    reply_of,
+    send_options,
+    stream_options,
+)
 from breadcrumbs.client.options import (
     Listing,
     Message,
@@ -215,11 +223,11 @@ class Client:
 
     def _carry_out(self, effect: Effect, streams: set[_Stream]) -> object:
         match effect:
-            case Send(request):
-                return reply_of(self._http.request(**request_options(request)))
+            case Send():
+                return reply_of(self._http.request(**send_options(effect, self._http.timeout)))
             case Open():
                 response = self._http.send(self._http.build_request(**stream_options(effect)), stream=True)
-                if not response.is_success:
+                if not is_stream(response):
                     response.read()
                     return reply_of(response)
                 stream = _Stream(response)

@@ -25,7 +25,7 @@ from breadcrumbs.client.effects import (
     Series,
     Shut,
 )
-from breadcrumbs.client.errors import AgentFailed, NoAnswer
+from breadcrumbs.client.errors import AgentFailed, NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, OnConnection, Saying, Subscription, Waiting
 from breadcrumbs.client.sse import Parser
 from breadcrumbs.client.values import (
@@ -71,7 +71,7 @@ class Following:
         self._core = core
         self._params = tuple(params)
         self._last_id = last_event_id
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
         self._slack = 0.0 if timeout is None else max(0.25, timeout / 10)
         self._on_connection = on_connection
         self._channel: Channel | None = None
@@ -79,6 +79,8 @@ class Following:
         self._read_timeout = _SILENCE
         self._failures = 0
         self._was_connected = False
+        self._greeted = False
+        """The first that a stream says is a ping; a server that always breaks off then does not work."""
         self._waiting: deque[Event] = deque()
 
     def begin(self) -> Operation[None]:
@@ -97,7 +99,7 @@ class Following:
         if self._channel is None:
             yield from self._connect()
             return
-        if self._deadline is not None:
+        if self.deadline is not None:
             left = self._left()
             if self._read_timeout > left + self._slack:
                 # How long a read may take was set when the stream was opened, and would now be too long.
@@ -117,8 +119,9 @@ class Following:
             self._last_id = message.id or self._last_id
             if message.data and message.event != "ping":
                 self._waiting.append(event_of(orjson.loads(message.data), self._last_id))
-            if message.data:  # it works, and did more than accept us
-                self._failures = 0
+            if message.data and (self._greeted or message.event != "ping"):
+                self._failures = 0  # it works, and did more than accept us
+            self._greeted = True
 
     def _connect(self) -> Operation[None]:
         left = self._left()
@@ -144,7 +147,7 @@ class Following:
                 raise error
             yield from self._reconnect_after(error.detail, retry_after(opened))
             return
-        self._channel, self._parser = opened, Parser()
+        self._channel, self._parser, self._greeted = opened, Parser(), False
         if self._was_connected and self._failures and self._on_connection is not None:
             self._on_connection("back", "")
         self._was_connected = True
@@ -160,11 +163,16 @@ class Following:
         self._failures += 1
         yield Pause(min(wait, self._left()))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
     def _left(self) -> float:
         """Seconds until the deadline."""
-        if self._deadline is None:
+        if self.deadline is None:
             return float("inf")
-        left = self._deadline - time.monotonic()
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise _TimeIsUp
         return left
@@ -229,16 +237,25 @@ class Conversation:
         except _TimeIsUp:
             reason = f"{self.core.url} did not answer within {waiting.timeout:g} s"
             raise NoAnswer(reason, trigger_id="") from None
-        written = yield from self.post(text, options)
+        try:
+            written = yield from self.post(text, options, deadline=stream.deadline)
+        except ServerUnreachable as error:
+            if not stream.is_over:
+                raise
+            reason = (
+                f"{self.core.url} did not answer within {waiting.timeout:g} s: it may have the message or not"
+            )
+            raise NoAnswer(reason, trigger_id="") from error
         if show == "everything":
             yield Item(written)
         # Posted before: then the answer may be there already, and no event will tell.
         yield from self._until_answered(stream, written.id, show, waiting, look_first=written.replayed)
 
-    def post(self, text: str, options: Message) -> Operation[Written]:
+    def post(self, text: str, options: Message, *, deadline: float | None = None) -> Operation[Written]:
         return self.core.post(
             text,
             self.session_id,
+            deadline=deadline,
             tags=options.get("tags", ()),
             context=options.get("context"),
             idempotency_key=options.get("idempotency_key"),
@@ -297,28 +314,41 @@ class Conversation:
         retried_at: datetime | None = None,
     ) -> Series[Any]:
         agent = waiting.agent
-        answer = (yield from self._found(message_id, agent, retried_at)) if look_first else None
+        answer: Answer | None = None
         while answer is None:
             try:
+                if look_first:
+                    look_first = False
+                    answer = yield from self._found(message_id, agent, stream, retried_at)
+                    continue
                 event = yield from stream.next()
             except _TimeIsUp:
                 raise waiting.in_vain(message_id) from None
             if show == "everything" or (show == "pieces" and _is_piece(event, message_id, agent)):
                 yield Item(event)
             if isinstance(event, Gap):
-                answer = yield from self._found(message_id, agent, retried_at)
+                look_first = True
             elif event.operation == "created":
                 answer = _outcome(event.breadcrumb_id, event, message_id, agent)
         yield Item(answer)
 
     def _found(
-        self, message_id: str, agent: str | None, retried_at: datetime | None
+        self, message_id: str, agent: str | None, stream: Following, retried_at: datetime | None
     ) -> Operation[Answer | None]:
         """The answer that is there already, if it is. What failed before a retry does not count."""
         for schema in (RESPONSE, ERROR):
-            recent = yield from self.core.collect(
-                session=self.session_id, schema_name=schema, sort="-created_at", limit=100
-            )
+            try:
+                recent = yield from self.core.collect(
+                    deadline=stream.deadline,
+                    session=self.session_id,
+                    schema_name=schema,
+                    sort="-created_at",
+                    limit=100,
+                )
+            except ServerUnreachable:
+                if stream.is_over:
+                    raise _TimeIsUp from None
+                raise
             for crumb in recent:
                 if schema == ERROR and retried_at is not None and crumb.created_at <= retried_at:
                     break  # and so are all that follow

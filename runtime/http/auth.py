@@ -12,7 +12,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, get_args
 from urllib.parse import parse_qsl
@@ -138,7 +138,8 @@ class Authenticator:
         except Exception:
             # Whatever is wrong with it, and however the parser trips over it: it was not signed by us.
             raise Unauthenticated(f"the token was not signed by this server: {_RENEW}") from None
-        return _principal_of(claims), _expiry_of(claims)
+        expires = _expiry_of(claims)
+        return replace(_principal_of(claims), expires=expires), expires
 
 
 def _principal_of(claims: dict[str, Any]) -> Principal:

@@ -53,6 +53,7 @@ from breadcrumbs.runtime.http.schemas import (
 )
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.llm_view import apply_hints
+from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.schema_hints import own_hints
 from breadcrumbs.runtime.session_state import (
     ADK_EVENT,
@@ -259,7 +260,7 @@ async def get_history(call: Call) -> Reply:
         if version.schema_name is not None:
             item["schema_name"] = version.schema_name
         if principal.may_read_context(version):
-            item["context"] = version.context
+            item["context"] = as_seen(principal, version).context
         if version.updated_by is not None:
             item["updated_by"] = str(version.updated_by)
         items.append(item)
@@ -274,7 +275,7 @@ async def _readable(call: Call) -> Breadcrumb:
         # Counted only now: who may not read it must not be able to use it up either.
         crumb = await store.get(principal.owner_id, id)
         _check_readable(principal, crumb)
-    return crumb
+    return as_seen(principal, crumb)
 
 
 def _check_readable(principal: Principal, crumb: Breadcrumb) -> None:
@@ -297,7 +298,9 @@ async def list_breadcrumbs(call: Call) -> Reply:
         return Reply(200, b"[]", headers=[(b"x-has-more", b"false")])
     page = await call.services.store.list(principal.owner_id, principal.narrowed(query))
     items = [
-        crumb.list_item(include_context=include_context and principal.may_read_context(crumb))
+        as_seen(principal, crumb).list_item(include_context=True)
+        if include_context and principal.may_read_context(crumb)
+        else crumb.list_item()
         for crumb in page.items
     ]
     headers: list[Header] = [(b"x-has-more", b"false" if page.next_cursor is None else b"true")]

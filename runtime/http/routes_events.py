@@ -18,10 +18,10 @@ OPERATIONS: Final = (
         group="Events",
         summary="Follow what happens",
         description=(
-            "Server-sent events: one unnamed message per write, `event: ping` while nothing happens. All "
-            "filters must hold. Send the `id:` of the last event as Last-Event-ID, as EventSource does by "
-            "itself, and nothing is lost; `event: gap` says where too much time has passed for that. A "
-            "client that does not read is disconnected."
+            "Server-sent events: one unnamed message per write, `event: ping` at the beginning and while "
+            "nothing happens. All filters must hold. Send the `id:` of the last event as Last-Event-ID, as "
+            "EventSource does by itself, and nothing is lost; `event: gap` says where too much time has "
+            "passed for that. A client that does not read is disconnected. A stream ends with its token."
         ),
         handle=None,
         role="subscriber",

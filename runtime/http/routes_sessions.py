@@ -316,7 +316,7 @@ async def list_messages(call: Call) -> Reply:
 async def post_message(call: Call) -> Reply:
     given = call.query()
     stream = wants_stream(call)
-    seconds = seconds_to_wait(given, stream=stream)
+    seconds = seconds_to_wait(given, call.principal, stream=stream)
     if seconds:
         call.principal.require("subscriber")  # the reply comes with the answer
     if not seconds:

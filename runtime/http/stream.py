@@ -8,6 +8,7 @@ the connection is cut, so that it can come back with `Last-Event-ID` and take wh
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,7 @@ from breadcrumbs.runtime.http.operations import budget_headers
 from breadcrumbs.runtime.http.parameters import tag_list
 from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.selectors import Selector, parse_selector
@@ -86,15 +88,24 @@ class StreamFilter:
         )
 
     def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
-        if crumb is None:
-            # Gone: whether a filter on its content would have matched cannot be known any more.
-            return not any(selector.needs_context for selector in (*self._selectors, *self._any_of))
-        return all(selector.matches(crumb) for selector in self._selectors if selector.needs_context) and (
-            not self._any_of or any(selector.matches(crumb) for selector in self._any_of)
+        return all(self._matches(s, event, crumb) for s in self._selectors if s.needs_context) and (
+            not self._any_of or any(self._matches(s, event, crumb) for s in self._any_of)
         )
+
+    def _matches(self, selector: Selector, event: Event, crumb: Breadcrumb | None) -> bool:
+        if not selector.needs_context:
+            return selector.matches_meta(event.schema_name, event.tags, event.session_id)
+        if crumb is None:
+            return False  # gone: whether its content would have matched cannot be known any more
+        if selector.context_match and not self._principal.may_read_context(crumb):
+            return False  # whether the event comes would tell what the content is
+        return selector.matches(as_seen(self._principal, crumb))
 
     def shows_context(self, crumb: Breadcrumb) -> bool:
         return self._principal.may_read_context(crumb)
+
+    def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+        return as_seen(self._principal, crumb)
 
 
 class EventStream:
@@ -125,29 +136,43 @@ class EventStream:
             headers += budget_headers(await self._limiter.spend(principal, "reading"))
         filter = await self._filter(principal, request.query_params)
         position = self._position(request)
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
         subscription = Subscription(filter)
+        ending: asyncio.TimerHandle | None = None
         try:
+            # The store is asked before anything is said: who cannot be served shall be told so, and when to
+            # come again, instead of being let in and cut off.
+            resuming, missed = position is not None, False
+            if position is None:
+                position = await self._hub.subscribe(subscription)
+            else:
+                beginning = await self._hub.log.beginning()
+                missed = any(gone > seen for gone, seen in zip(beginning, position, strict=True))
+            if principal.expires < math.inf:
+                ending = asyncio.get_running_loop().call_later(principal.seconds_left, subscription.drop)
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_until_disconnected, receive, tasks.cancel_scope.cancel)
                 subscription.on_drop = tasks.cancel_scope.cancel
-                await self._stream(subscription, position, send)
+                await self._stream(subscription, position, send, resuming=resuming, missed=missed)
                 tasks.cancel_scope.cancel()
         finally:
+            if ending is not None:
+                ending.cancel()
             self._hub.leave(subscription)
         await _finish(scope, send, subscription)
 
-    async def _stream(self, subscription: Subscription, position: Position | None, send: Send) -> None:
-        await _write(subscription, send, b"retry: 2000\n: connected\n\n")
-        if position is None:
-            # An id at once: a client that is cut off before its first event can come back to here.
-            here = encode_position(await self._hub.subscribe(subscription))
-            await _write(subscription, send, b"id: %s\n\n" % here.encode())
-        else:
-            if any(gone > seen for gone, seen in zip(await self._hub.log.beginning(), position, strict=True)):
+    async def _stream(
+        self, subscription: Subscription, position: Position, send: Send, *, resuming: bool, missed: bool
+    ) -> None:
+        # An id at once, and with data, for only then scripts see it: a client that is cut off before its first
+        # event can come back to here.
+        await _write(subscription, send, b"retry: 2000\n: connected\n\n" + _ping(position))
+        if resuming:
+            if missed:
                 await _write(
                     subscription,
                     send,
@@ -159,7 +184,8 @@ class EventStream:
         while not subscription.dropped:
             frames = await subscription.take(self._ping)
             if not subscription.dropped:
-                await _write(subscription, send, frames or _ping())
+                # A ping moves a quiet client on: it need not look through again what was not for it.
+                await _write(subscription, send, frames or _ping(self._hub.served(subscription)))
 
     async def _filter(self, principal: Principal, query: QueryParams) -> StreamFilter:
         if unknown := set(query) - KNOWN_PARAMETERS:
@@ -222,7 +248,6 @@ async def _finish(scope: Scope, send: Send, subscription: Subscription) -> None:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _ping() -> bytes:
-    return b"event: ping\ndata: %s\n\n" % orjson.dumps(
-        {"type": "ping", "ts": clock.to_text(time.time_ns() // 1000)}
-    )
+def _ping(position: Position) -> bytes:
+    now = orjson.dumps({"type": "ping", "ts": clock.to_text(time.time_ns() // 1000)})
+    return b"id: %s\nevent: ping\ndata: %s\n\n" % (encode_position(position).encode(), now)

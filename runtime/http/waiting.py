@@ -11,6 +11,7 @@ import orjson
 from starlette.datastructures import QueryParams
 from starlette.types import Send
 
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import BreadcrumbsError, InvalidInput
 from breadcrumbs.runtime.http.operations import Call, Parameter
@@ -45,17 +46,18 @@ def wants_stream(call: Call) -> bool:
     return any(kind.partition(";")[0].strip().lower() == EVENT_STREAM for kind in accepted)
 
 
-def seconds_to_wait(given: QueryParams, *, stream: bool) -> float:
+def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -> float:
+    """As long as is asked for, and no longer than the token is good."""
     text = given.get("wait")
     if text is None:
-        return DEFAULT_STREAM if stream else 0.0
+        return min(DEFAULT_STREAM, principal.seconds_left) if stream else 0.0
     try:
         seconds = float(text) if text.isascii() else -1.0
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= LONGEST_WAIT:  # not a number fails here too
         raise InvalidInput(f"wait must be a number of seconds from 0 to {LONGEST_WAIT:g}", where="wait")
-    return seconds
+    return min(seconds, principal.seconds_left)
 
 
 async def answered(

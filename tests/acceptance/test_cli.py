@@ -403,6 +403,25 @@ def test_an_export_goes_into_another_store_with_everything(up: Up, user: User) -
         assert there.json("list", "--session", "moving")[0]["title"] == "second"
 
 
+def test_an_export_replaces_no_pipe_and_no_link(up: Up, user: User) -> None:
+    user.post("one line", "--session", "fifo")
+    options = ("--session", "fifo", "--no-history", "--data", up.ready["data"])
+    pipe = user.cwd / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        exported = user.run("export", str(pipe), *options)
+        if not pipe.is_fifo():
+            reader.kill()
+        assert (exported.returncode, pipe.is_fifo()) == (0, True), exported.stderr
+        assert "one line" in reader.communicate(timeout=10)[0]
+    assert "one line" in user.run("export", "/dev/stdout", *options).stdout
+    target, link = user.cwd / "target.jsonl", user.cwd / "link.jsonl"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert user.run("export", str(link), *options).returncode == 0
+    assert link.is_symlink() and "one line" in target.read_text()
+
+
 def test_an_export_in_a_pipe_is_lines_of_json(up: Up, user: User) -> None:
     user.post("one line", "--session", "piped")
     result = user.run("export", "--session", "piped", "--no-history", "--data", up.ready["data"])

@@ -741,7 +741,7 @@ def check_stream(command: str, shown: str, base_url: str) -> None:
                 lines.append(line.rstrip("\n"))
                 if lines == expected[:3]:
                     httpx.post(f"{base_url}/breadcrumbs", json=message, trust_env=False).raise_for_status()
-                if line.startswith("data: "):
+                if len(lines) == len(expected):
                     break
         finally:
             process.kill()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from threading import Event as Signal
+from threading import Thread
 from typing import Any
 
 import orjson
@@ -12,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breadcrumbs import Client
 from breadcrumbs.client import turns
 from breadcrumbs.client.core import Core, backoff, title_of
 from breadcrumbs.client.effects import Channel, Item, Lost, Open, Pause, Read, Reply, Request, Send
@@ -167,6 +172,20 @@ def test_a_refusal_is_raised_with_the_servers_document(name: str, status: int, e
     assert type(pickle.loads(pickle.dumps(found))) is type(found)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        AgentFailed("no model", trigger_id="a", breadcrumb_id="b", cancelled=True),
+        NoAnswer("no answer within 5 s", trigger_id="a"),
+        ServerUnreachable("nothing answers"),
+    ],
+)
+def test_every_error_can_travel_between_processes(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), vars(again)) == (str(error), vars(error))
+
+
 def test_a_version_mismatch_says_which_version_is_there_and_which_was_expected() -> None:
     with pytest.raises(VersionMismatch) as raised:
         Played(core().delete(ID, expected_version=3), [problem(412, "version-mismatch", current_version=5)])
@@ -315,6 +334,18 @@ def test_a_stream_that_breaks_goes_on_after_the_last_event_that_was_seen() -> No
     assert told == ["lost", "lost", "lost", "back", "lost", "back"]
 
 
+def test_a_quiet_stream_comes_back_to_where_the_last_ping_was() -> None:
+    first, later = frame("A0", {"type": "ping"}, "ping"), frame("A5", {"type": "ping"}, "ping")
+    played = follow([Channel(), first, later, b"", Channel()])
+    assert [request.headers.get("last-event-id") for request in played.sent] == [None, "A5"]
+
+
+def test_a_server_that_greets_and_breaks_off_is_tried_less_and_less_often() -> None:
+    greeting = frame("A0", {"type": "ping"}, "ping")
+    played = follow([*([Channel(), greeting, b""] * 5), Channel()])
+    assert all(later > sooner for sooner, later in pairwise(played.pauses))
+
+
 def test_a_first_connection_that_never_comes_about_is_an_error_and_not_a_wait_for_ever() -> None:
     with pytest.raises(ServerUnreachable):
         follow([Lost("refused", refused=True)] * 4)
@@ -339,6 +370,47 @@ def test_events_are_typed_and_say_truly_what_happened() -> None:
 # Turns
 
 BY_AGENT = {"type": "agent", "agent_id": "a"}
+
+
+@pytest.mark.parametrize("where", ["POST", "GET"])
+def test_the_time_limit_of_a_turn_holds_for_every_request_of_it(where: str) -> None:
+    """A server that takes the message, or the question for the answer, and says nothing more."""
+    ended = Signal()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.startswith("/events/stream"):
+                ended.wait(30)
+                return
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(frame("A0", {"type": "ping"}, "ping"))
+            ended.wait(30)
+
+        def do_POST(self) -> None:
+            if where == "POST":
+                ended.wait(30)
+                return
+            self.send_response(201)
+            self.send_header("content-type", "application/json")
+            self.send_header("idempotency-replayed", "true")  # then it looks for the answer
+            self.end_headers()
+            self.wfile.write(orjson.dumps(WRITTEN))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        began = time.monotonic()
+        try:
+            with Client(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(NoAnswer):
+                client.session("s").say("hello", timeout=1)
+            assert time.monotonic() - began < 4
+        finally:
+            ended.set()
+            server.shutdown()
 
 
 def turn(answers: list[Any], show: turns.Show = "answer", **options: Any) -> Played:

@@ -14,11 +14,15 @@ import jsonschema_rs
 import pytest
 
 from breadcrumbs.context_builder.http import OPERATIONS
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.http.app import Application, build_app
-from breadcrumbs.runtime.hub import EventHub
+from breadcrumbs.runtime.http.stream import StreamFilter
+from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.selectors import parse_selector
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 from tests.contexts.support import MESSAGES, OWNER, book_of, building, context_of, document, post
@@ -122,6 +126,78 @@ async def test_a_narrowed_token_sees_of_a_context_only_what_it_may(site: Site) -
         }
     for narrowed in ({"session_id": "one"}, {"user_id": "ada"}):
         assert (await site.explain(context, await site.token(**narrowed))).status_code == 404
+
+
+async def raw_contexts(site: Site, context: UUID, token: dict[str, str]) -> dict[str, str]:
+    """A context as a breadcrumb, by every way there is."""
+    answers = {
+        path: await site.client.get(path, headers=token)
+        for path in (
+            f"/breadcrumbs/{context}",
+            f"/breadcrumbs/{context}/full",
+            f"/breadcrumbs/{context}/history",
+            "/breadcrumbs?include_context=true&schema_name=agent.context.v1",
+        )
+    }
+    assert all(answer.status_code == 200 for answer in answers.values()), answers
+    principal = site.app.auth.identify({b"authorization": token["Authorization"].encode()})
+    subscription = Subscription(StreamFilter(principal, [], []))
+    replayed = [frame async for frame in site.app.hub.catch_up(subscription, [0] * site.store.lanes)]
+    await site.store.update(OWNER, context, BreadcrumbUpdate(title="touched"))
+    live = await subscription.take(5)
+    site.app.hub.leave(subscription)
+    found = {path: answer.text for path, answer in answers.items()}
+    found["replay"] = b"".join(frame for frame in replayed if str(context).encode() in frame).decode()
+    return found | {"stream": live.decode()}
+
+
+async def test_a_narrowed_token_reads_no_more_in_the_context_itself(site: Site) -> None:
+    """Nor by any other way than explain."""
+    async with building(site.store, book_of(site.store, WIDE)) as builder:
+        await builder.say("said in one", "one", tags=("user:ada",))
+        await post(site.store, "kept by ada", tags=("user:ada",))
+        await post(site.store, "for everybody")
+        await builder.say("ada in two", "two", tags=("user:ada",))
+        await builder.say("bob in one", "one", tags=("user:bob",))
+        await builder.say("bob in two", "two", tags=("user:bob",))
+    context = context_of(site.store, "two")
+    texts = ("said in one", "kept by ada", "for everybody", "ada in two", "bob in one", "bob in two")
+    may_see = {
+        (): set(texts),
+        (("session_id", "two"),): {"for everybody", "ada in two", "bob in two"},
+        (("user_id", "bob"),): {"for everybody", "bob in one", "bob in two"},
+        (("session_id", "two"), ("user_id", "bob")): {"for everybody", "bob in two"},
+    }
+    for narrowed, seen in may_see.items():
+        for way, body in (await raw_contexts(site, context, await site.token(**dict(narrowed)))).items():
+            assert {text for text in texts if text in body} == seen, (narrowed, way)
+
+
+async def test_a_narrowed_token_cannot_disguise_a_context_to_read_it(site: Site) -> None:
+    context = await talk(site.store)
+    bob = await site.token(user_id="bob")
+    change = {
+        "schema_name": "a.note.v1",
+        "tags": ["user:bob", "session:two"],
+        "context": {"consumer_id": None, "explain": None},
+    }
+    headers = bob | {"Content-Type": "application/merge-patch+json"}
+    changed = await site.client.patch(f"/breadcrumbs/{context}", json=change, headers=headers)
+    assert changed.status_code == 200, changed.text
+    for way in ("", "/full", "/history"):
+        body = (await site.client.get(f"/breadcrumbs/{context}{way}", headers=bob)).text
+        assert "second in two" in body and "said in one" not in body, way
+
+
+async def test_no_filter_of_a_narrowed_token_looks_at_what_it_may_not_see(site: Site) -> None:
+    context = await site.store.get(OWNER, await talk(site.store))
+    path = "$.parts[*].items[*].content.message"
+    for text, told in (("said in one", False), ("second in two", True)):
+        selector = parse_selector({"context_match": [{"path": path, "op": "eq", "value": text}]})
+        principal = Principal(OWNER, UUID(int=1), session_id="two")
+        event = Event("updated", OWNER, context.id, context.version, "x", context.tags, None, 0, 0)
+        assert StreamFilter(principal, [selector], []).accepts(event, context) is told
+        assert StreamFilter(Principal(OWNER, UUID(int=1)), [selector], []).accepts(event, context)
 
 
 async def test_another_owner_sees_no_context(site: Site) -> None:

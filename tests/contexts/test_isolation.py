@@ -195,3 +195,36 @@ async def test_scope_current_never_widens_where_there_is_no_session(store: Store
     made = await build_context(store, config(), question, hints=SchemaHints(store))
     assert [item.content["message"] for item in made.items] == ["now"]
     assert len(made.notes) == 2 and "no conversation to look at" in made.notes[0]
+
+
+CATALOGUE = {"key": "tools", "schema_name": "tool.catalog.v1", "fetch": {"method": "latest"}}
+
+
+@pytest.mark.parametrize(
+    "source", [CATALOGUE, {**CATALOGUE, "all_tags": ["tools"]}], ids=["index", "listing"]
+)
+async def test_nobody_speaks_to_all_sessions_but_who_speaks_for_all(store: Store, source: Any) -> None:
+    """What one user posts outside of all sessions is that user's, and hides nothing from the others."""
+
+    async def catalogue(text: str, *users: str, **fields: Any) -> None:
+        tags = ("tools", *users)
+        await post(store, text, schema="tool.catalog.v1", tags=tags, **fields)
+
+    async def told(*users: str, session: str | None = "s") -> list[Any]:
+        trigger = await post(store, "hello", session=session, tags=("user:message", *users))
+        made = await build_context(store, config(sources=[source]), trigger, hints=SchemaHints(store))
+        return [item.crumb.context["message"] for item in made.items if item.place == "shared"]
+
+    assert await told() == []
+    await catalogue("eve's own", "user:eve")
+    assert await told() == []
+    for number in range(40):  # in every lane
+        await catalogue(f"real {number}")
+    for number in range(40):
+        await catalogue(f"eve's {number}", "user:eve")
+        await catalogue("private", visibility="private")
+        await catalogue("secret", sensitivity="secret")
+    assert await told() == ["real 39"]
+    assert await told("user:ada") == ["real 39"]
+    assert await told("user:ada", session=None) == ["real 39"]
+    assert await told("user:eve") == ["eve's 39"]

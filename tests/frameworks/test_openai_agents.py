@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from breadcrumbs import AsyncClient
-from breadcrumbs.client.errors import ServerUnreachable
+from breadcrumbs.client.errors import InvalidInput, ServerUnreachable
+from breadcrumbs.client.histories import Entry, History
 from breadcrumbs.openai_agents import BreadcrumbSession
 from tests.client.support import CrumbUp
 from tests.frameworks.conftest import openai_sdk
@@ -163,6 +164,39 @@ async def test_an_item_that_was_taken_out_can_come_in_again(session: BreadcrumbS
         await session.clear_session()
 
 
+async def test_an_item_that_came_in_again_is_kept_once_too(session: BreadcrumbSession) -> None:
+    item = model_message("msg_1", "Hello")
+    for take_out in (session.pop_item, session.clear_session):
+        for _ in range(3):
+            await session.add_items([item])
+        await take_out()
+        for _ in range(3):
+            await session.add_items([item])
+        assert await session.get_items() == [item]
+        await session.clear_session()
+
+
+async def test_an_item_is_kept_once_also_when_its_key_is_long_forgotten(
+    client: AsyncClient, session: BreadcrumbSession, name: str
+) -> None:
+    """The server keeps idempotency keys for a day."""
+    item = model_message("msg_1", "Hello")
+    await session.add_items([item])
+    (crumb,) = [crumb async for crumb in client.list(session=name)]
+    await client.delete(crumb.id)
+    # The same breadcrumb, and no key leads to it.
+    await client.create(crumb.schema_name, crumb.context, title=crumb.title, tags=crumb.tags)
+    await session.add_items([user("Hi"), item])
+    assert await session.get_items() == [item, user("Hi")]
+
+
+async def test_what_is_no_json_is_refused_in_words(client: AsyncClient, name: str) -> None:
+    history = History(client._core, name, "x.v1", "mark")
+    for id in (None, "one"):
+        with pytest.raises(InvalidInput, match="JSON"):
+            await client._run(history.add([Entry({"a": {1, 2}}, id)]))
+
+
 async def test_many_who_pop_at_once_each_get_another_item_and_the_newest_go_first(
     up: CrumbUp, session: BreadcrumbSession, name: str
 ) -> None:
@@ -254,23 +288,38 @@ async def test_a_server_that_is_not_there_is_an_error_that_says_so(name: str) ->
             await BreadcrumbSession(name, client=client).add_items([user("Hello")])
 
 
-async def test_an_item_whose_answer_was_lost_is_there_once(up: CrumbUp, name: str) -> None:
-    """The connection breaks after the server has written; the client tries again by itself."""
+class LosesTheFirstAnswer(httpx.AsyncHTTPTransport):
+    """The connection breaks after the server has written."""
 
-    class LosesTheFirstAnswer(httpx.AsyncHTTPTransport):
-        lost = False
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+        self.lost = False
 
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            response = await super().handle_async_request(request)
-            if request.method == "POST" and not self.lost:
-                self.lost = True
-                await response.aread()
-                raise httpx.ReadError("lost on the way", request=request)
-            return response
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        if request.method == self.method and not self.lost:
+            self.lost = True
+            await response.aread()
+            raise httpx.ReadError("lost on the way", request=request)
+        return response
 
+
+async def test_of_a_pop_whose_answer_was_lost_nothing_gets_lost(up: CrumbUp, name: str) -> None:
     async with AsyncClient(up.url) as client:
         await client._http.aclose()
-        client._http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer())
+        client._http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer("PATCH"))
+        session = BreadcrumbSession(name, client=client)
+        await session.add_items([user("one"), user("two")])
+        assert await session.pop_item() == user("two")
+        assert await session.get_items() == [user("one")]
+
+
+async def test_an_item_whose_answer_was_lost_is_there_once(up: CrumbUp, name: str) -> None:
+    """The client tries again by itself."""
+    async with AsyncClient(up.url) as client:
+        await client._http.aclose()
+        client._http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer("POST"))
         session = BreadcrumbSession(name, client=client)
         await session.add_items([user("Hello")])
         assert await session.get_items() == [user("Hello")]

@@ -172,6 +172,18 @@ async def test_when_nobody_answers_in_time_it_is_202_and_the_message_is_stored(s
     assert await texts(site, "s") == ["hello"]
 
 
+async def test_waiting_ends_with_the_token(site: Site) -> None:
+    for accept in ("application/json", "text/event-stream"):
+        with anyio.fail_after(10):
+            answer = await site.client.post(
+                "/sessions/s/messages",
+                params={"wait": LONG},
+                json={"message": "hello"},
+                headers=(await site.token(ttl_sec=2)) | {"accept": accept},
+            )
+        assert answer.status_code == (202 if accept == "application/json" else 200), answer.text
+
+
 async def test_an_answer_to_somebody_elses_message_is_not_mine(site: Site) -> None:
     gate = Gate()
     async with answering(site, FunctionModel(gate)), anyio.create_task_group() as tasks:

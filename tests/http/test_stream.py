@@ -6,11 +6,12 @@ import asyncio
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import anyio
@@ -18,14 +19,17 @@ import httpx
 import orjson
 import pytest
 
+from breadcrumbs.runtime import pubsub
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.events import Event, decode_position
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
-from breadcrumbs.runtime.hub import EventHub, Subscription
+from breadcrumbs.runtime.hub import MOST_WAITING_BYTES, EventHub, Subscription
 from breadcrumbs.runtime.hygiene import Hygiene
+from breadcrumbs.runtime.ids import lane_for
+from breadcrumbs.runtime.multiplexer import Address, LinkLost
 from breadcrumbs.runtime.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store import Store
 from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER
@@ -97,6 +101,24 @@ class Stream:
         with suppress(TimeoutError):
             unexpected = await self.next(within=seconds)
             raise AssertionError(f"nothing was expected: {unexpected}")
+
+
+class Everything:
+    """A filter that lets all of an owner's events through."""
+
+    owner_id = DEVELOPER
+
+    def wants(self, event: Event) -> bool:
+        return True
+
+    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+        return True
+
+    def shows_context(self, crumb: Breadcrumb) -> bool:
+        return True
+
+    def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+        return crumb
 
 
 @asynccontextmanager
@@ -245,19 +267,6 @@ async def test_a_client_that_comes_back_while_the_only_other_one_leaves_hears_wh
     site: Live,
 ) -> None:
     """The hub reads while somebody listens: who is still being brought up to date is somebody."""
-
-    class Everything:
-        owner_id = DEVELOPER
-
-        def wants(self, event: Event) -> bool:
-            return True
-
-        def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
-            return True
-
-        def shows_context(self, crumb: Breadcrumb) -> bool:
-            return True
-
     leaving, returning = Subscription(Everything()), Subscription(Everything())
     start = await site.hub.log.end()
     await site.post("s", title="missed")
@@ -333,6 +342,110 @@ async def test_a_client_that_does_not_read_is_cut_off_and_holds_nobody_up(site: 
         lazy.close()
 
 
+async def test_a_burst_does_not_cut_off_a_client_that_reads(site: Live, standalone_server: Any) -> None:
+    count, text = 400, "x" * 10_000
+
+    async def write() -> None:
+        namespace = site.store.keys.meta.decode().removesuffix(":meta")
+        store = await Store.open(standalone_server.url, namespace=namespace)
+        for number in range(count):
+            fields = BreadcrumbCreate(title=str(number), tags=["session:s"], context={"text": text})
+            await store.create(DEVELOPER, fields)
+        await store.close()
+
+    async with site.stream() as stream:
+        # Nothing else runs meanwhile, so that the hub finds all of it at once.
+        burst = threading.Thread(target=lambda: asyncio.run(write()))
+        burst.start()
+        burst.join()
+        titles = [event["title"] for event in await stream.take(count)]
+    assert titles == [str(number) for number in range(count)]
+    assert site.hub.dropped_clients == 0
+
+
+async def test_one_event_may_be_larger_than_what_may_wait() -> None:
+    subscription = Subscription(Everything())
+    large = b"x" * (MOST_WAITING_BYTES + 1)
+    assert subscription.offer(large)
+    assert await subscription.take(1) == large
+    assert subscription.offer(large)
+    assert not subscription.offer(b"y"), "it does not read"
+    assert subscription.dropped
+
+
+async def test_what_cannot_be_read_holds_up_nobody(site: Live) -> None:
+    """An operation that a newer process knows, a body that is damaged, a delta that is none."""
+    call, keys = site.store.connection.call, site.store.keys
+    lane = lane_for(DEVELOPER, "session", "s", site.store.lanes)
+    async with site.stream(filters='{"context_match":[{"path":"$.n","op":"gte","value":0}]}') as stream:
+        start = stream.last_id or ""
+        at = site.store.now() + 10
+        payload = b"z" + DEVELOPER.bytes + UUID(int=7).bytes + b'1 ["x",["session:s"]]'
+        await call(lane, b"XADD", keys.events(lane), b"%d-0" % at, b"e", payload)
+        await call(lane, b"SET", keys.clock(lane), at)
+        await call(0, b"PUBLISH", keys.deltas(), b"not a delta")
+        await site.post("s", title="first", context={"n": 1})
+        assert (await stream.next())["title"] == "first"
+    damaged = UUID(await site.post("s", title="damaged", context={"n": 2}))
+    await call(lane, b"SET", keys.body(lane, DEVELOPER, damaged.bytes), b"1 1 1 0 0\n" + b"?" * 40)
+    await site.post("s", title="after", context={"n": 3})
+    async with site.stream(last_event_id=start) as stream:
+        events = await stream.take(3)
+        assert [event.get("title") for event in events] == ["first", None, "after"]
+
+
+async def test_a_filter_that_fails_ends_its_own_stream_only(site: Live) -> None:
+    class Failing(Everything):
+        def wants(self, event: Event) -> bool:
+            raise RuntimeError("on purpose")
+
+    class FailingLater(Everything):
+        def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+            raise RuntimeError("on purpose")
+
+    failing, later = Subscription(Failing()), Subscription(FailingLater())
+    async with site.stream() as stream:
+        await site.hub.subscribe(failing)
+        await site.hub.subscribe(later)
+        for title in ("one", "two"):
+            await site.post("s", title=title)
+            assert (await stream.next())["title"] == title
+        assert failing.dropped
+        assert later.dropped
+        assert site.hub.clients == 1
+
+
+async def test_a_link_that_says_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsub, "SILENCE", 0.1)
+
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    async with aclosing(pubsub.listen(address, b"channel")) as heard:
+        with anyio.fail_after(5), pytest.raises(LinkLost, match="said nothing"):
+            await anext(heard)
+    server.close()
+    for writer in accepted:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_link_that_is_only_quiet_is_kept(site: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsub, "SILENCE", 0.1)
+    channel = secrets.token_bytes(8)
+
+    async def speak() -> None:
+        await anyio.sleep(0.5)
+        await site.store.connection.call(0, b"PUBLISH", channel, b"here")
+
+    heard = cast(AsyncGenerator[bytes, None], site.store.connection.listen(channel))
+    async with aclosing(heard):
+        speaking = asyncio.create_task(speak())
+        with anyio.fail_after(5):
+            assert await anext(heard) == b"here"
+        await speaking
+
+
 async def test_there_is_one_reader_however_many_clients(site: Live, standalone_server: Any) -> None:
     async with anyio.create_task_group() as tasks:
         ready = 0
@@ -357,6 +470,68 @@ async def test_pings_come_while_nothing_happens(standalone_server: Any) -> None:
     async with live(standalone_server.url, ping_interval="0.1s") as site, site.stream() as stream:
         assert (await stream.next(kind="ping"))["type"] == "ping"
         assert (await stream.next(kind="ping"))["ts"].endswith("Z")
+
+
+async def test_the_first_thing_that_a_stream_says_is_where_it_is(site: Live) -> None:
+    """As an event with data: scripts see the id of no other."""
+    async with (
+        httpx.AsyncClient(base_url=site.url, trust_env=False) as client,
+        client.stream("GET", "/events/stream") as response,
+    ):
+        stream = Stream(response)
+        assert (await stream.next(kind="ping"))["type"] == "ping"
+        start = stream.last_id or ""
+    assert decode_position(start, site.store.lanes) == await site.hub.log.end()
+
+
+async def test_a_quiet_client_moves_on_with_the_pings(standalone_server: Any) -> None:
+    async with live(standalone_server.url, ping_interval="0.1s") as site:
+        async with site.stream(session_id="quiet") as stream:
+            for number in range(20):
+                await site.post(f"other-{number}")
+            end = await site.hub.log.end()
+            with anyio.fail_after(5):
+                while decode_position(stream.last_id or "", site.store.lanes) != end:
+                    await stream.next(kind="ping")
+            position = stream.last_id or ""
+        await anyio.sleep(0.1)
+        await Hygiene(site.store, Settings(event_window="0.05s")).run_once()
+        mine = await site.post("quiet", title="mine")
+        async with site.stream(session_id="quiet", last_event_id=position) as stream:
+            assert (await stream.next())["breadcrumb_id"] == mine
+        async with site.stream(session_id="quiet", last_event_id=position) as stream:
+            with pytest.raises(TimeoutError):
+                await stream.next(kind="gap", within=0.3)
+
+
+async def test_no_ping_takes_a_client_back_behind_what_it_has_seen(standalone_server: Any) -> None:
+    """Who was brought up to date may be ahead of what the hub has read."""
+    async with live(standalone_server.url, ping_interval="0.05s") as site:
+        seen = Subscription(Everything())
+        ahead = [site.store.now() + 1_000_000_000] * site.store.lanes
+        await site.hub.subscribe(Subscription(Everything()))
+        [frame async for frame in site.hub.catch_up(seen, ahead)]
+        assert site.hub.served(seen) == ahead
+        await site.post("s", title="new")
+        await anyio.sleep(0.2)
+        assert site.hub.served(seen) == ahead
+
+
+async def test_a_stream_that_cannot_begin_is_refused(tmp_path: Path) -> None:
+    """Not opened and then cut: whoever comes back would do so at once, again and again."""
+    with EmbeddedServer(tmp_path, appendfsync="always") as server:
+        async with live(server.url) as site:
+            async with site.stream() as stream:
+                start = stream.last_id or ""
+            assert server.process is not None
+            server.process.kill()
+            server.process.wait()
+            async with httpx.AsyncClient(base_url=site.url, trust_env=False, timeout=10) as client:
+                for headers in ({}, {"last-event-id": start}):
+                    answer = await client.get("/events/stream", headers=headers)
+                    assert answer.status_code == 503, answer.text
+                    assert int(answer.headers["retry-after"]) >= 1
+            assert site.hub.clients == 0
 
 
 async def test_the_end_of_the_server_ends_its_streams_at_once(site: Live) -> None:
@@ -398,6 +573,25 @@ async def test_saved_selectors_choose_what_an_agent_gets(site: Live) -> None:
             await site.post(title="no", tags=["blue"])
             await site.post(title="yes", tags=["red"])
             assert (await stream.next())["title"] == "yes"
+
+
+async def test_a_deletion_is_told_where_a_selector_that_needs_no_content_matches(site: Live) -> None:
+    agent = "00000000-0000-0000-0000-000000000002"
+    async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
+        for selector in (
+            {"any_tags": ["red"]},
+            {"any_tags": ["blue"], "context_match": [{"path": "$.n", "op": "gt", "value": 1}]},
+        ):
+            assert (await client.post("/subscriptions/selectors", json=selector)).status_code == 200
+    async with site.stream(agent_id=agent) as stream:
+        red = UUID(await site.post(title="red", tags=["red"]))
+        blue = UUID(await site.post(title="blue", tags=["blue"], context={"n": 2}))
+        assert {event["title"] for event in await stream.take(2)} == {"red", "blue"}
+        await site.store.delete(DEVELOPER, blue)  # what it held cannot be known any more
+        await site.store.delete(DEVELOPER, red)
+        deleted = await stream.next()
+        assert (deleted["operation"], deleted["breadcrumb_id"]) == ("deleted", str(red))
+        await stream.nothing_for(0.15)
 
 
 @pytest.fixture
@@ -460,6 +654,47 @@ async def test_private_breadcrumbs_and_secret_contexts_stay_with_who_may_read_th
     assert [event["title"] for event in seen["curators"]] == ["private", "secret", "end"]
     assert [event["context"] for event in seen["curators"]] == [{"x": 1}, {"x": 2}, {"x": 3}]
     assert all("context" not in event for event in seen["others"] if event["title"] == "secret")
+
+
+async def test_no_filter_tells_what_a_secret_holds(guarded: Live) -> None:
+    agent = str(UUID(int=13))
+    reader = await _token(guarded, KEY, agent_id=agent, roles=["subscriber"])
+    curator = await _token(guarded, KEY, agent_id=agent, roles=["curator"])
+    guess = {"context_match": [{"path": "$.pin", "op": "gte", "value": "m"}]}
+    async with httpx.AsyncClient(base_url=guarded.url, trust_env=False) as client:
+        saved = await client.post(
+            "/subscriptions/selectors", json=guess, headers={"authorization": f"Bearer {reader}"}
+        )
+        assert saved.status_code == 200, saved.text
+    queries: list[dict[str, Any]] = [{"filters": orjson.dumps(guess).decode()}, {"agent_id": agent}]
+    for query in queries:
+        async with (
+            guarded.stream(token=reader, **query) as theirs,
+            guarded.stream(token=curator, **query) as curators,
+        ):
+            start = theirs.last_id
+            await guarded.post(owner=OWNER, title="secret", sensitivity="secret", context={"pin": "q"})
+            await guarded.post(owner=OWNER, title="open", context={"pin": "q"})
+            assert (await theirs.next())["title"] == "open"
+            assert [event["title"] for event in await curators.take(2)] == ["secret", "open"]
+        async with guarded.stream(token=reader, last_event_id=start, **query) as theirs:
+            assert (await theirs.next())["title"] == "open"
+
+
+async def test_a_stream_ends_with_its_token(guarded: Live) -> None:
+    token = await _token(guarded, KEY, ttl_sec=2)
+    async with guarded.stream(token=token) as stream:
+        await guarded.post(owner=OWNER, title="in time")
+        assert (await stream.next())["title"] == "in time"
+        position = stream.last_id or ""
+        with pytest.raises(AssertionError, match="ended"):
+            await stream.next(within=5)
+    missed = await guarded.post(owner=OWNER, title="missed")
+    async with httpx.AsyncClient(base_url=guarded.url, trust_env=False) as client:
+        answer = await client.get("/events/stream", params={"token": token, "last_event_id": position})
+        assert answer.status_code == 401, answer.text
+    async with guarded.stream(token=await _token(guarded, KEY), last_event_id=position) as stream:
+        assert (await stream.next())["breadcrumb_id"] == missed
 
 
 async def test_without_a_good_token_there_is_no_stream(guarded: Live) -> None:

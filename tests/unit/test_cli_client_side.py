@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
 
+import httpx
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breadcrumbs import Client
+from breadcrumbs.cli import checkup, letters
 from breadcrumbs.cli.attach import shown_address
-from breadcrumbs.cli.client import Api
+from breadcrumbs.cli.client import Api, open_client
 from breadcrumbs.cli.crumbs import difference, filters, new_breadcrumb, read_context, read_since, read_ttl
 from breadcrumbs.cli.output import CommandError, UsageError, one_line, visible
+from breadcrumbs.client import sessions
+from breadcrumbs.client.core import Core, segment
+from breadcrumbs.client.effects import Send
+from breadcrumbs.client.errors import BreadcrumbsError, ProblemError
 
 # post
 
@@ -153,7 +167,120 @@ def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
     assert shown_address(url) == shown
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8081", "ftp://x", "", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8081",
+        "ftp://x",
+        "",
+        "http://",
+        "http://localhost:80a",
+        "http://localhost:99999",
+        "http://[::1",
+        "http://a\x7fb",
+    ],
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(CommandError, match="is not an address"):
         Api(url)
+    if url:  # without one, the client takes the usual one
+        with pytest.raises(ValueError, match="is not an address"):
+            Client(url)
+        with pytest.raises(CommandError, match="is not an address"), open_client(url):
+            pass
+
+
+# A server that is something else
+
+
+@contextmanager
+def answering(body: bytes, media_type: str = "application/json") -> Iterator[str]:
+    """A server that says the same to everybody."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(200)
+            self.send_header("content-type", media_type)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_PATCH = do_DELETE = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+PAGE = (b"<html>Welcome</html>", "text/html; charset=utf-8")
+
+
+@pytest.mark.parametrize("said", [PAGE, (b'{"hello": 1}',), (b"[1]",), (b"<html>", "application/json")])
+def test_the_client_knows_when_it_talks_to_something_else(said: tuple[Any, ...]) -> None:
+    with answering(*said) as url, Client(url, retries=0) as client:
+        session = client.session("s")
+        for ask in (
+            lambda: client.get("x"),
+            lambda: client.history("x"),
+            lambda: list(client.list()),
+            lambda: client.create("x.v1"),
+            lambda: client.token(),
+            lambda: list(client.sessions()),
+            lambda: session.info(),
+            lambda: session.delete(),
+            lambda: session.say("hello", timeout=2),
+        ):
+            with pytest.raises(
+                BreadcrumbsError, match=r"is this a Breadcrumbs server|did not begin to stream"
+            ):
+                ask()
+        if said == PAGE:
+            with pytest.raises(ProblemError, match="is this a Breadcrumbs server"):
+                client.delete("x")
+
+
+def test_a_command_knows_when_it_talks_to_something_else() -> None:
+    with answering(*PAGE) as url, Api(url) as api, pytest.raises(CommandError, match="is this a Breadcrumbs"):
+        api.get("/health")
+    for said in (PAGE, (b'{"hello": 1}',), (b"[]",)):
+        with answering(*said) as url:
+            finding = checkup._check_api(Api(url))
+        assert finding.status == "wrong"
+        assert "Breadcrumbs server" in finding.message
+
+
+@pytest.mark.parametrize("id", [".", "..", "a/../b", "...", "%2E"])
+def test_an_id_is_one_part_of_a_path_whatever_it_is(id: str) -> None:
+    path = f"/sessions/{segment(id)}/fork"
+    request = httpx.Client(base_url="http://127.0.0.1").build_request("GET", path)
+    assert request.url.raw_path.decode() == path
+    assert [unquote(part) for part in path.split("/")] == ["", "sessions", id, "fork"]
+    sent = next(sessions.read(Core("http://x", token=None, api_key=None, retries=0), id))
+    assert isinstance(sent, Send) and sent.request.path == f"/sessions/{segment(id)}"
+
+
+# What is shown as a table
+
+
+def test_dead_letters_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(letters, "for_people", lambda as_json: True)
+    monkeypatch.setenv("COLUMNS", "300")
+    letter = {
+        "id": str(UUID(int=1)),
+        "kind": "[agents",
+        "session_id": "[/bold]",
+        "attempts": 5,
+        "last_error": "the model said [/INST] and [red]more",
+        "created_at": "2026-11-16T09:00:00Z",
+    }
+    with answering(orjson.dumps([letter])) as url, Api(url) as api:
+        assert letters.show(api, as_json=False) == 0
+    shown = capsys.readouterr().out
+    assert "[/bold]" in shown and "the model said [/INST] and [red]more" in shown
