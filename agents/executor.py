@@ -31,7 +31,7 @@ from breadcrumbs.agents.models.base import (
 )
 from breadcrumbs.agents.prompt import build_prompt, problem_in
 from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, content_of
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.ids import derived_id
@@ -170,11 +170,18 @@ class Executor:
             await _finish(turn, last)  # deleted or expired meanwhile: there is nothing to answer
             return
         mine = [crumb for crumb in seen.answers if creator_of(crumb) == definition.agent_id]
-        new = await self._make(turn, agent, trigger, origin, answer_id, mine)
-        await self._commit(turn, owner, answer_id, new, acknowledge=last)
+        new, content = await self._make(turn, agent, trigger, origin, answer_id, mine)
+        await self._commit(turn, owner, answer_id, new, content, acknowledge=last)
 
     async def _commit(
-        self, turn: Turn, owner: UUID, id: UUID, new: BreadcrumbCreate, *, acknowledge: bool = False
+        self,
+        turn: Turn,
+        owner: UUID,
+        id: UUID,
+        new: BreadcrumbCreate,
+        content: Content | None = None,
+        *,
+        acknowledge: bool = False,
     ) -> None:
         """Write what was made. It waits for a store that is away or full, so that it need not be made again."""
         pause = 0.1
@@ -183,7 +190,7 @@ class Executor:
                 # Shielded: whoever is cancelled here would not know whether it was written.
                 with anyio.CancelScope(shield=True):
                     fence = turn.fence(acknowledge=acknowledge)
-                    written = await self._store.create(owner, new, id=id, fence=fence)
+                    written = await self._store.create(owner, new, content=content, id=id, fence=fence)
                     if written.found and acknowledge:
                         await turn.acknowledge()
                 return
@@ -217,7 +224,7 @@ class Executor:
         origin: Origin,
         answer_id: UUID,
         answers: list[Breadcrumb],
-    ) -> BreadcrumbCreate:
+    ) -> tuple[BreadcrumbCreate, Content]:
         definition = agent.definition
         answer: Answer | None = None
         try:
@@ -244,8 +251,7 @@ class Executor:
         for said in (answer, Answer(answer.text)):
             try:
                 new = product(said, definition, trigger.tags, glue, self._inherited)
-                content_of(new)
-                return new
+                return new, self._store.content(new)
             except InvalidInput as error:
                 problem = error
         raise TurnFailed(f"the answer cannot be stored: {problem}") from problem

@@ -288,7 +288,8 @@ class EventHub:
                 self._position[event.lane] = event.at
                 handed_out += self._hand_out(event, loaded.pop(number, None))
                 number += 1
-            await asyncio.sleep(0)
+            if number < len(events):
+                await asyncio.sleep(0)
 
     def _wanted(self, event: Event) -> bool:
         return is_shown(event) and any(

@@ -57,6 +57,7 @@ def parse_id(text: str, *, what: str = "id") -> UUID:
     return parsed
 
 
+@lru_cache(4_096)
 def derived_id(lane: int, *parts: str) -> UUID:
     """The same id for the same parts: what a turn produces is found, not written again, when it is run again.
 

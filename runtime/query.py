@@ -92,14 +92,18 @@ class Query:
         )
 
     def check(self) -> None:
-        if not 1 <= self.limit <= MAX_LIMIT:
-            raise InvalidInput(f"limit must be from 1 to {MAX_LIMIT}", where="limit")
+        check_limit(self.limit)
         if not 0 <= self.offset <= MAX_OFFSET:
             raise InvalidInput(
                 f"offset must be from 0 to {MAX_OFFSET}: use cursor beyond that", where="offset"
             )
         if self.cursor is not None and self.offset:
             raise InvalidInput("cursor and offset exclude each other", where="cursor")
+
+
+def check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidInput(f"limit must be from 1 to {MAX_LIMIT}", where="limit")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
@@ -16,8 +17,9 @@ from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.connection import Run, Script
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.ids import home_lane, lane_for
+from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.multiplexer import Command
-from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.query import Query, check_limit
 
 if TYPE_CHECKING:
     from breadcrumbs.runtime.store import Store
@@ -120,25 +122,29 @@ def recent_of(
     store: Store, owner: UUID, session_id: str, schema_name: str, limit: int
 ) -> Question[list[Breadcrumb]]:
     """The last breadcrumbs of a schema in a session, the newest first."""
-    query = Query(session_id=session_id, schema_name=schema_name, limit=limit)
     lane = lane_for(owner, "session", session_id, store.lanes)
-    return _recent(store, owner, query, session_id, [[lane]])
+    return _recent(store, owner, session_id, schema_name, limit, None, [[lane]])
 
 
 def recent_shared(
     store: Store, owner: UUID, schema_name: str, limit: int, keep: Callable[[Breadcrumb], bool]
 ) -> Question[list[Breadcrumb]]:
     """The last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
-    query = Query(sessionless=True, schema_name=schema_name, limit=limit, keep=keep)
-    return _recent(store, owner, query, "", store.connection.reader_groups())
+    return _recent(store, owner, None, schema_name, limit, keep, store.connection.reader_groups())
 
 
 def _recent(
-    store: Store, owner: UUID, query: Query, session: str, groups: list[list[int]]
+    store: Store,
+    owner: UUID,
+    session: str | None,
+    schema: str,
+    limit: int,
+    keep: Callable[[Breadcrumb], bool] | None,
+    groups: list[list[int]],
 ) -> Question[list[Breadcrumb]]:
-    """The ends of one index in some lanes, with their bodies."""
-    query.check()
-    keys, limit, schema, keep = store.keys, query.limit, query.schema_name or "", query.keep
+    """The ends of one index in some lanes, with their bodies. `session`: None: of those that belong to none."""
+    check_limit(limit)
+    keys = store.keys
 
     def read(replies: list[Any]) -> list[Breadcrumb]:
         now, alive, seen_since = store.now(), [], 0
@@ -165,20 +171,23 @@ def _recent(
         return alive[:limit]
 
     async def otherwise() -> list[Breadcrumb]:
+        query = Query(
+            session_id=session, sessionless=session is None, schema_name=schema, limit=limit, keep=keep
+        )
         return (await store.list(owner, query)).items
 
     return Question(
-        [
-            (
-                lanes[0],
-                Run(
-                    _RECENT,
-                    [keys.by_session(lane, owner, session, schema) for lane in lanes],
-                    [*(keys.body(lane, owner, b"") for lane in lanes), limit],
-                ),
-            )
-            for lanes in groups
-        ],
+        [(lanes[0], _ends(keys, owner, session or "", schema, tuple(lanes), limit)) for lanes in groups],
         read,
         otherwise,
+    )
+
+
+@lru_cache(1_024)
+def _ends(keys: Keys, owner: UUID, session: str, schema: str, lanes: tuple[int, ...], limit: int) -> Run:
+    """Spelled once for all turns of a session: it takes as long as the asking."""
+    return Run(
+        _RECENT,
+        [keys.by_session(lane, owner, session, schema) for lane in lanes],
+        [*(keys.body(lane, owner, b"") for lane in lanes), limit],
     )

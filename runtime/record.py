@@ -29,8 +29,8 @@ def rest(content: Content, created_by: UUID | None, updated_by: UUID | None) -> 
     )
 
 
-def whole(crumb: Breadcrumb) -> bytes:
-    """The whole body, for what existed before."""
+def whole(crumb: Breadcrumb, *, json: bytes | None = None) -> bytes:
+    """The whole body, for what existed before. `json`: with this instead of its own."""
     return b"%d %d %d %d %d\n%s%s%s" % (
         crumb.version,
         crumb.created,
@@ -39,7 +39,7 @@ def whole(crumb: Breadcrumb) -> bytes:
         crumb.max_reads,
         crumb.created_by.bytes if crumb.created_by else _NOBODY,
         crumb.updated_by.bytes if crumb.updated_by else _NOBODY,
-        crumb.json,
+        crumb.json if json is None else json,
     )
 
 

@@ -201,6 +201,10 @@ class Store:
 
     # Writing
 
+    def content(self, new: BreadcrumbCreate) -> Content:
+        """What would be stored: checked, and with the lifetime that its schema has here."""
+        return content_of(new, default_ttl=self._default_ttl(new.schema_name))
+
     async def create(
         self,
         owner: UUID,
@@ -210,6 +214,7 @@ class Store:
         idempotency_key: str | None = None,
         id: UUID | None = None,
         fence: Fence | None = None,
+        content: Content | None = None,
         counts: bool = True,
         session_version: int | Literal["*"] | None = None,
         session_began: int | None = None,
@@ -218,11 +223,13 @@ class Store:
 
         The same `idempotency_key` (per owner and session) and the same content give the first result
         again; other content is an `IdempotencyMismatch`. An `id` (see `derived_id`) that is there already
-        is the same: what it names was written before. `counts`: the session's version goes up and it was
+        is the same: what it names was written before. `content`: that of `new`, where it is known already.
+        `counts`: the session's version goes up and it was
         active just now. `session_version`: the version that the session must have; 0: it must not exist, `*`:
         it must exist. `session_began`: when it must have begun, or `AnotherSession`; 0: it must not exist.
         """
-        content = content_of(new, default_ttl=self._default_ttl(new.schema_name))
+        if content is None:
+            content = self.content(new)
         if idempotency_key is not None:
             check_idempotency_key(idempotency_key)
         lane = self._lane_of(owner, content.session_id, idempotency_key, id=id)
@@ -326,14 +333,14 @@ class Store:
 
         `after` is the newest version that the caller knows of; it need not be right.
         """
-        content = content_of(new)
+        content = self.content(new)
         for _ in range(200):
             if after is None:
-                written = await self.create(owner, new, id=id, fence=fence, counts=False)
+                written = await self.create(owner, new, content=content, id=id, fence=fence, counts=False)
                 if not written.found:
                     return self._as_written(owner, written, content)
             else:
-                older = record.whole(replace(after, json=slim(after)))
+                older = record.whole(after, json=slim(after))
                 lane = home_lane(id, self.lanes)
                 reply = await self._run_update(
                     lane, owner, after, content, new.visibility, None, True, fence=fence, older=older

@@ -215,10 +215,11 @@ class Worker:
         self._lanes: dict[int, _Lane] = {}
         # A note of the lane itself: one that is lost and taken again is another one, and begins elsewhere.
         self._following: Follower[_Lane] = Follower(store.tail)
-        self._limit = anyio.CapacityLimiter(concurrency)
+        # asyncio's: anyio's limiter lets everybody else go first, also where there is room.
+        self._limit = asyncio.Semaphore(concurrency)
         # Who was there when workers died more than once is run alone, so that one event that kills workers
         # does not use up the attempts of those who happen to run beside it.
-        self._alone = anyio.CapacityLimiter(1)
+        self._alone = asyncio.Semaphore(1)
         self._attempts = attempts
         self._backoff = backoff
         self._stopping = False
