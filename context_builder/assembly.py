@@ -82,7 +82,7 @@ class Item(NamedTuple):
         if self.number is not None:
             reference["number"] = self.number
         if self.matched:
-            reference["matched"] = self.matched
+            reference["matched"] = list(self.matched)
         return reference
 
 
@@ -210,9 +210,9 @@ def _described(source: Source, found: int) -> dict[str, Any]:
     if source.schema_name is not None:
         described["schema_name"] = source.schema_name
     if source.any_tags:
-        described["any_tags"] = source.any_tags
+        described["any_tags"] = list(source.any_tags)
     if source.all_tags:
-        described["all_tags"] = source.all_tags
+        described["all_tags"] = list(source.all_tags)
     described["method"] = source.fetch.method
     if source.fetch.method == "recent":
         described["limit"] = source.fetch.limit

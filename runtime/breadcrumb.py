@@ -191,6 +191,8 @@ class Content:
     tags: tuple[str, ...]
     json: bytes
     """Exactly what is stored and passed through on reads."""
+    document: dict[str, Any]
+    """What it says. Nobody may change what is in it."""
     expiry: Expiry
 
     @property
@@ -224,7 +226,7 @@ def content_of(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Content
         json = orjson.dumps(document)
     except orjson.JSONEncodeError as error:
         raise InvalidInput(f"this cannot be written as JSON: {error}", where="context") from None
-    return Content(new.schema_name or "", session, tuple(tags), json, expiry)
+    return Content(new.schema_name or "", session, tuple(tags), json, document, expiry)
 
 
 def _under_session_rule(

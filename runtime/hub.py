@@ -274,6 +274,9 @@ class EventHub:
         number = 0
         while number < len(events):
             end = min(number + _SLICE, len(events))
+            for fresh in range(number, end):
+                if (crumb := _fresh(self.store, events[fresh])) is not None:
+                    loaded[fresh] = crumb
             while missing := [
                 wanted
                 for wanted in range(number, end)
@@ -444,6 +447,13 @@ def is_shown(event: Event) -> bool:
 
 def has_body(event: Event) -> bool:
     return event.operation not in ("deleted", "session_deleted")
+
+
+def _fresh(store: Store, event: Event) -> Breadcrumb | None:
+    """What an event speaks of, where this very process has written it: no need to ask for it."""
+    if not has_body(event):
+        return None
+    return store.fresh.written_at(event.owner_id, event.id, event.version, event.at)
 
 
 async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | None]:

@@ -16,6 +16,7 @@ from breadcrumbs.runtime import record
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.connection import Run, Script
 from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.fresh import HEADER_BYTES
 from breadcrumbs.runtime.ids import home_lane, lane_for
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.multiplexer import Command
@@ -78,7 +79,7 @@ def version_of(store: Store, owner: UUID, id: UUID, version: int) -> Question[Br
         except NotFound:
             return None
 
-    return _body(store, owner, id, read, otherwise)
+    return _body(store, owner, id, version, read, otherwise)
 
 
 def newest_of(store: Store, owner: UUID, id: UUID) -> Question[Breadcrumb | None]:
@@ -93,17 +94,30 @@ def newest_of(store: Store, owner: UUID, id: UUID) -> Question[Breadcrumb | None
         except NotFound:
             return None
 
-    return _body(store, owner, id, read, otherwise)
+    return _body(store, owner, id, None, read, otherwise)
 
 
 def _body(
     store: Store,
     owner: UUID,
     id: UUID,
+    version: int | None,
     read: Callable[[Breadcrumb | None], Breadcrumb | None],
     otherwise: Callable[[], Awaitable[Breadcrumb | None]],
 ) -> Question[Breadcrumb | None]:
     lane, keys, raw = home_lane(id, store.lanes), store.keys, id.bytes
+    if store.fresh.knows(owner, id, version):
+        # We have written it: is it still there, and still that one?
+        def still(replies: list[Any]) -> Breadcrumb | None:
+            header = replies[0]
+            crumb = store.fresh.read(owner, id, header) if header else None
+            if header and crumb is None:
+                raise NotTold  # somebody else has written since
+            return read(crumb)
+
+        return Question(
+            [(lane, (b"GETRANGE", keys.body(lane, owner, raw), 0, HEADER_BYTES))], still, otherwise
+        )
 
     def decoded(replies: list[Any]) -> Breadcrumb | None:
         body, signpost = replies

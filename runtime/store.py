@@ -51,6 +51,7 @@ from breadcrumbs.runtime.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
+from breadcrumbs.runtime.fresh import Fresh
 from breadcrumbs.runtime.ids import MAX_LANES, home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.lease import Lease, LeaseLost
@@ -136,6 +137,7 @@ class Store:
         self._clock_offset = 0
         self._clock_error = 0
         self.tail = Tail(self)
+        self.fresh = Fresh()
 
     @classmethod
     async def open(
@@ -296,7 +298,18 @@ class Store:
         match int(reply[0]):
             case 0:
                 version = int(reply[4]) if session is not None else None
-                return Written(id, 1, int(reply[2]), int(reply[3]), session_version=version)
+                created, updated = int(reply[2]), int(reply[3])
+                self.fresh.note(
+                    owner,
+                    id,
+                    content,
+                    version=1,
+                    created=created,
+                    updated=updated,
+                    created_by=by,
+                    updated_by=by,
+                )
+                return Written(id, 1, created, updated, session_version=version)
             case 1:
                 first = UUID(bytes=reply[4])
                 # Our own id: a first try of this very call, whose answer was lost on the way.
@@ -346,9 +359,17 @@ class Store:
                     lane, owner, after, content, new.visibility, None, True, fence=fence, older=older
                 )
                 if int(reply[0]) == 0:
-                    return self._as_written(
-                        owner, Written(id, int(reply[1]), int(reply[2]), int(reply[3])), content
+                    written = Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
+                    self.fresh.note(
+                        owner,
+                        id,
+                        content,
+                        version=written.version,
+                        created=written.created,
+                        updated=written.updated,
+                        created_by=after.created_by,
                     )
+                    return self._as_written(owner, written, content)
             after = await self._in_the_way(owner, id)
             if after is not None and after.json == content.json:
                 return after  # a first try of this very call, whose answer was lost on the way

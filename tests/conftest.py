@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import orjson
 import pytest
 from hypothesis import settings
 
 from breadcrumbs.runtime import record
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, Content
 from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.fresh import Fresh
 from tests.support.servers import Cluster, Server, redis_binary
 
 # pytest explains failed assertions only in modules that it knows; these hold tests of every backend.
@@ -36,7 +38,8 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 def nobody_changes_what_was_read() -> Iterator[None]:
     """Who reads the same version gets the same object. All that was read is looked at again in the end."""
     given: list[Breadcrumb] = []
-    remembered = record._remembered
+    contents: list[Content] = []
+    remembered, note = record._remembered, Fresh.note
 
     def noted(*version: bytes) -> Breadcrumb:
         crumb = remembered(*version)
@@ -44,11 +47,19 @@ def nobody_changes_what_was_read() -> Iterator[None]:
             given.append(crumb)
         return crumb
 
+    def noted_content(fresh: Fresh, owner: UUID, id: UUID, content: Content, **facts: Any) -> None:
+        note(fresh, owner, id, content, **facts)
+        if len(contents) < 50_000 and len(content.json) < 20_000:
+            contents.append(content)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "_remembered", noted)
+        patch.setattr(Fresh, "note", noted_content)
         yield
     changed = [crumb.id for crumb in given if crumb.document != orjson.loads(crumb.json)]
     assert not changed, f"somebody has changed what others read: {changed[:5]}"
+    differ = [content.json for content in contents if content.document != orjson.loads(content.json)]
+    assert not differ, f"somebody has written what reads differently, or has changed it since: {differ[:3]}"
 
 
 @pytest.fixture(scope="session")
