@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from breadcrumbs.runtime.errors import StartupError, StoreError, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.multiplexer import Address, Command, LinkLost, Multiplexer, ReplyError
-from breadcrumbs.runtime.pubsub import listen
+from breadcrumbs.runtime.pubsub import Heard, listen
 
 _UNAVAILABLE = frozenset((
     "LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "NOREPLICAS", "MISCONF", "BUSY", "NOAUTH",
@@ -89,8 +89,8 @@ class Connection(Protocol):
 
     async def blocking(self, lane: int) -> BlockingLink: ...
 
-    def listen(self, channel: bytes) -> AsyncIterator[bytes]:
-        """Everything published on a channel from now on; ends with `LinkLost`."""
+    async def listen(self, channel: bytes, heard: Heard) -> None:
+        """Call `heard` at once with everything published on a channel from now on; ends with `LinkLost`."""
         ...
 
     async def close(self) -> None: ...
@@ -168,8 +168,8 @@ class StandaloneConnection:
     async def blocking(self, lane: int) -> BlockingLink:
         return Multiplexer(self.address, reply_timeout=_BLOCKING_TIMEOUT)
 
-    def listen(self, channel: bytes) -> AsyncIterator[bytes]:
-        return listen(self.address, channel)
+    async def listen(self, channel: bytes, heard: Heard) -> None:
+        await listen(self.address, channel, heard)
 
     async def close(self) -> None:
         await self._link.close()
@@ -359,9 +359,9 @@ class ClusterConnection:
     async def blocking(self, lane: int) -> BlockingLink:
         return _ClusterBlockingLink(self, self._link(self._map[self._slots[lane]]).address)
 
-    def listen(self, channel: bytes) -> AsyncIterator[bytes]:
+    async def listen(self, channel: bytes, heard: Heard) -> None:
         # Published on any node, heard on every node.
-        return listen(self._link(self._map[self._slots[0]]).address, channel)
+        await listen(self._link(self._map[self._slots[0]]).address, channel, heard)
 
     async def close(self) -> None:
         self._closed = True

@@ -243,16 +243,18 @@ class EventHub:
         """Pass on pieces of answers while they are made. They may get lost; the breadcrumb will come."""
         while True:
             try:
-                async for raw in self.store.connection.listen(self.store.keys.deltas()):
-                    try:
-                        self._pass_on(raw)
-                    except (LookupError, ValueError, TypeError, AttributeError) as error:
-                        _log.warning("a piece of an answer cannot be read", error=repr(error))
+                await self.store.connection.listen(self.store.keys.deltas(), self._heard)
             except (LinkLost, ReplyError):
                 pass
             except Exception:
                 _log.exception("listening for pieces of answers failed, trying again")
             await asyncio.sleep(1)
+
+    def _heard(self, raw: bytes) -> None:
+        try:
+            self._pass_on(raw)
+        except Exception as error:
+            _log.warning("a piece of an answer cannot be read", error=repr(error))
 
     def _pass_on(self, raw: bytes) -> None:
         delta = orjson.loads(raw)

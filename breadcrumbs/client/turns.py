@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -315,6 +315,8 @@ class Conversation:
     ) -> Series[Any]:
         agent = waiting.agent
         answer: Answer | None = None
+        shown = ""
+        last: Delta | None = None
         while answer is None:
             try:
                 if look_first:
@@ -326,10 +328,18 @@ class Conversation:
                 raise waiting.in_vain(message_id) from None
             if show == "everything" or (show == "pieces" and _is_piece(event, message_id, agent)):
                 yield Item(event)
+                if isinstance(event, Delta):
+                    same = last is not None and last.breadcrumb_id == event.breadcrumb_id
+                    shown, last = (shown[: event.offset] if same else "") + event.piece, event
             if isinstance(event, Gap):
                 look_first = True
             elif event.operation == "created":
                 answer = _outcome(event.breadcrumb_id, event, message_id, agent)
+        if show == "pieces" and last is not None and last.breadcrumb_id == answer.id:
+            # Pieces go another way than the answer, which may overtake the last of them.
+            rest = answer.text.removeprefix(shown)
+            if rest and len(rest) < len(answer.text):
+                yield Item(replace(last, offset=len(shown), piece=rest))
         yield Item(answer)
 
     def _found(

@@ -155,9 +155,9 @@ async def test_an_answer_is_shown_while_it_is_being_made(store: Store, adk: AdkA
     pieces: list[dict[str, Any]] = []
 
     async def watch() -> None:
-        async for payload in store.connection.listen(store.keys.deltas()):
-            piece = orjson.loads(payload)
-            pieces.append(piece)
+        await store.connection.listen(
+            store.keys.deltas(), lambda payload: pieces.append(orjson.loads(payload))
+        )
 
     async with chatting(store, adk.url) as chat, anyio.create_task_group() as tasks:
         chat.limit = PATIENT

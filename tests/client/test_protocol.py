@@ -554,3 +554,23 @@ def test_pieces_come_before_the_answer_and_only_those_of_this_turn() -> None:
     )
     assert [one.text for one in played.items] == ["Hel", "lo", "Hello"]
     assert isinstance(played.items[-1], Answer)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([delta("Hel", 0)], ["Hel", "lo", "Hello"]),
+        ([delta("Hel", 0), delta("lo", 3)], ["Hel", "lo", "Hello"]),
+        ([delta("He", 0), delta("o", 4)], ["He", "o", "Hello"]),  # one got lost on the way
+        ([delta("Hm", 0), delta("Hell", 0)], ["Hm", "Hell", "o", "Hello"]),  # begun anew
+        ([delta("<b>", 0)], ["<b>", "Hello"]),  # not the words of the answer
+        ([], ["Hello"]),
+    ],
+)
+def test_what_the_answer_has_overtaken_comes_before_it_all_the_same(
+    pieces: list[bytes], expected: list[str]
+) -> None:
+    final = happened("A9", "agent.response.v1", crumb="b", trigger_id=ID, message="Hello", creator=BY_AGENT)
+    played = turn([*BEGUN, *pieces, final], "pieces")
+    assert [one.text for one in played.items] == expected
+    assert [one.offset for one in played.items[:-1] if one.text in ("lo", "o")] in ([3], [4], [])

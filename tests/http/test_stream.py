@@ -7,11 +7,11 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import anyio
@@ -421,9 +421,8 @@ async def test_a_link_that_says_nothing_any_more_is_given_up(monkeypatch: pytest
     accepted: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    async with aclosing(pubsub.listen(address, b"channel")) as heard:
-        with anyio.fail_after(5), pytest.raises(LinkLost, match="said nothing"):
-            await anext(heard)
+    with anyio.fail_after(5), pytest.raises(LinkLost, match="said nothing"):
+        await pubsub.listen(address, b"channel", lambda said: None)
     server.close()
     for writer in accepted:
         writer.close()
@@ -438,12 +437,14 @@ async def test_a_link_that_is_only_quiet_is_kept(site: Live, monkeypatch: pytest
         await anyio.sleep(0.5)
         await site.store.connection.call(0, b"PUBLISH", channel, b"here")
 
-    heard = cast(AsyncGenerator[bytes, None], site.store.connection.listen(channel))
-    async with aclosing(heard):
-        speaking = asyncio.create_task(speak())
-        with anyio.fail_after(5):
-            assert await anext(heard) == b"here"
-        await speaking
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+    listening = asyncio.create_task(site.store.connection.listen(channel, heard.put_nowait))
+    with anyio.fail_after(5):
+        await speak()
+        assert await heard.get() == b"here"
+    assert not listening.done()
+    listening.cancel()
+    await asyncio.wait([listening])
 
 
 async def test_there_is_one_reader_however_many_clients(site: Live, standalone_server: Any) -> None:

@@ -7,7 +7,7 @@ on persistence, memory limits, clusters or timing belongs on it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha1
 from typing import Any
 
@@ -65,12 +65,12 @@ class FakeConnection:
     async def blocking(self, lane: int) -> FakeBlockingLink:
         return FakeBlockingLink(self.server)
 
-    async def listen(self, channel: bytes) -> AsyncIterator[bytes]:
+    async def listen(self, channel: bytes, heard: Callable[[bytes], None]) -> None:
         async with _client(self.server).pubsub() as channels:
             await channels.subscribe(channel)
             async for message in channels.listen():
                 if message["type"] == "message":
-                    yield message["data"]
+                    heard(message["data"])
 
     async def close(self) -> None:
         await asyncio.gather(*self._posted, return_exceptions=True)

@@ -9,7 +9,7 @@ or after the server has done it and before the worker has heard.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,8 +67,8 @@ class SteppedConnection:
     async def blocking(self, lane: int) -> BlockingLink:
         return await self._inner.blocking(lane)
 
-    def listen(self, channel: bytes) -> AsyncIterator[bytes]:
-        return self._inner.listen(channel)
+    async def listen(self, channel: bytes, heard: Callable[[bytes], None]) -> None:
+        await self._inner.listen(channel, heard)
 
     async def close(self) -> None:
         await self._inner.close()

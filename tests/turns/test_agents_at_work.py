@@ -262,8 +262,9 @@ async def deltas_of(store: Store) -> AsyncIterator[Callable[[], str]]:
     pieces: list[str] = []
 
     async def listen() -> None:
-        async for raw in store.connection.listen(store.keys.deltas()):
-            pieces.append(orjson.loads(raw)["text"])  # noqa: PERF401 - it never ends
+        await store.connection.listen(
+            store.keys.deltas(), lambda raw: pieces.append(orjson.loads(raw)["text"])
+        )
 
     async def heard() -> bool:
         _, listeners = await store.connection.call(0, b"PUBSUB", b"NUMSUB", store.keys.deltas())
