@@ -287,10 +287,10 @@ def test_every_item_says_which_source_and_which_tags() -> None:
     explained = result.explain(result.parts())
     assert explained["items"][0] == {
         "id": str(UUID(int=1)), "version": 1, "source": "notes", "number": 0, "place": "conversation",
-        "rank": 0, "tokens": 1, "matched": ("note", "blue"),
+        "rank": 0, "tokens": 1, "matched": ["note", "blue"],
     }  # fmt: skip
     assert explained["sources"] == [
-        {"key": "notes", "any_tags": ("red", "blue"), "all_tags": ("note",), "method": "recent", "limit": 3,
+        {"key": "notes", "any_tags": ["red", "blue"], "all_tags": ["note"], "method": "recent", "limit": 3,
          "scope": "current", "found": 1}
     ]  # fmt: skip
     assert explained["items"][1]["source"] == "trigger" and "number" not in explained["items"][1]

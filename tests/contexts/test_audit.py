@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from copy import deepcopy
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -138,7 +139,7 @@ async def test_something_from_elsewhere_shown_as_the_conversation_is_found(store
 
 async def test_something_rendered_that_is_not_accounted_for_is_found(store: Store) -> None:
     context, stranger = await _context_and_stranger(store)
-    parts = context.context["parts"]
+    parts = deepcopy(context.context["parts"])
     parts[-1]["items"].append({"id": str(stranger.id), "created_at": "", "content": {"message": "smuggled"}})
     await overwrite(store, context, {"context": context.context | {"parts": parts}})
     (finding,) = (await audit_isolation(store)).findings

@@ -350,7 +350,7 @@ def _selectors_belong_to_the_agent_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 def _definitions_speak_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     from breadcrumbs.runtime import schema_hints
 
-    monkeypatch.setattr(schema_hints, "_speaks_for_all", lambda definition: True)
+    monkeypatch.setattr(schema_hints, "speaks_for_all", lambda definition: True)
 
 
 WALLS = [
