@@ -7,6 +7,7 @@ the files that an image would get.
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import os
@@ -39,6 +40,7 @@ from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events import EventLog
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.questions import newest_of
 from breadcrumbs.runtime.settings import DEFAULT_TTLS, Settings, load_settings
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.ttl import parse_duration
@@ -588,6 +590,16 @@ async def test_the_rights_that_the_docs_give_a_redis_user_are_enough() -> None:
             start = dict.fromkeys(range(store.lanes), 0)
             assert len(await EventLog(store).wait(link, start, block_ms=100)) == 2
             await link.close()
+            heard: asyncio.Queue[bytes] = asyncio.Queue()
+            listening = asyncio.create_task(store.connection.listen(store.keys.deltas(), heard.put_nowait))
+            async with asyncio.timeout(10):
+                while not await store.connection.call(0, b"PUBLISH", store.keys.deltas(), b"a piece"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                assert await heard.get() == b"a piece"
+            listening.cancel()
+            question = newest_of(store, owner, written.id)
+            await store.ask(question)
+            assert question.answer is not None
             await store.delete(owner, written.id)
             assert (await Hygiene(store, Settings()).run_once()).errors == 0
         finally:
