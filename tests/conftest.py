@@ -25,7 +25,7 @@ pytest.register_assert_rewrite("tests.store.contract", "tests.store.keyspace")
 
 # No deadlines: an example that talks to a server takes as long as a busy machine makes it take.
 settings.register_profile("default", max_examples=60, deadline=None)
-settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile("ci", max_examples=60, deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 
