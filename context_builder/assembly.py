@@ -13,8 +13,7 @@ import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.tokens import TokenCounter
-from breadcrumbs.runtime.access import users_of
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
 from breadcrumbs.runtime.llm_view import apply_hints
 from breadcrumbs.runtime.schema_hints import own_hints
 from breadcrumbs.runtime.sources import Found, Source

@@ -28,8 +28,7 @@ from breadcrumbs.context_builder.builder import build_context, context_id
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
 from breadcrumbs.context_builder.references import Kept, NoContext, Recorded, Reference, recorded
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.access import users_of
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query

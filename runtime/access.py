@@ -21,11 +21,6 @@ from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import ALL_ROLES, Role
 
 
-def users_of(tags: list[str]) -> list[str]:
-    """The tags that say whose a breadcrumb is. `user:message` is RCRT's mark of a user's message, not a user."""
-    return [tag for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE]
-
-
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The holder of a token. The owner comes from here and never from a request."""

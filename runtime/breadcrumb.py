@@ -165,9 +165,14 @@ def session_of(tags: Sequence[str]) -> str | None:
     return None if session is None else session[len(SESSION) :]
 
 
+def users_of(tags: Sequence[str]) -> list[str]:
+    """The tags that say whose a breadcrumb is. `user:message` is RCRT's mark of a user's message, not a user."""
+    return [tag for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE]
+
+
 def user_in(tags: Sequence[str]) -> str | None:
     """The user that tags name, the first if there are several."""
-    return next((tag[len(USER) :] for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE), None)
+    return next((tag[len(USER) :] for tag in users_of(tags)), None)
 
 
 def user_tags(user: str | None) -> list[str]:
@@ -293,6 +298,11 @@ class Breadcrumb:
     """The content as it was stored."""
 
     # The same object is given to whoever reads the same version (see record.py): nobody may change what is in it.
+
+    def saying(self, document: dict[str, Any]) -> Self:
+        """Itself, where it is known already what its JSON says."""
+        self.__dict__["document"] = document
+        return self
 
     @once
     def document(self) -> dict[str, Any]:

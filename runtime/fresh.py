@@ -8,12 +8,11 @@ and that never changes: a version is named by its id, its number and its times, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, Content
-from breadcrumbs.runtime.ttl import NEVER
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
 
 HEADER_BYTES: Final = 128
 """A body's header fits into these: five numbers (see record.py)."""
@@ -22,73 +21,39 @@ _MOST: Final = 512
 _LONGEST: Final = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    version: int
-    created: int
-    updated: int
-    created_by: UUID | None
-    updated_by: UUID | None
-    content: Content
-
-
 class Fresh:
     """The last few versions that were written here, of each breadcrumb the newest."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[UUID, UUID], _Version] = OrderedDict()
+        self._known: OrderedDict[tuple[UUID, UUID], tuple[Breadcrumb, bool]] = OrderedDict()
 
-    def note(
-        self,
-        owner: UUID,
-        id: UUID,
-        content: Content,
-        *,
-        version: int,
-        created: int,
-        updated: int,
-        created_by: UUID | None = None,
-        updated_by: UUID | None = None,
-    ) -> None:
-        self._known.pop((owner, id), None)
-        if len(content.json) > _LONGEST:
+    def note(self, crumb: Breadcrumb, *, lasts: bool) -> None:
+        """`lasts`: nothing but a deletion ends it."""
+        key = (crumb.owner_id, crumb.id)
+        self._known.pop(key, None)
+        if len(crumb.json) > _LONGEST:
             return
-        self._known[owner, id] = _Version(version, created, updated, created_by, updated_by, content)
+        self._known[key] = (crumb, lasts)
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
 
     def knows(self, owner: UUID, id: UUID, version: int | None = None) -> bool:
         known = self._known.get((owner, id))
-        return known is not None and version in (None, known.version)
+        return known is not None and version in (None, known[0].version)
 
     def read(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
         """The breadcrumb with this header (or more of its body); None: it is another version than the one known."""
-        known = self._known.get((owner, id))
         version, created, updated, expires, max_reads = map(int, header.partition(b"\n")[0].split(b" "))
-        if known is None or (version, created, updated) != (known.version, known.created, known.updated):
+        crumb, _ = self._known.get((owner, id), (None, False))
+        if crumb is None or (version, created, updated) != (crumb.version, crumb.created, crumb.updated):
             return None
-        return _as_breadcrumb(owner, id, known, expires, max_reads)
+        if (expires, max_reads) == (crumb.expires, crumb.max_reads):
+            return crumb
+        return replace(crumb, expires=expires, max_reads=max_reads).saying(crumb.document)
 
     def written_at(self, owner: UUID, id: UUID, version: int, at: int) -> Breadcrumb | None:
-        """What was written at a time, if it is for ever: of the rest only the server knows whether it still holds."""
-        known = self._known.get((owner, id))
-        if known is None or (known.version, known.updated) != (version, at) or known.content.expiry != NEVER:
+        """What was written at a time, if it lasts: of the rest only the server knows whether it still holds."""
+        crumb, lasts = self._known.get((owner, id), (None, False))
+        if crumb is None or not lasts or (version, at) != (crumb.version, crumb.updated):
             return None
-        return _as_breadcrumb(owner, id, known, 0, 0)
-
-
-def _as_breadcrumb(owner: UUID, id: UUID, known: _Version, expires: int, max_reads: int) -> Breadcrumb:
-    crumb = Breadcrumb(
-        id,
-        owner,
-        known.version,
-        known.created,
-        known.updated,
-        expires,
-        max_reads,
-        known.created_by,
-        known.updated_by,
-        known.content.json,
-    )
-    crumb.__dict__["document"] = known.content.document  # what its JSON says
-    return crumb
+        return crumb

@@ -276,17 +276,13 @@ class EventHub:
         number = 0
         while number < len(events):
             end = min(number + _SLICE, len(events))
-            for fresh in range(number, end):
-                if (crumb := _fresh(self.store, events[fresh])) is not None:
-                    loaded[fresh] = crumb
             while missing := [
                 wanted
                 for wanted in range(number, end)
                 if wanted not in loaded and has_body(events[wanted]) and self._wanted(events[wanted])
             ]:
                 # A client may join while bodies are loaded, and want what nobody wanted before.
-                bodies = await load_versions(self.store, [events[wanted] for wanted in missing])
-                loaded.update(zip(missing, bodies, strict=True))
+                loaded |= await self._bodies({wanted: events[wanted] for wanted in missing})
             handed_out = 0
             while number < end and handed_out < _BYTES_AT_ONCE:
                 event = events[number]
@@ -295,6 +291,18 @@ class EventHub:
                 number += 1
             if number < len(events):
                 await asyncio.sleep(0)
+
+    async def _bodies(self, events: dict[int, Event]) -> dict[int, Breadcrumb | None]:
+        """What events speak of. What this very process has written need not be asked for."""
+        fresh = self.store.fresh
+        found: dict[int, Breadcrumb | None] = {
+            number: fresh.written_at(event.owner_id, event.id, event.version, event.at)
+            for number, event in events.items()
+        }
+        if unknown := [number for number, crumb in found.items() if crumb is None]:
+            loaded = await load_versions(self.store, [events[number] for number in unknown])
+            found.update(zip(unknown, loaded, strict=True))
+        return found
 
     def _wanted(self, event: Event) -> bool:
         return is_shown(event) and any(
@@ -449,13 +457,6 @@ def is_shown(event: Event) -> bool:
 
 def has_body(event: Event) -> bool:
     return event.operation not in ("deleted", "session_deleted")
-
-
-def _fresh(store: Store, event: Event) -> Breadcrumb | None:
-    """What an event speaks of, where this very process has written it: no need to ask for it."""
-    if not has_body(event):
-        return None
-    return store.fresh.written_at(event.owner_id, event.id, event.version, event.at)
 
 
 async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | None]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from breadcrumbs.runtime.access import USER, Principal, users_of
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import USER, Breadcrumb, users_of
 
 
 def as_seen(principal: Principal, crumb: Breadcrumb) -> Breadcrumb:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
@@ -18,7 +17,6 @@ from breadcrumbs.runtime.connection import Run, Script
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.fresh import HEADER_BYTES
 from breadcrumbs.runtime.ids import home_lane, lane_for
-from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.multiplexer import Command
 from breadcrumbs.runtime.query import Query, check_limit
 
@@ -184,6 +182,13 @@ def _recent(
             raise NotTold
         return alive[:limit]
 
+    def ends(lanes: list[int]) -> Run:
+        return Run(
+            _RECENT,
+            [keys.by_session(lane, owner, session or "", schema) for lane in lanes],
+            [*(keys.body(lane, owner, b"") for lane in lanes), limit],
+        )
+
     async def otherwise() -> list[Breadcrumb]:
         query = Query(
             session_id=session, sessionless=session is None, schema_name=schema, limit=limit, keep=keep
@@ -191,17 +196,7 @@ def _recent(
         return (await store.list(owner, query)).items
 
     return Question(
-        [(lanes[0], _ends(keys, owner, session or "", schema, tuple(lanes), limit)) for lanes in groups],
+        [(lanes[0], ends(lanes)) for lanes in groups],
         read,
         otherwise,
-    )
-
-
-@lru_cache(1_024)
-def _ends(keys: Keys, owner: UUID, session: str, schema: str, lanes: tuple[int, ...], limit: int) -> Run:
-    """Spelled once for all turns of a session: it takes as long as the asking."""
-    return Run(
-        _RECENT,
-        [keys.by_session(lane, owner, session, schema) for lane in lanes],
-        [*(keys.body(lane, owner, b"") for lane in lanes), limit],
     )

@@ -14,8 +14,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from breadcrumbs.runtime.access import users_of
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag, users_of
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, recent_of, recent_shared
 from breadcrumbs.runtime.store import Store

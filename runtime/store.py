@@ -298,18 +298,9 @@ class Store:
         match int(reply[0]):
             case 0:
                 version = int(reply[4]) if session is not None else None
-                created, updated = int(reply[2]), int(reply[3])
-                self.fresh.note(
-                    owner,
-                    id,
-                    content,
-                    version=1,
-                    created=created,
-                    updated=updated,
-                    created_by=by,
-                    updated_by=by,
-                )
-                return Written(id, 1, created, updated, session_version=version)
+                written = Written(id, 1, int(reply[2]), int(reply[3]), session_version=version)
+                self._as_written(owner, written, content, by, by)
+                return written
             case 1:
                 first = UUID(bytes=reply[4])
                 # Our own id: a first try of this very call, whose answer was lost on the way.
@@ -351,7 +342,7 @@ class Store:
             if after is None:
                 written = await self.create(owner, new, content=content, id=id, fence=fence, counts=False)
                 if not written.found:
-                    return self._as_written(owner, written, content)
+                    return self._as_written(owner, written, content, None, None)
             else:
                 older = record.whole(after, json=slim(after))
                 lane = home_lane(id, self.lanes)
@@ -360,16 +351,7 @@ class Store:
                 )
                 if int(reply[0]) == 0:
                     written = Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
-                    self.fresh.note(
-                        owner,
-                        id,
-                        content,
-                        version=written.version,
-                        created=written.created,
-                        updated=written.updated,
-                        created_by=after.created_by,
-                    )
-                    return self._as_written(owner, written, content)
+                    return self._as_written(owner, written, content, after.created_by, None)
             after = await self._in_the_way(owner, id)
             if after is not None and after.json == content.json:
                 return after  # a first try of this very call, whose answer was lost on the way
@@ -386,8 +368,16 @@ class Store:
         reply = await self._run_delete(lane, crumb, only_expired=True)
         return crumb if int(reply[0]) == 3 else None  # 3: not yet, by the server's clock
 
-    def _as_written(self, owner: UUID, written: Written, content: Content) -> Breadcrumb:
-        return Breadcrumb(
+    def _as_written(
+        self,
+        owner: UUID,
+        written: Written,
+        content: Content,
+        created_by: UUID | None,
+        updated_by: UUID | None,
+    ) -> Breadcrumb:
+        """What was just written, as it would be read, but for its expiry; kept for whoever reads it next."""
+        crumb = Breadcrumb(
             written.id,
             owner,
             written.version,
@@ -395,10 +385,12 @@ class Store:
             written.updated,
             0,
             0,
-            None,
-            None,
+            created_by,
+            updated_by,
             content.json,
-        )
+        ).saying(content.document)
+        self.fresh.note(crumb, lasts=content.expiry == ttl.NEVER)
+        return crumb
 
     async def _run(
         self,

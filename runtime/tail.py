@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -48,7 +48,7 @@ class _Place(Generic[T]):
 @dataclass(slots=True)
 class _Lane:
     position: int
-    places: list[_Place[object]] = field(default_factory=list)
+    places: list[_Place[Any]] = field(default_factory=list)
 
 
 class Tail:
@@ -72,7 +72,7 @@ class Tail:
             self._start(place.lane)
         elif place.after < lane.position:
             return False
-        lane.places.append(place)  # type: ignore[arg-type]
+        lane.places.append(place)
         place.joined = True
         return True
 
@@ -81,7 +81,7 @@ class Tail:
             return
         place.joined = False
         lane = self._lanes[place.lane]
-        lane.places.remove(place)  # type: ignore[arg-type]
+        lane.places.remove(place)
         if not lane.places:
             del self._lanes[place.lane]
             self._stop_unused(place.lane)
