@@ -216,6 +216,25 @@ def test_one_failed_check_fails_the_whole_after_all_have_run(clone: Clone, broke
     assert "pytest:" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, ["unset", "unset"]),
+        ({"PYTHONDONTWRITEBYTECODE": "1"}, ["unset", ".venv/pycache"]),
+        ({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "mine"}, ["unset", "mine"]),
+    ],
+    ids=["nothing said", "keep nothing", "keep it elsewhere"],
+)
+def test_what_python_compiles_for_the_tests_is_kept_and_not_beside_the_sources_of_who_forbids_it(
+    clone: Clone, given: dict[str, str], kept: list[str]
+) -> None:
+    clone.run("test")
+    told = '#!/bin/sh\nprintf "%s\\n" "${PYTHONDONTWRITEBYTECODE-unset}" "${PYTHONPYCACHEPREFIX-unset}"\n'
+    (clone.root / ".venv" / "bin" / "pytest").write_text(told)
+    said = clone.run("test", cwd=None, **given).stdout.splitlines()[-2:]
+    assert [line.removeprefix(f"{clone.root}/") for line in said] == kept
+
+
 def test_ci_runs_what_a_developer_runs() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     commands = [line for line in lines if line and not line.startswith("#")]
