@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from functools import cache, cached_property
+from typing import Any, Final
 from urllib.parse import unquote
 
 import orjson
@@ -63,10 +64,8 @@ class Application:
         self.metrics = Metrics()
         self.hub = hub
         self.auth = Authenticator(store, settings)
-        operations = (*OPERATIONS, *extra)
-        self.document = build_document(
-            operations, version=routes_system.VERSION, development_mode=settings.development_mode
-        )
+        self._operations = (*OPERATIONS, *extra)
+        self._development_mode = settings.development_mode
         registry = Registry(store)
         limiter = RateLimiter(store, settings.rate_limits) if settings.limits_rates else None
         services = Services(
@@ -78,13 +77,26 @@ class Application:
             SchemaHints(store),
             hygiene,
             self.metrics,
-            Pages(orjson.dumps(self.document), docs.render(self.document, settings), docs.POLICY),
+            Pages(
+                cache(lambda: orjson.dumps(self.document)),
+                cache(lambda: docs.render(self.document, settings)),
+                docs.POLICY,
+            ),
             limiter,
         )
         stream = EventStream(store, hub, self.auth, registry, settings, limiter)
         access_log = settings.log_level == "debug"
         self._app: ASGIApp = Observer(
-            Guard(Paths(_routes(operations, services, stream)), settings), self.metrics, access_log=access_log
+            Guard(Paths(_routes(self._operations, services, stream)), settings),
+            self.metrics,
+            access_log=access_log,
+        )
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document. Few ask for it, and making it takes longer than all the rest of a start."""
+        return build_document(
+            self._operations, version=routes_system.VERSION, development_mode=self._development_mode
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -44,13 +44,13 @@ async def hygiene_stats(call: Call) -> Reply:
 
 
 async def openapi(call: Call) -> Reply:
-    return Reply(200, call.services.pages.openapi, JSON, [(b"cache-control", b"no-cache")])
+    return Reply(200, call.services.pages.openapi(), JSON, [(b"cache-control", b"no-cache")])
 
 
 async def docs(call: Call) -> Reply:
     pages = call.services.pages
     headers = [(b"content-security-policy", pages.docs_policy), (b"cache-control", b"no-cache")]
-    return Reply(200, pages.docs, HTML, headers)
+    return Reply(200, pages.docs(), HTML, headers)
 
 
 OPERATIONS: Final = (

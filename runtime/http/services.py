@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from breadcrumbs.runtime.http.auth import Authenticator
@@ -17,10 +18,10 @@ from breadcrumbs.runtime.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What is the same for everybody as long as the server runs."""
+    """What is the same for everybody as long as the server runs, made when somebody first asks for it."""
 
-    openapi: bytes
-    docs: bytes
+    openapi: Callable[[], bytes]
+    docs: Callable[[], bytes]
     docs_policy: bytes
 
 

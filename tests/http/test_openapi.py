@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from breadcrumbs.runtime.http import app
 from breadcrumbs.runtime.http.app import OPERATIONS
 from breadcrumbs.runtime.http.openapi import build_document
 from breadcrumbs.runtime.http.problems import PROBLEM_TYPES
 from breadcrumbs.runtime.http.stream import KNOWN_PARAMETERS
 from breadcrumbs.runtime.http.waiting import LONGEST_WAIT
-from tests.http.conftest import Site
+from tests.http.conftest import MakeSite, Site
 
 DOCUMENT = build_document(OPERATIONS, version="0", development_mode=True)
 
@@ -26,6 +27,27 @@ DOCUMENT = build_document(OPERATIONS, version="0", development_mode=True)
 api = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/events/stream")
 
 EXAMPLES = 50 if os.environ.get("CI") == "true" else 12
+
+
+async def test_the_document_is_made_when_somebody_asks_for_it_and_once(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start need not wait for it."""
+    made: list[Any] = []
+
+    def counted(*args: Any, **options: Any) -> dict[str, Any]:
+        made.append(args)
+        return build_document(*args, **options)
+
+    monkeypatch.setattr(app, "build_document", counted)
+    site = await make_site()
+    await site.post(title="somebody else's business")
+    assert not made
+    pages = [
+        (await site.client.get(path)).content for path in ("/openapi.json", "/docs", "/openapi.json", "/docs")
+    ]
+    assert pages[:2] == pages[2:] and all(pages)
+    assert len(made) == 1
 
 
 @api.parametrize()
