@@ -34,7 +34,9 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from typer.testing import CliRunner
 
+from breadcrumbs.cli.app import app
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events import EventLog
@@ -494,12 +496,10 @@ def test_pictures_are_well_formed_and_say_what_they_show() -> None:
 
 
 def help_of(*command: str) -> str:
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    ended = subprocess.run(
-        [CRUMB, *command, "--help"], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0, f"{command}: {ended.stderr}"
-    return ended.stdout
+    wide = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    result = CliRunner().invoke(app, [*command, "--help"], prog_name="crumb", env=wide)
+    assert result.exit_code == 0, f"{command}: {result.output}"
+    return result.output
 
 
 COMMAND = re.compile(

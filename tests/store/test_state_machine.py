@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, get_args
 from uuid import UUID, uuid4
@@ -29,7 +29,7 @@ from breadcrumbs.runtime.errors import (
     SessionConflict,
     VersionMismatch,
 )
-from breadcrumbs.runtime.query import Query, Sort
+from breadcrumbs.runtime.query import Page, Query, Sort
 from breadcrumbs.runtime.store import Store
 from tests.store.contract.base import AGENT, ALICE, BOB, everything
 from tests.store.keyspace import events, keys_that_mention, keyspace, kind_of, without
@@ -131,11 +131,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
+        self.loop = asyncio.new_event_loop()
         self.model = Model()
 
     def run(self, action: Coroutine[Any, Any, _T]) -> _T:
-        return self.runner.run(action)
+        return self.loop.run_until_complete(action)  # a runner would handle signals at every step
 
     @initialize(lanes=st.sampled_from([1, 2, 5]))
     def open(self, lanes: int) -> None:
@@ -151,7 +151,7 @@ class StoreMachine(RuleBasedStateMachine):
             if hasattr(self, "store"):
                 self.run(self.leave_nothing())
         finally:
-            self.runner.close()
+            self.loop.close()
 
     async def leave_nothing(self) -> None:
         """Every write made one event, and when everything is deleted or swept no key is left of it."""
@@ -432,9 +432,12 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def everything_is_listed_once(self) -> None:
         if hasattr(self, "store"):
-            for owner in OWNERS:
-                page = self.run(self.store.list(owner, Query()))
+            pages = self.run(self.first_pages())
+            for owner, page in zip(OWNERS, pages, strict=True):
                 assert [item.id for item in page.items] == self.model.find(owner, Query())
+
+    async def first_pages(self) -> Sequence[Page]:
+        return await asyncio.gather(*(self.store.list(owner, Query()) for owner in OWNERS))
 
     def check(self, found: Breadcrumb, known: Known) -> None:
         assert found.document == known.newest
