@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import anyio
+import anyio.lowlevel
 import orjson
 import pytest
 
@@ -239,7 +240,7 @@ async def test_what_a_model_has_said_is_shown_while_it_pauses(store: Store) -> N
     async def hesitating(call: Call) -> str:
         for word in ("One, ", "two, "):
             await call.say(word)
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         await goes_on.wait()
         await call.say("three.")
         return "One, two, three."
