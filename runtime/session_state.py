@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import orjson
@@ -120,6 +120,16 @@ def held_changes(
         name: value if is_about_session(name) else guard.around(value)
         for name, value in state_changes(schema_name, context).items()
     }
+
+
+def sensitivity_of(value: Any) -> Literal["secret"] | None:
+    """A credential is for the agent that asked for it: no context, list or stream shows what holds one."""
+    return "secret" if redacted(value) is not value else None
+
+
+def what_is_secret(value: Any) -> dict[str, Any]:
+    """What the context of a breadcrumb with such a sensitivity says besides."""
+    return {} if sensitivity_of(value) is None else {ONLY_CREDENTIALS: True}
 
 
 def state_changes(schema_name: str, context: Mapping[str, Any]) -> dict[str, bytes]:

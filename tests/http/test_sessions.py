@@ -292,6 +292,33 @@ async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(k
     assert (await read(keyed, "s", two))["state"] == {"open": 1, "opens": 3}
 
 
+async def test_a_credential_in_the_state_is_for_curators_wherever_it_is_looked_for(keyed: Site) -> None:
+    curator, plain = await keyed.token(KEY), await keyed.token(KEY, roles=["emitter", "subscriber"])
+    credential = {"authType": "apiKey", "apiKey": "hush"}
+    await begin(keyed, plain, id="s", state={"first": credential, "step": 1})
+    change = {"state": {"second": credential}, "active": False}
+    assert (await keyed.client.patch("/sessions/s", json=change, headers=plain)).status_code == 200
+    for headers, shown in ((plain, {"authType": "apiKey"}), (curator, credential)):
+        found = await read(keyed, "s", headers)
+        assert found["state"] == {"first": shown, "second": shown, "step": 1}
+        assert found["active"] is False
+    # As with any other secret breadcrumb.
+    asked = {"session_id": "s", "include_context": "true"}
+    listed = await keyed.client.get("/breadcrumbs", params=asked, headers=plain)
+    assert [crumb["schema_name"] for crumb in listed.json()] == ["session.state.v1", "session.v1"]
+    assert "hush" not in listed.text
+    for crumb in listed.json():
+        for view in ("", "/full", "/history"):
+            path = f"/breadcrumbs/{crumb['id']}{view}"
+            problem(await keyed.client.get(path, headers=plain), 403, "forbidden")
+            assert "hush" in (await keyed.client.get(path, headers=curator)).text
+    assert "hush" in (await keyed.client.get("/breadcrumbs", params=asked, headers=curator)).text
+    # What holds none is secret to nobody.
+    await keyed.client.patch("/sessions/s", json={"state": {"step": 2}}, headers=plain)
+    newest, *_ = (await keyed.client.get("/breadcrumbs", params=asked, headers=plain)).json()
+    assert newest["context"]["state_delta"] == {"step": 2}
+
+
 async def test_a_session_that_nobody_made_can_get_a_title(site: Site) -> None:
     await say(site, "s", "hi")
     assert (await site.client.patch("/sessions/s", json={"title": "T"})).json()["title"] == "T"
