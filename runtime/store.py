@@ -661,7 +661,10 @@ class Store:
                 crumb.expires if crumb.max_reads >= 0 else 0,
                 crumb.schema_name or "",
                 record.event_note(
-                    crumb.schema_name or "", crumb.tags, _private_to(crumb.visibility, crumb.created_by)
+                    crumb.schema_name or "",
+                    crumb.tags,
+                    _private_to(crumb.visibility, crumb.created_by),
+                    imported=True,
                 ),
                 crumb.session_id or "",
                 len(state),

@@ -26,7 +26,6 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import (
     BreadcrumbsError,
     SessionGone,
@@ -82,11 +81,6 @@ def reason_of(error: Exception) -> str:
 def session_key(event: Event) -> SessionKey:
     """What is handled in order, one at a time."""
     return event.owner_id, event.session_id or event.id
-
-
-def is_news(event: Event, crumb: Breadcrumb) -> bool:
-    """What was imported keeps its own times: it is history, and nobody answers it."""
-    return event.operation != "created" or crumb.created == event.at
 
 
 def is_worth_another_try(error: Exception) -> bool:
