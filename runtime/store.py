@@ -66,7 +66,7 @@ from breadcrumbs.runtime.query import (
     sign_cursor,
 )
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
-from breadcrumbs.runtime.session_state import held_changes
+from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
 
 DEFAULT_LANES = 16
@@ -251,14 +251,8 @@ class Store:
         expiry, session = content.expiry, content.session_id
         state: list[bytes | str | int] = []
         if session is not None:
-            changes = held_changes(
-                content.schema_name,
-                new.context,
-                sensitivity=new.sensitivity,
-                visibility=new.visibility,
-                by=by,
-            )
-            for name, value in changes.items():
+            guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
+            for name, value in held_changes(content.schema_name, new.context, guard).items():
                 state += [name, value]
         reply = await self._safely(
             lambda: self._run(
@@ -467,8 +461,9 @@ class Store:
                     where="context",
                 )
             try:
+                guarded = await self._guarded_anew(lane, base, after)
                 reply = await self._run_update(
-                    lane, owner, base, content, after.visibility, by, limit_changes
+                    lane, owner, base, content, after.visibility, by, limit_changes, state=guarded
                 )
             except StoreUnavailable:
                 if tried is not None:
@@ -494,6 +489,19 @@ class Store:
         written = base if base.version == made_from + 1 else await self._older(lane, base, made_from + 1)
         return written if written is not None and (written.json, written.updated_by) == (json, by) else None
 
+    async def _guarded_anew(
+        self, lane: int, base: Breadcrumb, after: BreadcrumbCreate
+    ) -> Mapping[str, bytes]:
+        """What a breadcrumb has set of its session's state, where a change of it changes who may read that."""
+        guard = Guard.of(after.context, after.sensitivity, after.visibility, base.created_by)
+        if base.session_id is None or guard == Guard.of_crumb(base):
+            return {}
+        first = base if base.version == 1 else await self._older(lane, base, 1)
+        if first is None:  # imported without its beginning: see restore
+            return {}
+        changes = held_changes(first.schema_name or "", first.context, guard.joined(Guard.of_crumb(first)))
+        return {name: value for name, value in changes.items() if not is_about_session(name)}
+
     async def _run_update(
         self,
         lane: int,
@@ -506,6 +514,7 @@ class Store:
         *,
         fence: Fence | None = None,
         older: bytes = b"",
+        state: Mapping[str, bytes] | None = None,
     ) -> List[Any]:
         old = self._indexes_of(lane, base)
         new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
@@ -518,6 +527,9 @@ class Store:
             fence,
             [
                 *self._keys_of(lane, base),
+                self._state_key(
+                    lane, owner, session if state else None, self.keys.body(lane, owner, base.id.bytes)
+                ),
                 *leave,
                 *join,
             ],
@@ -539,6 +551,7 @@ class Store:
                 session or "",
                 int(not older and session is not None),
                 "" if fence is None or fence.since is None else fence.since,
+                *(part for change in (state or {}).items() for part in change),
             ],
         )
         if int(reply[0]) == 5:
@@ -632,13 +645,8 @@ class Store:
         first = min(history, key=lambda version: version.version, default=crumb)
         state = {}
         if crumb.session_id is not None and first.version == 1:
-            state = held_changes(
-                first.schema_name or "",
-                first.context,
-                sensitivity=first.sensitivity,
-                visibility=first.visibility,
-                by=first.created_by,
-            )
+            guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
+            state = held_changes(first.schema_name or "", first.context, guard)
         reply = await self.connection.run(
             lane,
             _IMPORT,
@@ -657,7 +665,10 @@ class Store:
                 crumb.expires if crumb.max_reads >= 0 else 0,
                 crumb.schema_name or "",
                 record.event_note(
-                    crumb.schema_name or "", crumb.tags, _private_to(crumb.visibility, crumb.created_by)
+                    crumb.schema_name or "",
+                    crumb.tags,
+                    _private_to(crumb.visibility, crumb.created_by),
+                    imported=True,
                 ),
                 crumb.session_id or "",
                 len(state),

@@ -26,7 +26,6 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import (
     BreadcrumbsError,
     SessionGone,
@@ -84,11 +83,6 @@ def session_key(event: Event) -> SessionKey:
     return event.owner_id, event.session_id or event.id
 
 
-def is_news(event: Event, crumb: Breadcrumb) -> bool:
-    """What was imported keeps its own times: it is history, and nobody answers it."""
-    return event.operation != "created" or crumb.created == event.at
-
-
 def is_worth_another_try(error: Exception) -> bool:
     """Whatever is not known to be final, is."""
     if isinstance(error, TurnFailed):
@@ -102,6 +96,30 @@ def _asked_pause(error: Exception) -> float:
     return min(asked or 0.0, _LONGEST_PAUSE)
 
 
+class _Place:
+    """One of a worker's places. Who merely waits leaves it to others."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._taken = False
+
+    async def __aenter__(self) -> _Place:
+        await self.take()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._taken:
+            self.leave()
+
+    async def take(self) -> None:
+        await self._places.acquire()
+        self._taken = True
+
+    def leave(self) -> None:
+        self._taken = False
+        self._places.release()
+
+
 @dataclass(slots=True)
 class Turn:
     """One event being handled."""
@@ -109,6 +127,7 @@ class Turn:
     event: Event
     attempt: int
     lane: _Lane
+    place: _Place
     cancelled: str | None = None
     """Why it was asked to stop."""
     session_gone: bool = False
@@ -457,13 +476,15 @@ class Worker:
         """Handle what waits in a session, one after the other."""
         while waiting := lane.sessions.get(session):
             event = waiting.popleft()
-            async with self._alone if lane.begun.get(event.at, 0) >= _SUSPECT else self._limit:
-                await self._turn(lane, session, event)
+            async with _Place(
+                self._alone if lane.begun.get(event.at, 0) >= _SUSPECT else self._limit
+            ) as place:
+                await self._turn(lane, session, event, place)
         lane.sessions.pop(session, None)
         if lane.closing and not lane.running:
             lane.idle.set()
 
-    async def _turn(self, lane: _Lane, session: SessionKey, event: Event) -> None:
+    async def _turn(self, lane: _Lane, session: SessionKey, event: Event, place: _Place) -> None:
         attempt = 1
         if event.at <= lane.known_until:
             # Perhaps it killed the worker before us: count, so that poison ends somewhere.
@@ -472,7 +493,7 @@ class Worker:
             )
         # Not there any more: while this waited for its turn, the lane was lost or is being given back.
         while event.at in lane.unfinished:
-            turn = Turn(event, attempt, lane)
+            turn = Turn(event, attempt, lane, place)
             lane.running[session] = turn
             try:
                 again = await self._try(turn)
@@ -513,8 +534,11 @@ class Worker:
                     "turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error)
                 )
                 turn.scope = anyio.CancelScope()
-                with turn.scope, anyio.move_on_after(max(self._backoff(attempt), _asked_pause(error))):
-                    await turn.next_attempt.wait()
+                turn.place.leave()
+                with turn.scope:
+                    with anyio.move_on_after(max(self._backoff(attempt), _asked_pause(error))):
+                        await turn.next_attempt.wait()
+                    await turn.place.take()
                 if turn.session_gone:
                     lane.unfinished.pop(turn.event.at, None)
                     return None
