@@ -21,8 +21,6 @@ from breadcrumbs.agents.tools import tool
 from breadcrumbs.agents.tools.output import MAX_OUTPUT_BYTES, as_json
 from tests.support.tools import CONTEXT, Colour, Level, Place
 
-# --- Results that are no JSON --------------------------------------------------------------------------
-
 
 @dataclass
 class Report:
