@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import orjson
 
 from tests.http.conftest import KEY, OTHER_KEY, OWNER, WEAK_KEY, Site, problem
 from tests.http.sessions import begin, ids, read, say
+
+EVERYTHING: list[tuple[str, str, Any]] = [
+    ("GET", "", None),
+    ("GET", "/messages", None),
+    ("PATCH", "", {"title": "T"}),
+    ("DELETE", "", None),
+    ("POST", "/messages", {"message": "hi"}),
+    ("POST", "/fork", {}),
+    ("POST", "/retry", {}),
+]
+"""What can be done with a session, below its path."""
 
 
 async def test_R8_no_tenant_sees_or_touches_another_ones_sessions(keyed: Site) -> None:
@@ -61,15 +73,7 @@ async def test_a_token_for_a_session_knows_no_other(keyed: Site) -> None:
     assert await ids(keyed, narrow) == ["mine"] == await ids(keyed, narrow, user_id="u")
     assert await ids(keyed, narrow, user_id="v") == []
     assert (await read(keyed, "mine", narrow))["counts"]["messages"] == 1
-    for method, path, body in (
-        ("GET", "", None),
-        ("GET", "/messages", None),
-        ("PATCH", "", {"title": "T"}),
-        ("DELETE", "", None),
-        ("POST", "/messages", {"message": "hi"}),
-        ("POST", "/fork", {}),
-        ("POST", "/retry", {}),
-    ):
+    for method, path, body in EVERYTHING:
         refused = await keyed.client.request(method, f"/sessions/other{path}", json=body, headers=narrow)
         problem(refused, 404, "not-found")
     problem(await keyed.client.post("/sessions", json={"id": "third"}, headers=narrow), 403, "forbidden")
@@ -98,15 +102,7 @@ async def test_a_token_for_a_user_knows_that_users_sessions_only(keyed: Site) ->
         == []
     )
     for session in ("made", "spoken", "nobodys"):
-        for method, path, body in (
-            ("GET", "", None),
-            ("GET", "/messages", None),
-            ("PATCH", "", {"title": "T"}),
-            ("DELETE", "", None),
-            ("POST", "/messages", {"message": "hi"}),
-            ("POST", "/fork", {}),
-            ("POST", "/retry", {}),
-        ):
+        for method, path, body in EVERYTHING:
             refused = await keyed.client.request(method, f"/sessions/{session}{path}", json=body, headers=eve)
             problem(refused, 404, "not-found")
     problem(await keyed.client.post("/sessions", json={"user_id": "ann"}, headers=eve), 403, "forbidden")
