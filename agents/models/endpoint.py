@@ -41,8 +41,8 @@ class Limits:
     retries: int = 3
     backoff: float = 0.5
     """Before the first retry; doubles each time."""
-    max_wait: float = 30.0
-    """A provider that asks for a longer pause than this is not waited for."""
+    max_wait: float = 2.0
+    """A provider that asks for a longer pause is not waited for here: the worker does that, and works meanwhile."""
 
 
 class Endpoint:

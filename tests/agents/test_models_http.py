@@ -377,6 +377,12 @@ async def test_the_cap_holds_where_there_would_be_time_left(server: ModelServer)
     assert len(scenario.requests) == 1
 
 
+async def test_a_pause_of_some_seconds_is_left_to_the_worker_who_has_other_work(server: ModelServer) -> None:
+    scenario = server.scenario("rate_limited", times=1, retry_after="5")
+    error = await failure(scenario, max_wait=Limits().max_wait, total=60)
+    assert error.retry and error.retry_after == 5
+
+
 async def test_a_pause_may_be_given_as_a_date(server: ModelServer) -> None:
     scenario = server.scenario(
         "rate_limited", retry_after=format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)

@@ -11,7 +11,19 @@ from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.settings import DEVELOPER
 from tests.http.conftest import Site, problem
-from tests.http.turns import LONG, Gate, answering, echo, has, messages, patch, retry, say, texts
+from tests.http.turns import (
+    LONG,
+    Gate,
+    answering,
+    echo,
+    has,
+    messages,
+    patch,
+    retry,
+    retry_letters,
+    say,
+    texts,
+)
 from tests.support.turns import CONTEXT, agent, config, eventually, spoken
 
 
@@ -34,7 +46,8 @@ async def test_P3_a_failed_turn_is_run_again_without_a_second_message(site: Site
         assert model.remaining == 1
 
 
-async def test_a_replay_does_not_tell_of_the_failure_that_a_retry_makes_up_for(site: Site) -> None:
+@pytest.mark.parametrize("how", ["session", "dead letter"])
+async def test_a_replay_does_not_tell_of_the_failure_that_a_retry_makes_up_for(site: Site, how: str) -> None:
     go_on = anyio.Event()
     asked = 0
 
@@ -51,18 +64,49 @@ async def test_a_replay_does_not_tell_of_the_failure_that_a_retry_makes_up_for(s
     async def again(wait: str = LONG, status: int = 200) -> dict[str, Any]:
         return await say(site, "s", "hello", wait=wait, status=status, headers={"Idempotency-Key": "k"})
 
+    async def once_more() -> None:
+        if how == "session":
+            await retry(site, "s")
+        else:
+            await retry_letters(site)
+
     async with answering(site, FunctionModel(answer)) as team:
         failed = await again()
         assert "out of order" in failed["error"]["text"]
         assert "out of order" in (await again())["error"]["text"]
-        reply = (await site.client.post("/sessions/s/retry")).json()
-        assert reply["retried_at"] > failed["error"]["created_at"]
+        await once_more()
         assert "error" not in await again("0.2", status=202)
         go_on.set()
         assert "still out of order" in (await again())["error"]["text"]
         await team.settled()
-        await retry(site, "s")
+        await once_more()
         assert (await again())["answer"]["text"] == "fine"
+
+
+async def test_each_of_several_retries_in_a_session_makes_up_for_its_own_failure(site: Site) -> None:
+    go_on, words = anyio.Event(), [f"word {number}" for number in range(5)]
+    asked: list[str] = []
+
+    async def answer(request: ModelRequest) -> str:
+        asked.append(request.messages[-1].content)
+        if len(asked) <= len(words):
+            raise ModelError("out of order", retry=False)
+        await go_on.wait()
+        return "fine"
+
+    async def again(word: str, wait: str = LONG, status: int = 200) -> dict[str, Any]:
+        return await say(site, "s", word, wait=wait, status=status, headers={"Idempotency-Key": word})
+
+    async with answering(site, FunctionModel(answer)) as team:
+        for word in words:
+            assert "out of order" in (await again(word))["error"]["text"]
+        await team.settled()
+        await retry_letters(site)
+        for word in words:
+            assert "error" not in await again(word, "0.1", status=202)
+        go_on.set()
+        for word in words:
+            assert (await again(word))["answer"]["text"] == "fine"
 
 
 @pytest.mark.parametrize("schema", ["agent.response.v1", "note.v1"])

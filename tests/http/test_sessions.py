@@ -222,6 +222,85 @@ async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(k
     assert (await read(keyed, "s", two))["state"] == {"open": 1, "opens": 3}
 
 
+async def test_who_may_read_a_value_of_the_state_follows_the_breadcrumb_that_set_it(keyed: Site) -> None:
+    curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
+    one, two = [await keyed.token(KEY, agent_id=str(uuid4()), roles=roles) for _ in range(2)]
+
+    async def set_state(**delta: Any) -> str:
+        fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}
+        made = await keyed.post(one, **fields, context={"state_delta": delta, "title": "T"})
+        return f"/breadcrumbs/{made['id']}"
+
+    async def change(path: str, headers: dict[str, str] = one, **fields: Any) -> None:
+        merging = {"Content-Type": "application/merge-patch+json"}
+        changed = await keyed.client.patch(path, json=fields, headers={**headers, **merging})
+        assert changed.status_code == 200, changed.text
+
+    async def shown() -> list[dict[str, Any]]:
+        return [(await read(keyed, "s", headers))["state"] for headers in (one, two, curator)]
+
+    early, hidden, mine, opened = [
+        await set_state(**delta) for delta in ({"a": 1, "b": 1}, {"b": 2}, {"c": 3}, {"d": 4})
+    ]
+    everything = {"a": 1, "b": 2, "c": 3, "d": 4}
+    assert await shown() == [everything] * 3
+    # Whatever else was changed of it before, and what it is now.
+    await change(hidden, schema_name="note.v1", context={"state_delta": {"b": "corrected"}})
+    await change(hidden, sensitivity="secret")
+    await change(mine, visibility="private")
+    await change(opened, sensitivity="secret")
+    assert await shown() == [{"a": 1, "c": 3}, {"a": 1}, everything]
+    # Not by the back door either.
+    problem(
+        await keyed.client.patch(
+            opened, json={"context": {"only_credentials_are_secret": True}}, headers=one
+        ),
+        403,
+        "forbidden",
+    )
+    await change(opened, curator, sensitivity="low")
+    await change(early, sensitivity="secret")  # of what it has set, only `a` is its own still
+    expected = [{"c": 3, "d": 4}, {"d": 4}, everything]
+    assert await shown() == expected
+    assert (await read(keyed, "s", two))["title"] == "T"
+    # The same in a fork, and after an export.
+    for headers, state in zip((one, two, curator), expected, strict=True):
+        forked = await keyed.client.post("/sessions/s/fork", headers=headers)
+        assert forked.json()["state"] == state
+    lines = [line async for line in transfer.export_lines(keyed.store, OWNER, Query(session_id="s"))]
+    await keyed.client.delete("/sessions/s", headers=curator)
+    async for _ in transfer.import_lines(keyed.store, lines):
+        pass
+    assert await shown() == expected
+
+
+async def test_a_credential_in_the_state_is_for_curators_wherever_it_is_looked_for(keyed: Site) -> None:
+    curator, plain = await keyed.token(KEY), await keyed.token(KEY, roles=["emitter", "subscriber"])
+    credential = {"authType": "apiKey", "apiKey": "hush"}
+    await begin(keyed, plain, id="s", state={"first": credential, "step": 1})
+    change = {"state": {"second": credential}, "active": False}
+    assert (await keyed.client.patch("/sessions/s", json=change, headers=plain)).status_code == 200
+    for headers, shown in ((plain, {"authType": "apiKey"}), (curator, credential)):
+        found = await read(keyed, "s", headers)
+        assert found["state"] == {"first": shown, "second": shown, "step": 1}
+        assert found["active"] is False
+    # As with any other secret breadcrumb.
+    asked = {"session_id": "s", "include_context": "true"}
+    listed = await keyed.client.get("/breadcrumbs", params=asked, headers=plain)
+    assert [crumb["schema_name"] for crumb in listed.json()] == ["session.state.v1", "session.v1"]
+    assert "hush" not in listed.text
+    for crumb in listed.json():
+        for view in ("", "/full", "/history"):
+            path = f"/breadcrumbs/{crumb['id']}{view}"
+            problem(await keyed.client.get(path, headers=plain), 403, "forbidden")
+            assert "hush" in (await keyed.client.get(path, headers=curator)).text
+    assert "hush" in (await keyed.client.get("/breadcrumbs", params=asked, headers=curator)).text
+    # What holds none is secret to nobody.
+    await keyed.client.patch("/sessions/s", json={"state": {"step": 2}}, headers=plain)
+    newest, *_ = (await keyed.client.get("/breadcrumbs", params=asked, headers=plain)).json()
+    assert newest["context"]["state_delta"] == {"step": 2}
+
+
 async def test_a_session_that_nobody_made_can_get_a_title(site: Site) -> None:
     await say(site, "s", "hi")
     assert (await site.client.patch("/sessions/s", json={"title": "T"})).json()["title"] == "T"

@@ -118,6 +118,12 @@ async def retry(site: Site, session: str, **body: Any) -> str:
     return str(answer.json()["message_id"])
 
 
+async def retry_letters(site: Site) -> None:
+    for letter in (await site.client.get("/dlq")).json():
+        answer = await site.client.post(f"/dlq/{letter['id']}/retry")
+        assert answer.status_code == 200, answer.text
+
+
 async def has(site: Site, session: str, *expected: str) -> None:
     """Wait until exactly these answers are there."""
 

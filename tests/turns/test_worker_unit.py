@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -378,6 +379,36 @@ async def test_P2_a_worker_that_lost_a_lane_and_has_it_again_begins_where_it_was
             await eventually(lambda: all_done(chat, "b", 1), "the second was lost")
             await eventually(lambda: all_done(chat, "a", 1), "the first was lost")
         assert recorder.begun.count("second") == 1 and await chat.dead_letters(recorder.kind) == []
+
+
+async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others(store: Store) -> None:
+    again = anyio.Event()
+
+    async def fail(turn: Turn, text: str) -> None:
+        if text == "patience" and not again.is_set():
+            raise TurnFailed("too many requests", retry=True, retry_after=60)
+
+    chat, handler = Chat(store, ALICE), Recorder(store, fail)
+    worker = Worker(store, handler, concurrency=1)
+    async with running(worker):
+        for number in range(3):
+            await chat.say(f"waits {number}", "patience")
+        await eventually(lambda: _async(len(handler.begun) == 3), "one that waits has stopped the others")
+        await chat.say("s", "now")
+        await eventually(lambda: all_done(chat, "s", 1), "those who wait have stopped another one")
+        # Each takes a place again for its next attempt, which is then there for the next one.
+        again.set()
+        for lane in worker._lanes.values():
+            for turn in lane.running.values():
+                turn.next_attempt.set()
+        for number in range(3):
+            await eventually(partial(all_done, chat, f"waits {number}", 1), "it was not tried again")
+        await chat.say("s", "and then")
+        await eventually(lambda: all_done(chat, "s", 2), "a place was lost")
+
+
+async def _async(value: bool) -> bool:
+    return value
 
 
 class FarAway(SteppedConnection):
