@@ -34,6 +34,7 @@ async def installed(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 async def chrome(installed: Chrome, up: CrumbUp) -> AsyncIterator[Chrome]:
     """With the address of the server in its options. Nothing may go wrong in its pages."""
+    await installed.forget()
     await installed.configure(up.url)
     installed.complaints.clear()
     yield installed
