@@ -27,7 +27,7 @@ from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.failures import leave_error
 from breadcrumbs.runtime.lease import LeaseLost
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_news, is_worth_another_try
+from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try
 
 MESSAGE = "user.message.v1"
 
@@ -68,14 +68,14 @@ class AgentRunner:
         """Which agents have tried to answer an event, and failed."""
 
     async def wants(self, event: Event) -> bool:
-        if event.operation == "deleted":
+        if event.operation == "deleted" or event.imported:
             return False
         agents = await self._book.agents(event.owner_id)
         return any(_triggers(agent, event) for agent in agents) or bool(await self._left_alone(event, agents))
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
-        if event.operation == "deleted":
-            return  # that something is gone asks for nothing
+        if event.operation == "deleted" or event.imported:
+            return  # that something is gone, or was long ago, asks for nothing
         # To cancel is to post a cancellation, and not to correct one that was posted long ago.
         if event.schema_name == CANCEL and event.operation == "created" and running is not None:
             running.cancel("cancelled")
@@ -112,8 +112,8 @@ class AgentRunner:
         self._failed.pop(_place(event), None)
         agents = await self._book.agents(event.owner_id)
         trigger, seen = await self._executor.look(event)
-        if trigger is None or not is_news(event, trigger):
-            return  # deleted or expired meanwhile, or history: there is nothing to answer
+        if trigger is None:
+            return  # deleted or expired meanwhile: there is nothing to answer
         if alone := await self._left_alone(event, agents):
             self._note_failures(event, alone)
             names = ", ".join(sorted(alone))

@@ -38,7 +38,7 @@ from breadcrumbs.runtime.session_state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.sources import Fetched, Fetching, Keep, Source, fetch
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_news, is_worth_another_try
+from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_worth_another_try
 
 MOST_HOPS = 16
 """How often contexts may lead to contexts of other consumers in a row; agents have limits of their own."""
@@ -80,6 +80,8 @@ class ContextBuilder:
             self._book.forget(event.owner_id)
         if event.operation == "deleted":
             return False
+        if event.imported:  # history: nobody answers it, but a config counts from now on
+            return event.schema_name == CONFIG_SCHEMA
         if _is_pausing(event):
             return True
         return event.schema_name == CONFIG_SCHEMA or bool(await self._matching(event))
@@ -90,6 +92,8 @@ class ContextBuilder:
     async def handle(self, turn: Turn) -> None:
         if turn.event.schema_name == CONFIG_SCHEMA:
             await self._check_config(turn)
+        if turn.event.imported:
+            return
         if _is_pausing(turn.event):
             await self._pause_or_resume(turn)
         await self._build_all(turn, await self._matching(turn.event))
@@ -133,7 +137,7 @@ class ContextBuilder:
         asked = version_of(self._store, event.owner_id, event.id, event.version)
         loaded = await self._load(configs, event, event.lane, beside=asked)
         trigger = asked.answer
-        if trigger is None or not is_news(event, trigger):
+        if trigger is None:
             return
         chosen = [
             (config, material)
@@ -159,7 +163,7 @@ class ContextBuilder:
             change = await self._store.get_version(event.owner_id, event.id, event.version)
         except NotFound:
             return
-        if not is_news(event, change) or event.session_id is None:
+        if event.session_id is None:
             return
         configs = await self._book.configs(event.owner_id)
         if PAUSED in event.tags:

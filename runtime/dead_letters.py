@@ -8,13 +8,9 @@ from uuid import UUID
 
 import orjson
 
-from breadcrumbs.runtime import record
-from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.store import Store
-
-_RETRY = Script("retry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +75,6 @@ class DeadLetters:
             if letter.id == id:
                 return letter
         raise NotFound("no such dead letter")
-
-    async def retry(self, letter: DeadLetter) -> None:
-        """Let the same kind of worker try again, from the beginning."""
-        store, lane = self._store, letter.lane
-        crumb = await store.get_version(letter.owner_id, letter.breadcrumb_id, letter.version)
-        private_to = crumb.created_by if crumb.visibility == "private" else None
-        note = record.event_note(crumb.schema_name or "", crumb.tags, private_to, only_for=letter.kind)
-        announced = await store.connection.run(
-            lane,
-            _RETRY,
-            [store.keys.dead_letters(lane, letter.kind), store.keys.events(lane), store.keys.clock(lane)],
-            [
-                letter.event,
-                letter.owner_id.bytes + letter.breadcrumb_id.bytes + b"%d %s" % (letter.version, note),
-            ],
-        )
-        if not int(announced):
-            raise NotFound("no such dead letter: somebody else has taken it")
 
     async def discard(self, letter: DeadLetter) -> None:
         key = self._store.keys.dead_letters(letter.lane, letter.kind)

@@ -59,6 +59,8 @@ class Event:
     """Microseconds; unique and increasing in its lane."""
     only_for: str | None = None
     """The only kind of worker that is meant."""
+    imported: bool = False
+    """What it speaks of has its own, older time: it is history, and nobody answers it."""
 
     @once
     def session_id(self) -> str | None:
@@ -77,7 +79,7 @@ def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
 
 def _decoded(lane: int, at: int, payload: bytes) -> Event:
     version, _, note = payload[33:].partition(b" ")
-    schema_name, tags, private_to, only_for = (*orjson.loads(note), None, None)[:4]
+    schema_name, tags, private_to, only_for, imported = (*orjson.loads(note), None, None, None)[:5]
     return Event(
         _OPERATIONS[payload[0]],
         UUID(bytes=payload[1:17]),
@@ -89,6 +91,7 @@ def _decoded(lane: int, at: int, payload: bytes) -> Event:
         lane,
         at,
         only_for,
+        bool(imported),
     )
 
 

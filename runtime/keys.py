@@ -20,7 +20,7 @@ Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at i
 Per session
     n <owner> <session>              hash     version, created, size (its breadcrumbs); closing: it is being deleted;
                                               gone: when one of this name was deleted last (expires by itself);
-                                              retried: id and time of the turn that was last asked for again
+                                              retried: id and time of each turn that was asked for again, the last first
     z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
                                               `!<who> ` before the JSON: not for everybody (see session_state.py).
                                               Names that begin with a null byte: its title, whose it is

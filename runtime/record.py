@@ -86,11 +86,14 @@ def event_note(
     private_to: UUID | None,
     *,
     only_for: str | None = None,
+    imported: bool = False,
 ) -> bytes:
     """What an event says besides id and version: enough to filter without the body, also after a delete."""
     note: list[object] = [schema_name, tags]
-    if private_to is not None or only_for is not None:
+    if private_to is not None or only_for is not None or imported:
         note.append(None if private_to is None else str(private_to))
-    if only_for is not None:
+    if only_for is not None or imported:
         note.append(only_for)
+    if imported:
+        note.append(imported)
     return orjson.dumps(note)

@@ -7,6 +7,7 @@ session and the originals', so a fork that was broken off can be gone on with.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 from uuid import UUID
 
@@ -223,7 +224,7 @@ def _state_after(
         if crumb.id not in firsts:
             continue
         first = firsts[crumb.id]
-        guard = _together([_guard_of(first), _guard_of(crumb)])
+        guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
         readable = principal.may_read_context(first) and principal.may_read_context(crumb)
         for name, value in _changes(first, credentials=readable).items():
             there[name] = (value if guard.lets(principal) else REMOVED, guard)
@@ -235,7 +236,7 @@ def _state_after(
     record: dict[str, Any] = {"state_delta": {**delta, **dict.fromkeys(too_much)}}
     if nulls := [name for name, value in delta.items() if value is None]:
         record["null_is_a_value"] = nulls
-    guard = _together([there[name][1] for name in delta])
+    guard = reduce(Guard.joined, (there[name][1] for name in delta), Guard())
     if not guard.secret and redacted(delta) is not delta:
         # As with the events that brought these credentials: what else there is of the state is for everybody.
         return {**record, ONLY_CREDENTIALS: True}, replace(guard, secret=True)
@@ -246,16 +247,6 @@ def _changes(crumb: Breadcrumb, *, credentials: bool = True) -> dict[str, bytes]
     context = crumb.context if credentials else redacted(crumb.context)
     changes = state_changes(crumb.schema_name or "", context)
     return {name: value for name, value in changes.items() if not is_about_session(name)}
-
-
-def _guard_of(crumb: Breadcrumb) -> Guard:
-    return Guard.of(crumb.context, crumb.sensitivity, crumb.visibility, crumb.created_by)
-
-
-def _together(guards: list[Guard]) -> Guard:
-    """Of things that are kept together, all are as secret as one of them."""
-    private = [guard.private_to for guard in guards if guard.private_to is not None]
-    return Guard(any(guard.secret for guard in guards), private[0] if private else None)
 
 
 async def _place(store: Store, principal: Principal, session: str, id: UUID) -> Place:

@@ -38,7 +38,8 @@ async def retry(
         failed = await _newest(store, principal, session, letters)
     else:
         failed = await _named(store, principal, session, message_id, letters)
-    return failed.message.id, await _announce(store, session, failed)
+    lane = Sessions(store).lane(principal.owner_id, session)
+    return failed.message.id, await _announce(store, lane, failed.message, failed.letters)
 
 
 async def _named(
@@ -87,7 +88,7 @@ async def _letters(store: Store, owner: UUID, session: str) -> dict[UUID, list[D
             crumb = await store.get_version(owner, letter.breadcrumb_id, letter.version)
         except NotFound:
             continue  # a context that has expired: its error still says which message it was about
-        message = _trigger(crumb) if crumb.schema_name == CONTEXT else crumb.id
+        message = _message_of(crumb)
         if message is not None:
             found.setdefault(message, []).append(letter)
     return found
@@ -101,30 +102,51 @@ async def _message(store: Store, principal: Principal, session: str, id: UUID) -
     return crumb if crumb.session_id == session and principal.may_see(crumb) else None
 
 
-async def _announce(store: Store, session: str, failed: _Failed) -> int:
-    message, keys = failed.message, store.keys
-    owner = message.owner_id
-    lane = Sessions(store).lane(owner, session)
-    private_to = message.created_by if message.visibility == "private" else None
-    # For every kind of worker: those who have done their part find it done.
-    note = record.event_note(message.schema_name or "", message.tags, private_to)
-    announced = await store.connection.run(
-        lane,
-        _ANNOUNCE,
-        [
-            keys.session(lane, owner, session),
-            keys.events(lane),
-            keys.clock(lane),
-            *(keys.dead_letters(lane, letter.kind) for letter in failed.letters),
-        ],
-        [
-            owner.bytes + message.id.bytes + b"%d %s" % (message.version, note),
-            *(letter.event for letter in failed.letters),
-        ],
+async def retry_letter(store: Store, letter: DeadLetter) -> None:
+    """Let the kind of worker that gave up on an event try again, from the beginning."""
+    crumb = await store.get_version(letter.owner_id, letter.breadcrumb_id, letter.version)
+    await _announce(store, letter.lane, crumb, [letter], only_for=letter.kind)
+
+
+async def _announce(
+    store: Store, lane: int, crumb: Breadcrumb, letters: list[DeadLetter], *, only_for: str | None = None
+) -> int:
+    """Have a breadcrumb handled once more, by every kind of worker or by one. When that was asked for.
+
+    Those who have done their part find it done. One kind is asked only as long as the letters are there.
+    """
+    owner, keys, session = crumb.owner_id, store.keys, crumb.session_id
+    private_to = crumb.created_by if crumb.visibility == "private" else None
+    note = record.event_note(crumb.schema_name or "", crumb.tags, private_to, only_for=only_for)
+    message = _message_of(crumb) or crumb.id
+    announced = int(
+        await store.connection.run(
+            lane,
+            _ANNOUNCE,
+            [
+                keys.clock(lane) if session is None else keys.session(lane, owner, session),
+                keys.events(lane),
+                keys.clock(lane),
+                *(keys.dead_letters(lane, letter.kind) for letter in letters),
+            ],
+            [
+                owner.bytes + crumb.id.bytes + b"%d %s" % (crumb.version, note),
+                b"" if session is None else message.bytes,
+                int(only_for is not None),
+                *(letter.event for letter in letters),
+            ],
+        )
     )
-    if not int(announced):
-        raise SessionGone(f"session {session!r} is being deleted")
-    return int(announced)
+    if announced == 0:
+        raise SessionGone(f"session {session!r} is being deleted, or gone")
+    if announced < 0:
+        raise NotFound("no such dead letter: somebody else has taken it")
+    return announced
+
+
+def _message_of(crumb: Breadcrumb) -> UUID | None:
+    """The message whose turn this is part of; None: a context that does not say."""
+    return _trigger(crumb) if crumb.schema_name == CONTEXT else crumb.id
 
 
 def _trigger(crumb: Breadcrumb) -> UUID | None:

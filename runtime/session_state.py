@@ -3,19 +3,21 @@
 The state is a view. A breadcrumb with one of these schemas changes it by its `context.state_delta` when it is
 created, in the same write; an import builds the state again from the same breadcrumbs, whatever their order.
 What is known about the session itself (its title, its user, whether it is paused) is kept in the same way, under
-names that no state can have. A value is as secret and as private as the breadcrumb that set it.
+names that no state can have. A value is as secret and as private as the breadcrumb that set it, as that was written
+and as it is now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import orjson
 
 from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.redaction import redacted
 
@@ -85,6 +87,15 @@ class Guard:
         secret = sensitivity == "secret" and context.get(ONLY_CREDENTIALS) is not True
         return cls(secret, by if visibility == "private" else None)
 
+    @classmethod
+    def of_crumb(cls, crumb: Breadcrumb) -> Guard:
+        return cls.of(crumb.context, crumb.sensitivity, crumb.visibility, crumb.created_by)
+
+    def joined(self, other: Guard) -> Guard:
+        """Of things that are kept together, all are as secret as one of them."""
+        private = other.private_to if self.private_to is None else self.private_to
+        return Guard(self.secret or other.secret, private)
+
     def lets(self, reader: Principal) -> bool:
         own = self.private_to in (None, reader.agent_id)
         return reader.reads_secrets or (own and not self.secret)
@@ -106,20 +117,22 @@ class Guard:
         return cls(marks.startswith(b"s"), UUID(agent.decode()) if agent else None), value
 
 
-def held_changes(
-    schema_name: str,
-    context: Mapping[str, Any],
-    *,
-    sensitivity: str | None,
-    visibility: str | None,
-    by: UUID | None,
-) -> dict[str, bytes]:
+def held_changes(schema_name: str, context: Mapping[str, Any], guard: Guard) -> dict[str, bytes]:
     """What a new breadcrumb changes of its session's state, as the store keeps it."""
-    guard = Guard.of(context, sensitivity, visibility, by)
     return {
         name: value if is_about_session(name) else guard.around(value)
         for name, value in state_changes(schema_name, context).items()
     }
+
+
+def sensitivity_of(value: Any) -> Literal["secret"] | None:
+    """A credential is for the agent that asked for it: no context, list or stream shows what holds one."""
+    return "secret" if redacted(value) is not value else None
+
+
+def what_is_secret(value: Any) -> dict[str, Any]:
+    """What the context of a breadcrumb with such a sensitivity says besides."""
+    return {} if sensitivity_of(value) is None else {ONLY_CREDENTIALS: True}
 
 
 def state_changes(schema_name: str, context: Mapping[str, Any]) -> dict[str, bytes]:

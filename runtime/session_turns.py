@@ -26,6 +26,9 @@ from breadcrumbs.runtime.store import Store
 DELTA: Final = "agent.response.delta"
 CONTEXT: Final = "agent.context.v1"
 
+_RETRIED_BYTES: Final = 32
+"""An id and 16 digits: see announce.lua."""
+
 _LOOK_BEHIND: Final = 200
 """Among so many breadcrumbs after a message its outcome is nearly always found: they are looked at in one go."""
 
@@ -80,12 +83,15 @@ async def outcome_of(store: Store, principal: Principal, message: Breadcrumb) ->
 
 
 async def _asked_again(store: Store, message: Breadcrumb) -> int:
-    """When the turn of a message was last asked for again, where it was the last one of its session."""
+    """When the turn of a message was last asked for again; 0: never, or before many others of its session."""
     owner, session = message.owner_id, message.session_id or ""
     lane = lane_for(owner, "session", session, store.lanes)
     key = store.keys.session(lane, owner, session)
-    retried: bytes | None = await store.connection.call(lane, b"HGET", key, b"retried")
-    return int(retried[16:]) if retried and retried[:16] == message.id.bytes else 0
+    retried: bytes = await store.connection.call(lane, b"HGET", key, b"retried") or b""
+    for at in range(0, len(retried), _RETRIED_BYTES):
+        if retried[at : at + 16] == message.id.bytes:
+            return int(retried[at + 16 : at + _RETRIED_BYTES])
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

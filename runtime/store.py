@@ -65,8 +65,8 @@ from breadcrumbs.runtime.query import (
     open_cursor,
     sign_cursor,
 )
-from breadcrumbs.runtime.questions import Question, recent_of
-from breadcrumbs.runtime.session_state import held_changes
+from breadcrumbs.runtime.questions import Asking, Question, recent_of
+from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
 
 DEFAULT_LANES = 16
@@ -136,6 +136,10 @@ class Store:
         self._max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_error = 0
+        self._group_of = [0] * keys.lanes
+        for number, group in enumerate(connection.reader_groups()):
+            for lane in group:
+                self._group_of[lane] = number
         self.tail = Tail(self)
         self.fresh = Fresh()
 
@@ -247,14 +251,8 @@ class Store:
         expiry, session = content.expiry, content.session_id
         state: list[bytes | str | int] = []
         if session is not None:
-            changes = held_changes(
-                content.schema_name,
-                new.context,
-                sensitivity=new.sensitivity,
-                visibility=new.visibility,
-                by=by,
-            )
-            for name, value in changes.items():
+            guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
+            for name, value in held_changes(content.schema_name, new.context, guard).items():
                 state += [name, value]
         reply = await self._safely(
             lambda: self._run(
@@ -463,8 +461,9 @@ class Store:
                     where="context",
                 )
             try:
+                guarded = await self._guarded_anew(lane, base, after)
                 reply = await self._run_update(
-                    lane, owner, base, content, after.visibility, by, limit_changes
+                    lane, owner, base, content, after.visibility, by, limit_changes, state=guarded
                 )
             except StoreUnavailable:
                 if tried is not None:
@@ -490,6 +489,19 @@ class Store:
         written = base if base.version == made_from + 1 else await self._older(lane, base, made_from + 1)
         return written if written is not None and (written.json, written.updated_by) == (json, by) else None
 
+    async def _guarded_anew(
+        self, lane: int, base: Breadcrumb, after: BreadcrumbCreate
+    ) -> Mapping[str, bytes]:
+        """What a breadcrumb has set of its session's state, where a change of it changes who may read that."""
+        guard = Guard.of(after.context, after.sensitivity, after.visibility, base.created_by)
+        if base.session_id is None or guard == Guard.of_crumb(base):
+            return {}
+        first = base if base.version == 1 else await self._older(lane, base, 1)
+        if first is None:  # imported without its beginning: see restore
+            return {}
+        changes = held_changes(first.schema_name or "", first.context, guard.joined(Guard.of_crumb(first)))
+        return {name: value for name, value in changes.items() if not is_about_session(name)}
+
     async def _run_update(
         self,
         lane: int,
@@ -502,6 +514,7 @@ class Store:
         *,
         fence: Fence | None = None,
         older: bytes = b"",
+        state: Mapping[str, bytes] | None = None,
     ) -> List[Any]:
         old = self._indexes_of(lane, base)
         new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
@@ -514,6 +527,9 @@ class Store:
             fence,
             [
                 *self._keys_of(lane, base),
+                self._state_key(
+                    lane, owner, session if state else None, self.keys.body(lane, owner, base.id.bytes)
+                ),
                 *leave,
                 *join,
             ],
@@ -535,6 +551,7 @@ class Store:
                 session or "",
                 int(not older and session is not None),
                 "" if fence is None or fence.since is None else fence.since,
+                *(part for change in (state or {}).items() for part in change),
             ],
         )
         if int(reply[0]) == 5:
@@ -628,13 +645,8 @@ class Store:
         first = min(history, key=lambda version: version.version, default=crumb)
         state = {}
         if crumb.session_id is not None and first.version == 1:
-            state = held_changes(
-                first.schema_name or "",
-                first.context,
-                sensitivity=first.sensitivity,
-                visibility=first.visibility,
-                by=first.created_by,
-            )
+            guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
+            state = held_changes(first.schema_name or "", first.context, guard)
         reply = await self.connection.run(
             lane,
             _IMPORT,
@@ -653,7 +665,10 @@ class Store:
                 crumb.expires if crumb.max_reads >= 0 else 0,
                 crumb.schema_name or "",
                 record.event_note(
-                    crumb.schema_name or "", crumb.tags, _private_to(crumb.visibility, crumb.created_by)
+                    crumb.schema_name or "",
+                    crumb.tags,
+                    _private_to(crumb.visibility, crumb.created_by),
+                    imported=True,
                 ),
                 crumb.session_id or "",
                 len(state),
@@ -759,14 +774,8 @@ class Store:
 
     async def ask(self, *questions: Question[Any]) -> None:
         """Find the answers to some questions, all in one round trip per node."""
-        replies = await self._safely(
-            lambda: self.connection.call_all([command for asked in questions for command in asked.commands])
-        )
-        first = 0
-        for asked in questions:
-            end = first + len(asked.commands)
-            await asked.take(replies[first:end])
-            first = end
+        asking = Asking(questions, self._group_of)
+        await asking.take(await self._safely(lambda: self.connection.call_all(asking.commands)))
 
     async def recent(
         self, owner: UUID, session_id: str, schema_name: str, limit: int = 10

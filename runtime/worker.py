@@ -26,7 +26,6 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import (
     BreadcrumbsError,
     SessionGone,
@@ -53,6 +52,8 @@ INTERNAL: Final = "turn:internal"
 """Tag of what a turn wrote for itself on its way: nobody else reacts to it."""
 
 _LOOK_SECONDS: Final = 0.5
+_MOST_HANDS: Final = 32
+"""Tasks that wait for something to do."""
 _SUSPECT: Final = 2
 _LONGEST_PAUSE: Final = 120.0
 """Seconds. Whoever asks to be left alone for longer is asked again all the same."""
@@ -84,11 +85,6 @@ def session_key(event: Event) -> SessionKey:
     return event.owner_id, event.session_id or event.id
 
 
-def is_news(event: Event, crumb: Breadcrumb) -> bool:
-    """What was imported keeps its own times: it is history, and nobody answers it."""
-    return event.operation != "created" or crumb.created == event.at
-
-
 def is_worth_another_try(error: Exception) -> bool:
     """Whatever is not known to be final, is."""
     if isinstance(error, TurnFailed):
@@ -102,6 +98,30 @@ def _asked_pause(error: Exception) -> float:
     return min(asked or 0.0, _LONGEST_PAUSE)
 
 
+class _Place:
+    """One of a worker's places. Who merely waits leaves it to others."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._taken = False
+
+    async def __aenter__(self) -> _Place:
+        await self.take()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._taken:
+            self.leave()
+
+    async def take(self) -> None:
+        await self._places.acquire()
+        self._taken = True
+
+    def leave(self) -> None:
+        self._taken = False
+        self._places.release()
+
+
 @dataclass(slots=True)
 class Turn:
     """One event being handled."""
@@ -109,6 +129,7 @@ class Turn:
     event: Event
     attempt: int
     lane: _Lane
+    place: _Place
     cancelled: str | None = None
     """Why it was asked to stop."""
     session_gone: bool = False
@@ -225,6 +246,7 @@ class Worker:
         self._stopping = False
         self._stop_asked = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._hands: list[asyncio.Future[tuple[Callable[..., Any], tuple[Any, ...]]]] = []
         self._kept = -float("inf")
 
     @property
@@ -450,20 +472,37 @@ class Worker:
             return True
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
+        while self._hands:
+            if not (called := self._hands.pop()).done():  # it is where the worker ends
+                called.set_result((function, args))
+                return
         if self._tasks is not None:
-            self._tasks.start_soon(function, *args)
+            self._tasks.start_soon(self._lend_hand, function, args)
+
+    async def _lend_hand(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Run something, and then what is started next: a task of its own for each turn costs a good part of it."""
+        while True:
+            await function(*args)
+            if len(self._hands) >= _MOST_HANDS:
+                return
+            called: asyncio.Future[tuple[Callable[..., Any], tuple[Any, ...]]]
+            called = asyncio.get_running_loop().create_future()
+            self._hands.append(called)
+            function, args = await called
 
     async def _work(self, lane: _Lane, session: SessionKey) -> None:
         """Handle what waits in a session, one after the other."""
         while waiting := lane.sessions.get(session):
             event = waiting.popleft()
-            async with self._alone if lane.begun.get(event.at, 0) >= _SUSPECT else self._limit:
-                await self._turn(lane, session, event)
+            async with _Place(
+                self._alone if lane.begun.get(event.at, 0) >= _SUSPECT else self._limit
+            ) as place:
+                await self._turn(lane, session, event, place)
         lane.sessions.pop(session, None)
         if lane.closing and not lane.running:
             lane.idle.set()
 
-    async def _turn(self, lane: _Lane, session: SessionKey, event: Event) -> None:
+    async def _turn(self, lane: _Lane, session: SessionKey, event: Event, place: _Place) -> None:
         attempt = 1
         if event.at <= lane.known_until:
             # Perhaps it killed the worker before us: count, so that poison ends somewhere.
@@ -472,7 +511,7 @@ class Worker:
             )
         # Not there any more: while this waited for its turn, the lane was lost or is being given back.
         while event.at in lane.unfinished:
-            turn = Turn(event, attempt, lane)
+            turn = Turn(event, attempt, lane, place)
             lane.running[session] = turn
             try:
                 again = await self._try(turn)
@@ -513,8 +552,11 @@ class Worker:
                     "turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error)
                 )
                 turn.scope = anyio.CancelScope()
-                with turn.scope, anyio.move_on_after(max(self._backoff(attempt), _asked_pause(error))):
-                    await turn.next_attempt.wait()
+                turn.place.leave()
+                with turn.scope:
+                    with anyio.move_on_after(max(self._backoff(attempt), _asked_pause(error))):
+                        await turn.next_attempt.wait()
+                    await turn.place.take()
                 if turn.session_gone:
                     lane.unfinished.pop(turn.event.at, None)
                     return None

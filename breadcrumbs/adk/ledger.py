@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import uuid4
 
 from breadcrumbs.adk.naming import SessionNames, UserNames, app_tag, names_of, session_names
@@ -47,13 +47,13 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.redaction import redacted
 from breadcrumbs.runtime.session_state import (
     ADK_EVENT,
-    ONLY_CREDENTIALS,
     SESSION_RECORD,
     SHARED_DELTA,
     decode_state,
+    sensitivity_of,
+    what_is_secret,
 )
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
@@ -128,7 +128,7 @@ class AdkSessions:
             "adk": {"app_name": app, "user_id": user, "session_id": names.id},
             "state_delta": deltas.session,
             "null_is_a_value": True,
-            **_what_is_secret(dict(state or {})),
+            **what_is_secret(dict(state or {})),
         }
         if deltas.app or deltas.user:
             context[SHARED_DELTA] = {"app": deltas.app, "user": deltas.user}
@@ -139,7 +139,7 @@ class AdkSessions:
             title=context["title"],
             tags=[*names.tags, names.of.app_tag, names.of.user_tag],
             context=context,
-            sensitivity=_sensitivity(dict(state or {})),
+            sensitivity=sensitivity_of(dict(state or {})),
         )
         try:
             written = await self._store.create(
@@ -287,8 +287,8 @@ class AdkSessions:
             schema_name=ADK_EVENT,
             title=line(f"state: {', '.join(delta)}"),
             tags=[SESSION + holder, *tags],
-            context={"state_delta": delta, "source": list(source), **_what_is_secret(delta)},
-            sensitivity=_sensitivity(delta),
+            context={"state_delta": delta, "source": list(source), **what_is_secret(delta)},
+            sensitivity=sensitivity_of(delta),
         )
         for _ in range(50):
             try:
@@ -415,7 +415,7 @@ def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate
         "event": event,
         "state_delta": delta,
         "author": event.get("author", ""),
-        **_what_is_secret(event),
+        **what_is_secret(event),
     }
     if text := text_of(event):
         context["message"] = text
@@ -424,7 +424,7 @@ def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate
         title=line(event.get("author", "")),
         tags=names.tags,
         context=context,
-        sensitivity=_sensitivity(event),
+        sensitivity=sensitivity_of(event),
         llm_hints=_FOR_MODELS,
     )
 
@@ -447,15 +447,6 @@ def _check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
                 where=f"events.{number}.id",
             )
         ids.add(id)
-
-
-def _sensitivity(value: Json) -> Literal["secret"] | None:
-    """A credential is for the agent that asked for it: no context, list or stream shows what holds one."""
-    return "secret" if redacted(value) is not value else None
-
-
-def _what_is_secret(value: Json) -> Json:
-    return {} if _sensitivity(value) is None else {ONLY_CREDENTIALS: True}
 
 
 def _shared_in(record: Breadcrumb) -> Deltas | None:

@@ -57,6 +57,7 @@ from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.schema_hints import own_hints
 from breadcrumbs.runtime.session_state import (
     ADK_EVENT,
+    ONLY_CREDENTIALS,
     SESSION_RECORD,
     SHARED_DELTA,
     STATE_CHANGE,
@@ -176,9 +177,11 @@ def _may_change(principal: Principal, change: BreadcrumbUpdate) -> Callable[[Bre
     def allowed(crumb: Breadcrumb) -> bool:
         if not principal.may_see(crumb):
             return False
-        uncovers = "sensitivity" in change.model_fields_set and change.sensitivity != "secret"
-        if uncovers and not principal.may_read_context(crumb):
-            raise Forbidden("taking the sensitivity 'secret' off a breadcrumb needs the role 'curator'")
+        if not principal.may_read_context(crumb):
+            if "sensitivity" in change.model_fields_set and change.sensitivity != "secret":
+                raise Forbidden("taking the sensitivity 'secret' off a breadcrumb needs the role 'curator'")
+            if _only_credentials(change.context or {}) and not _only_credentials(crumb.context):
+                raise Forbidden(f"setting {ONLY_CREDENTIALS} on a secret breadcrumb needs the role 'curator'")
         _check_shared_state(principal, change.context or {}, crumb.context)
         if principal.user_id is not None:
             added = {tag for tag in change.tags or () if tag.startswith(USER)} - set(crumb.tags)
@@ -187,6 +190,10 @@ def _may_change(principal: Principal, change: BreadcrumbUpdate) -> Callable[[Bre
         return True
 
     return allowed
+
+
+def _only_credentials(context: Mapping[str, Any]) -> bool:
+    return context.get(ONLY_CREDENTIALS) is True
 
 
 def _check_shared_state(principal: Principal, context: Mapping[str, Any], before: Mapping[str, Any]) -> None:

@@ -6,8 +6,10 @@ from typing import Final
 
 from breadcrumbs.runtime.dead_letters import DeadLetters
 from breadcrumbs.runtime.http.operations import ID, Answer, Call, Operation
+from breadcrumbs.runtime.http.problems import SESSION_GONE
 from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.schemas import DeadLetterView, Done, Requeued
+from breadcrumbs.runtime.session_retries import retry_letter
 
 _DONE: Final[Done] = {"ok": True}
 _REQUEUED: Final[Requeued] = {"requeued": True}
@@ -18,9 +20,9 @@ async def list_letters(call: Call) -> Reply:
     return Reply.json([letter.shown() for letter in letters])
 
 
-async def retry_letter(call: Call) -> Reply:
-    letters = DeadLetters(call.services.store)
-    await letters.retry(await letters.get(call.principal.owner_id, call.id()))
+async def retry_one(call: Call) -> Reply:
+    store = call.services.store
+    await retry_letter(store, await DeadLetters(store).get(call.principal.owner_id, call.id()))
     return Reply.json(_REQUEUED)
 
 
@@ -50,12 +52,13 @@ OPERATIONS: Final = (
         group="Dead letters",
         summary="Try it again",
         description="The same kind of worker handles it once more, from the beginning; a message is not doubled.",
-        handle=retry_letter,
+        handle=retry_one,
         role="curator",
         unnarrowed=True,
         uses_store="writes",
         parameters=(ID,),
         answers=(Answer(200, "It is being tried again.", Requeued),),
+        may_fail=(SESSION_GONE,),
     ),
     Operation(
         id="discardDeadLetter",

@@ -86,7 +86,14 @@ from breadcrumbs.runtime.session_messages import (
     summary_of,
 )
 from breadcrumbs.runtime.session_retries import retry
-from breadcrumbs.runtime.session_state import PAUSED, RESUMED, SESSION_RECORD, STATE_CHANGE
+from breadcrumbs.runtime.session_state import (
+    PAUSED,
+    RESUMED,
+    SESSION_RECORD,
+    STATE_CHANGE,
+    sensitivity_of,
+    what_is_secret,
+)
 from breadcrumbs.runtime.session_turns import Watch
 from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER, SessionFacts, Sessions
 from breadcrumbs.runtime.store import Written
@@ -216,13 +223,14 @@ async def create_session(call: Call) -> Reply:
     if user is not None:
         context["user_id"] = user
     if wanted.state is not None:
-        context["state_delta"] = wanted.state
+        context |= {"state_delta": wanted.state, **what_is_secret(wanted.state)}
     new = BreadcrumbCreate.parse(
         {
             "schema_name": SESSION_RECORD,
             "title": wanted.title or "",
             "tags": [SESSION + session, *([USER + user] if user is not None else [])],
             "context": context,
+            "sensitivity": sensitivity_of(wanted.state),
         }
     )
     store = call.services.store
@@ -256,7 +264,7 @@ async def change_session(call: Call) -> Reply:
     if "title" in change.model_fields_set:
         context["title"] = change.title
     if change.state is not None:
-        context["state_delta"] = change.state
+        context |= {"state_delta": change.state, **what_is_secret(change.state)}
     if change.active is not None and change.active != (facts.about.paused_at is None):
         context["active"] = change.active
         tags.append(RESUMED if change.active else PAUSED)
@@ -267,7 +275,13 @@ async def change_session(call: Call) -> Reply:
     tags += user_tags(facts.user)
     # One breadcrumb for all of it: the version is checked and everything is set in one script, or nothing is.
     new = BreadcrumbCreate.parse(
-        {"schema_name": STATE_CHANGE, "title": "Session changed", "tags": tags, "context": context}
+        {
+            "schema_name": STATE_CHANGE,
+            "title": "Session changed",
+            "tags": tags,
+            "context": context,
+            "sensitivity": sensitivity_of(change.state),
+        }
     )
     await call.services.store.create(
         principal.owner_id, new, by=principal.agent_id, session_version="*" if expected is None else expected

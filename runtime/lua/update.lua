@@ -5,7 +5,8 @@ change, the event. The new content was made from version ARGV 7 and is refused i
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
       8 session   9 sessions (any keys of the lane where ARGV 13 is '')
-      10… indexes to leave (ARGV 9 of them), then indexes to join
+      10 state (any key of the lane where no ARGV 16 is there)
+      11… indexes to leave (ARGV 9 of them), then indexes to join
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = at no fixed time, 'keep' = expiry and reads stay as they are
@@ -18,6 +19,7 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       12 what to keep of the old version in the history, '' = all of it
       13 session, '' = none            14 '1' = counts as a change of the session
       15 the time of the event that this is an answer to, '' = none
+      16… what it has set of the session's state and is kept in another way now: name, JSON, name, JSON …
 Reply {0, version, created_at, updated_at}   written
       {1, version}                           somebody else wrote first
       {2}                                    not there, or expired
@@ -46,7 +48,7 @@ if ARGV[4] ~= 'keep' then
   if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
 end
 -- Before anything is written, as in delete.lua.
-local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[10]) == 1
+local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[11]) == 1
 
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'u' .. member .. following .. ' ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
@@ -55,8 +57,8 @@ redis.call('SET', KEYS[1],
   following .. ' ' .. created .. ' ' .. stamp .. ' ' .. expires .. ' ' .. reads .. '\n' .. ARGV[3])
 redis.call('ZADD', KEYS[7], stamp, ARGV[1])
 local leave = tonumber(ARGV[9])
-for place = 10, 9 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
-for place = 10 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
+for place = 11, 10 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
+for place = 11 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
 if ARGV[10] ~= ARGV[11] then
   redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
   if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end
@@ -67,5 +69,12 @@ else redis.call('ZADD', KEYS[4], expires, member) end
 if ARGV[14] == '1' and known[3] then
   redis.call('HINCRBY', KEYS[8], 'version', 1)
   redis.call('ZADD', KEYS[9], stamp, ARGV[13])
+end
+-- What somebody else has set since is not this one's any more.
+for place = 16, #ARGV, 2 do
+  local held = redis.call('HGET', KEYS[10], ARGV[place])
+  if held and string.match(held, '^%d+') == created then
+    redis.call('HSET', KEYS[10], ARGV[place], created .. ' ' .. ARGV[place + 1])
+  end
 end
 return {0, following, created, stamp}

@@ -26,7 +26,8 @@ from breadcrumbs.agents.models.base import (
     ToolSpec,
     Usage,
 )
-from breadcrumbs.agents.models.openai_compatible import Endpoint, Limits, OpenAICompatibleModel
+from breadcrumbs.agents.models.endpoint import Endpoint, Limits
+from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
 from breadcrumbs.agents.models.server_sent_events import EventParser
 from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
 from tests.support.model_server import ModelServer, Scenario
@@ -374,6 +375,12 @@ async def test_the_cap_holds_where_there_would_be_time_left(server: ModelServer)
     scenario = server.scenario("rate_limited", times=1, retry_after="0.3")
     assert (await failure(scenario, max_wait=0.2)).retry_after == 0.3
     assert len(scenario.requests) == 1
+
+
+async def test_a_pause_of_some_seconds_is_left_to_the_worker_who_has_other_work(server: ModelServer) -> None:
+    scenario = server.scenario("rate_limited", times=1, retry_after="5")
+    error = await failure(scenario, max_wait=Limits().max_wait, total=60)
+    assert error.retry and error.retry_after == 5
 
 
 async def test_a_pause_may_be_given_as_a_date(server: ModelServer) -> None:

@@ -1,92 +1,22 @@
-"""Sessions over HTTP: made, read, changed, listed, deleted, and what is said in them."""
+"""Sessions over HTTP: made, read, changed, listed and deleted."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
 import anyio
 import httpx
-import orjson
 import pytest
 
 from breadcrumbs.runtime import transfer
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.sessions import STATE_HOLDER, Sessions
-from breadcrumbs.runtime.settings import DEVELOPER
-from tests.http.conftest import KEY, OTHER_KEY, OWNER, WEAK_KEY, Site, problem
+from tests.http.conftest import KEY, OWNER, Site, problem
+from tests.http.sessions import answer_to, begin, held, ids, nulls_in, read, say
 
 STRANGE = ["a/b", "a b", "a:b", "ü/🙂", "%2F", "a?b#c", "{L01}", "'\"\\", "+", "a" * 248]
-
-
-async def held(site: Site) -> dict[bytes, bytes]:
-    """Everything that this site's store holds, and nothing of the other tests'."""
-    store = site.store
-    prefix = store.keys.meta.removesuffix(b"meta")
-    keys = sorted(await store.connection.call(0, b"KEYS", prefix + b"*"))
-    return dict(
-        zip(keys, await store.connection.call_all([(0, (b"DUMP", key)) for key in keys]), strict=True)
-    )
-
-
-async def begin(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    answer = await site.client.post("/sessions", json=fields, headers=headers)
-    assert answer.status_code == 201, answer.text
-    made: dict[str, Any] = answer.json()
-    return made
-
-
-async def say(
-    site: Site, session: str, text: str, headers: dict[str, str] | None = None, **fields: Any
-) -> dict[str, Any]:
-    answer = await site.client.post(
-        f"/sessions/{quote(session, safe='')}/messages", json={"message": text, **fields}, headers=headers
-    )
-    assert answer.status_code == 201, answer.text
-    said: dict[str, Any] = answer.json()
-    return said
-
-
-async def read(site: Site, session: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
-    answer = await site.client.get(f"/sessions/{quote(session, safe='')}", headers=headers)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["etag"] == f'"{answer.json()["version"]}"'
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-async def answer_to(site: Site, message: dict[str, Any], text: str = "yes", **fields: Any) -> dict[str, Any]:
-    return await site.post(
-        schema_name="agent.response.v1",
-        tags=[tag for tag in message["tags"] if tag != "user:message"],
-        context={
-            "message": text,
-            "trigger_id": message["id"],
-            "creator": {"type": "agent", "agent_id": "a"},
-            **fields,
-        },
-    )
-
-
-async def ids(site: Site, headers: dict[str, str] | None = None, **params: Any) -> list[str]:
-    """All pages of the list."""
-    found: list[str] = []
-    while True:
-        page = (await site.client.get("/sessions", params=params, headers=headers)).json()
-        found += [session["id"] for session in page["sessions"]]
-        assert page["has_more"] == ("next_cursor" in page)
-        if not page["has_more"]:
-            return found
-        params["cursor"] = page["next_cursor"]
-
-
-def nulls_in(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(nulls_in(part) for part in value.values())
-    return any(nulls_in(part) for part in value) if isinstance(value, list) else value is None
 
 
 # Beginning one
@@ -292,6 +222,85 @@ async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(k
     assert (await read(keyed, "s", two))["state"] == {"open": 1, "opens": 3}
 
 
+async def test_who_may_read_a_value_of_the_state_follows_the_breadcrumb_that_set_it(keyed: Site) -> None:
+    curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
+    one, two = [await keyed.token(KEY, agent_id=str(uuid4()), roles=roles) for _ in range(2)]
+
+    async def set_state(**delta: Any) -> str:
+        fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}
+        made = await keyed.post(one, **fields, context={"state_delta": delta, "title": "T"})
+        return f"/breadcrumbs/{made['id']}"
+
+    async def change(path: str, headers: dict[str, str] = one, **fields: Any) -> None:
+        merging = {"Content-Type": "application/merge-patch+json"}
+        changed = await keyed.client.patch(path, json=fields, headers={**headers, **merging})
+        assert changed.status_code == 200, changed.text
+
+    async def shown() -> list[dict[str, Any]]:
+        return [(await read(keyed, "s", headers))["state"] for headers in (one, two, curator)]
+
+    early, hidden, mine, opened = [
+        await set_state(**delta) for delta in ({"a": 1, "b": 1}, {"b": 2}, {"c": 3}, {"d": 4})
+    ]
+    everything = {"a": 1, "b": 2, "c": 3, "d": 4}
+    assert await shown() == [everything] * 3
+    # Whatever else was changed of it before, and what it is now.
+    await change(hidden, schema_name="note.v1", context={"state_delta": {"b": "corrected"}})
+    await change(hidden, sensitivity="secret")
+    await change(mine, visibility="private")
+    await change(opened, sensitivity="secret")
+    assert await shown() == [{"a": 1, "c": 3}, {"a": 1}, everything]
+    # Not by the back door either.
+    problem(
+        await keyed.client.patch(
+            opened, json={"context": {"only_credentials_are_secret": True}}, headers=one
+        ),
+        403,
+        "forbidden",
+    )
+    await change(opened, curator, sensitivity="low")
+    await change(early, sensitivity="secret")  # of what it has set, only `a` is its own still
+    expected = [{"c": 3, "d": 4}, {"d": 4}, everything]
+    assert await shown() == expected
+    assert (await read(keyed, "s", two))["title"] == "T"
+    # The same in a fork, and after an export.
+    for headers, state in zip((one, two, curator), expected, strict=True):
+        forked = await keyed.client.post("/sessions/s/fork", headers=headers)
+        assert forked.json()["state"] == state
+    lines = [line async for line in transfer.export_lines(keyed.store, OWNER, Query(session_id="s"))]
+    await keyed.client.delete("/sessions/s", headers=curator)
+    async for _ in transfer.import_lines(keyed.store, lines):
+        pass
+    assert await shown() == expected
+
+
+async def test_a_credential_in_the_state_is_for_curators_wherever_it_is_looked_for(keyed: Site) -> None:
+    curator, plain = await keyed.token(KEY), await keyed.token(KEY, roles=["emitter", "subscriber"])
+    credential = {"authType": "apiKey", "apiKey": "hush"}
+    await begin(keyed, plain, id="s", state={"first": credential, "step": 1})
+    change = {"state": {"second": credential}, "active": False}
+    assert (await keyed.client.patch("/sessions/s", json=change, headers=plain)).status_code == 200
+    for headers, shown in ((plain, {"authType": "apiKey"}), (curator, credential)):
+        found = await read(keyed, "s", headers)
+        assert found["state"] == {"first": shown, "second": shown, "step": 1}
+        assert found["active"] is False
+    # As with any other secret breadcrumb.
+    asked = {"session_id": "s", "include_context": "true"}
+    listed = await keyed.client.get("/breadcrumbs", params=asked, headers=plain)
+    assert [crumb["schema_name"] for crumb in listed.json()] == ["session.state.v1", "session.v1"]
+    assert "hush" not in listed.text
+    for crumb in listed.json():
+        for view in ("", "/full", "/history"):
+            path = f"/breadcrumbs/{crumb['id']}{view}"
+            problem(await keyed.client.get(path, headers=plain), 403, "forbidden")
+            assert "hush" in (await keyed.client.get(path, headers=curator)).text
+    assert "hush" in (await keyed.client.get("/breadcrumbs", params=asked, headers=curator)).text
+    # What holds none is secret to nobody.
+    await keyed.client.patch("/sessions/s", json={"state": {"step": 2}}, headers=plain)
+    newest, *_ = (await keyed.client.get("/breadcrumbs", params=asked, headers=plain)).json()
+    assert newest["context"]["state_delta"] == {"step": 2}
+
+
 async def test_a_session_that_nobody_made_can_get_a_title(site: Site) -> None:
     await say(site, "s", "hi")
     assert (await site.client.patch("/sessions/s", json={"title": "T"})).json()["title"] == "T"
@@ -417,420 +426,6 @@ async def test_a_deletion_can_ask_for_a_version(site: Site) -> None:
     problem(await site.client.delete("/sessions/s", headers={"If-Match": "1"}), 412, "version-mismatch")
     assert (await read(site, "s"))["version"] == 2
     assert (await site.client.delete("/sessions/s", headers={"If-Match": '"2"'})).status_code == 200
-
-
-# Saying something
-
-
-async def test_a_message_is_a_breadcrumb_of_the_session(site: Site) -> None:
-    said = await say(site, "s", "Hello!", tags=["extension:chat"], context={"url": "https://example.org"})
-    message = said["message"]
-    assert said["session_version"] == 1
-    full = (await site.client.get(f"/breadcrumbs/{message['id']}/full")).json()
-    assert full["schema_name"] == "user.message.v1" and full["title"] == "Hello!"
-    assert full["tags"] == message["tags"] == ["user:message", "session:s", "extension:chat"]
-    assert full["context"] == message["context"]
-    assert full["context"] == {"url": "https://example.org", "message": "Hello!", "session_id": "s"}
-    assert message["role"] == "user" and message["text"] == "Hello!"
-    assert message["created_at"] == full["created_at"] and not nulls_in(said)
-
-
-async def test_P3_a_message_that_is_sent_twice_is_stored_once(site: Site) -> None:
-    headers = {"Idempotency-Key": "k", "If-Match": "1"}
-    await begin(site, id="s")
-    first = await site.client.post("/sessions/s/messages", json={"message": "hi"}, headers=headers)
-    await say(site, "s", "more")
-    again = await site.client.post("/sessions/s/messages", json={"message": "hi"}, headers=headers)
-    assert first.status_code == again.status_code == 201
-    assert again.headers["idempotency-replayed"] == "true"
-    assert again.json()["message"] == first.json()["message"]
-    assert (first.json()["session_version"], again.json()["session_version"]) == (2, 3)
-    other = await site.client.post("/sessions/s/messages", json={"message": "ho"}, headers=headers)
-    problem(other, 422, "idempotency-mismatch")
-    assert (await read(site, "s"))["counts"]["messages"] == 2
-
-
-async def test_a_message_may_ask_for_the_version_it_answers_to(site: Site) -> None:
-    await begin(site, id="s")
-
-    def post(version: str, session: str = "s") -> Any:
-        return site.client.post(
-            f"/sessions/{session}/messages", json={"message": "hi"}, headers={"If-Match": version}
-        )
-
-    assert (await post("1")).json()["session_version"] == 2
-    assert problem(await post("1"), 412, "version-mismatch")["current_version"] == 2
-    assert (await post("*")).json()["session_version"] == 3
-    for version in ("*", "1"):
-        problem(await post(version, "not-there"), 404, "not-found")
-    problem(await post("x"), 400, "malformed")
-    assert await ids(site) == ["s"]
-
-
-NO_MESSAGES: list[Any] = [
-    {}, {"message": ""}, {"message": None}, {"message": 7}, {"message": "x", "tags": ["session:other"]},
-    {"message": "x", "tags": "a"}, {"message": "x", "context": {"session_id": "other"}},
-    {"message": "x", "context": {"message": "y"}}, {"message": "x", "more": 1}, [],
-]  # fmt: skip
-
-
-async def test_a_message_that_is_none_is_refused(site: Site) -> None:
-    before = await held(site)
-    for body in NO_MESSAGES:
-        answer = await site.client.post("/sessions/s/messages", json=body)
-        assert answer.status_code == 422, body
-    assert await held(site) == before
-
-
-# What was said
-
-
-async def pages(site: Site, way: str, limit: int, start: str | None = None) -> list[list[str]]:
-    """The pages of a session in one direction, as texts."""
-    found: list[list[str]] = []
-    while True:
-        params = {"limit": str(limit), **({way: start} if start is not None else {})}
-        page = (await site.client.get("/sessions/s/messages", params=params)).json()
-        found.append([message["text"] for message in page["messages"]])
-        if not page["has_more"]:
-            return found
-        assert len(page["messages"]) == limit
-        start = page[way]
-
-
-@pytest.mark.parametrize("limit", [1, 3, 5, 50])
-async def test_P7_messages_go_to_the_end_in_both_directions(site: Site, limit: int) -> None:
-    texts = [str(number) for number in range(10)]
-    for text in texts:
-        await say(site, "s", text)
-        await site.post(schema_name="note.v1", tags=["session:s"])  # not something that was said
-    backwards = await pages(site, "before", limit)
-    assert [text for page in reversed(backwards) for text in page] == texts
-    first = (await site.client.get("/sessions/s/messages", params={"limit": 50})).json()["messages"][0]
-    oldest = await site.client.get("/sessions/s/messages", params={"limit": 10})
-    assert oldest.json()["has_more"] is False and "before" not in oldest.json()
-    middle = (await site.client.get("/sessions/s/messages", params={"limit": 9})).json()
-    older = (
-        await site.client.get("/sessions/s/messages", params={"limit": 9, "before": middle["before"]})
-    ).json()
-    assert [message["id"] for message in older["messages"]] == [first["id"]]
-    forwards = await pages(site, "after", limit, older["after"])
-    assert [text for page in forwards for text in page] == texts[1:]
-
-
-async def test_the_last_page_says_where_the_next_message_will_be(site: Site) -> None:
-    """What a page gives as `after` finds what comes later, also when there is nothing yet."""
-    await say(site, "s", "one")
-    after = (await site.client.get("/sessions/s/messages")).json()["after"]
-    for number in range(3):
-        empty = (await site.client.get("/sessions/s/messages", params={"after": after})).json()
-        assert empty["messages"] == [] and empty["has_more"] is False
-        await say(site, "s", f"later {number}")
-        page = (await site.client.get("/sessions/s/messages", params={"after": empty["after"]})).json()
-        assert [message["text"] for message in page["messages"]] == [f"later {number}"]
-        after = page["after"]
-
-
-async def test_a_session_in_which_nobody_spoke_has_an_empty_page(site: Site) -> None:
-    await begin(site, id="s")
-    page = (await site.client.get("/sessions/s/messages")).json()
-    assert page == {"messages": [], "has_more": False}
-
-
-async def test_bad_parameters_of_messages_are_refused(site: Site) -> None:
-    await say(site, "s", "one")
-    await say(site, "t", "two")
-    after = (await site.client.get("/sessions/s/messages")).json()["after"]
-    for params in ({"limit": 0}, {"limit": 1001}, {"before": after, "after": after}, {"cursor": after}):
-        problem(await site.client.get("/sessions/s/messages", params=params), 422, "invalid-input")
-    for params in ({"after": "x"}, {"before": after[:-1] + "_"}):
-        problem(await site.client.get("/sessions/s/messages", params=params), 422, "invalid-cursor")
-    problem(await site.client.get("/sessions/t/messages", params={"after": after}), 422, "invalid-cursor")
-
-
-async def test_each_message_has_its_role_its_words_and_what_it_answers(site: Site) -> None:
-    message = (await say(site, "s", "what time is it?"))["message"]
-    request = await site.post(
-        schema_name="tool.request.v1",
-        tags=["session:s"],
-        context={
-            "tool": "clock",
-            "request_id": "r",
-            "trigger_id": message["id"],
-            "input": {"zone": None, "x": 1},
-        },
-    )
-    await site.post(
-        schema_name="tool.response.v1",
-        tags=["session:s"],
-        context={"tool": "clock", "request_id": "r", "status": "success", "output": "noon", "error": None},
-    )
-    answer = await answer_to(site, message, "It is noon.")
-    await site.post(
-        schema_name="agent.error.v1",
-        tags=["session:s"],
-        context={"error": "no idea", "creator": "agent-runner", "trigger_id": message["id"]},
-    )
-    found = (await site.client.get("/sessions/s/messages")).json()["messages"]
-    assert [(one["role"], one["text"]) for one in found] == [
-        ("user", "what time is it?"),
-        ("tool", '{"x":1}'),
-        ("tool", "noon"),
-        ("assistant", "It is noon."),
-        ("error", "no idea"),
-    ]
-    assert found[1]["id"] == request["id"] and found[3]["id"] == answer["id"]
-    assert found[1]["tool"]["step"] == "request" and found[1]["tool"]["name"] == "clock"
-    assert found[2]["tool"] == {
-        "step": "response", "name": "clock", "request_id": "r", "status": "success", "output": "noon",
-    }  # fmt: skip
-    assert "trigger_id" not in found[0] and found[3]["trigger_id"] == message["id"]
-    assert found[3]["agent_id"] == "a" and found[4]["agent_id"] == "agent-runner"
-
-
-@pytest.mark.parametrize(
-    ("context", "text"),
-    [
-        ({"message": "hi"}, "hi"),
-        ({"content": "hi", "message": None}, "hi"),
-        ({"message": None}, ""),
-        ({}, ""),
-        ({"message": ""}, ""),
-        ({"parts": [{"type": "text", "text": "a"}, {"type": "image"}, {"text": None}, "b", None, 7]}, "ab"),
-        ({"parts": [None]}, ""),
-        ({"message": {"deep": None, "n": 1}}, '{"message":{"n":1}}'),
-        ({"trigger_id": "x", "hops": 1}, ""),
-    ],
-)
-async def test_P10_nothing_that_was_not_said_becomes_a_word(
-    site: Site, context: dict[str, Any], text: str
-) -> None:
-    for schema in ("user.message.v1", "agent.response.v1"):
-        await site.post(schema_name=schema, tags=["session:s"], context=context)
-    for schema in ("agent.error.v1", "tool.request.v1", "tool.response.v1"):
-        await site.post(schema_name=schema, tags=["session:s"], context={"error": None, "input": None})
-    found = [
-        message["text"] for message in (await site.client.get("/sessions/s/messages")).json()["messages"]
-    ]
-    assert found == [text, text, "", "", ""]
-    for word in ("None", "null", "undefined"):
-        assert word not in "".join(found)
-    assert "summary" not in await read(site, "s") or text
-
-
-async def test_P8_imported_messages_keep_their_times_and_their_places(site: Site) -> None:
-    said = [(await say(site, "s", str(number)))["message"] for number in range(3)]
-    before = (await site.client.get("/sessions/s/messages")).json()["messages"]
-    crumbs = [one async for one in site.store.walk(DEVELOPER, Query(session_id="s"))]
-    info = await read(site, "s")
-    await site.client.delete("/sessions/s")
-    for one in crumbs:
-        await site.store.restore(one, [])
-    assert (await site.client.get("/sessions/s/messages")).json()["messages"] == before
-    assert [one["id"] for one in before] == [one["id"] for one in said]
-    back = await read(site, "s")
-    assert (back["created_at"], back["last_active_at"]) == (info["created_at"], info["last_active_at"])
-
-
-async def test_a_page_costs_the_same_in_a_long_session(site: Site) -> None:
-    """As many round trips, and as many bytes, as in a short one."""
-    first = (await say(site, "s", "the first"))["message"]
-    crumb = await site.store.get(
-        DEVELOPER, (await site.store.recent(DEVELOPER, "s", "user.message.v1"))[0].id
-    )
-    costs = []
-    for length in (30, 1_000):
-        while (await read(site, "s"))["counts"]["messages"] < length:
-            async with anyio.create_task_group() as tasks:
-                for number in range(50):
-                    tasks.start_soon(site.store.restore, _another(crumb, number), [])
-        asked = _count_commands(site)
-        page = await site.client.get("/sessions/s/messages", params={"limit": 10})
-        assert page.json()["has_more"] and len(page.json()["messages"]) == 10
-        older = await site.client.get(
-            "/sessions/s/messages", params={"limit": 10, "before": page.json()["before"]}
-        )
-        assert older.json()["has_more"] and len(older.json()["messages"]) == 10
-        costs.append(len(asked))
-        del site.store.connection.call_all
-    assert costs[0] == costs[1], costs
-    assert first["id"]
-
-
-def _another(crumb: Breadcrumb, number: int) -> Breadcrumb:
-    return replace(crumb, id=uuid4(), created=crumb.created - 1 - number, updated=crumb.updated)
-
-
-def _count_commands(site: Site) -> list[Any]:
-    asked: list[Any] = []
-    connection: Any = site.store.connection
-    original = connection.call_all
-
-    async def counted(commands: list[Any]) -> list[Any]:
-        asked.extend(commands)
-        found: list[Any] = await original(commands)
-        return found
-
-    connection.call_all = counted
-    return asked
-
-
-# Whose they are
-
-
-async def test_R8_no_tenant_sees_or_touches_another_ones_sessions(keyed: Site) -> None:
-    mine, theirs = {"X-API-Key": KEY}, {"X-API-Key": OTHER_KEY}
-    await begin(keyed, mine, id="s", title="mine")
-    await say(keyed, "s", "secret", mine)
-    assert await ids(keyed, theirs) == []
-    for method, path, body in (
-        ("GET", "", None),
-        ("GET", "/messages", None),
-        ("PATCH", "", {"title": "T"}),
-        ("DELETE", "", None),
-        ("POST", "/fork", {}),
-        ("POST", "/retry", {}),
-    ):
-        problem(
-            await keyed.client.request(method, f"/sessions/s{path}", json=body, headers=theirs),
-            404,
-            "not-found",
-        )
-    await begin(keyed, theirs, id="s", title="theirs")
-    assert (await read(keyed, "s", mine))["title"] == "mine"
-    assert (await read(keyed, "s", theirs))["counts"]["messages"] == 0
-
-
-async def test_reading_needs_a_subscriber_and_writing_an_emitter(keyed: Site) -> None:
-    writer = {"X-API-Key": WEAK_KEY}
-    reader = await keyed.token(KEY, roles=["subscriber"])
-    await begin(keyed, writer, id="s")
-    await say(keyed, "s", "hi", writer)
-    for path in ("/sessions", "/sessions/s", "/sessions/s/messages"):
-        problem(await keyed.client.get(path, headers=writer), 403, "forbidden")
-        assert (await keyed.client.get(path, headers=reader)).status_code == 200
-    for method, path, body in (
-        ("POST", "/sessions", {}),
-        ("PATCH", "/sessions/s", {"title": "T"}),
-        ("DELETE", "/sessions/s", None),
-        ("POST", "/sessions/s/messages", {"message": "hi"}),
-        ("POST", "/sessions/s/fork", {}),
-        ("POST", "/sessions/s/retry", {}),
-    ):
-        problem(await keyed.client.request(method, path, json=body, headers=reader), 403, "forbidden")
-
-
-async def test_a_token_for_a_session_knows_no_other(keyed: Site) -> None:
-    everything = {"X-API-Key": KEY}
-    for name in ("mine", "other"):
-        await begin(keyed, everything, id=name, user_id="u")
-        await say(keyed, name, f"in {name}", everything)
-    narrow = await keyed.token(KEY, session_id="mine")
-    assert await ids(keyed, narrow) == ["mine"] == await ids(keyed, narrow, user_id="u")
-    assert await ids(keyed, narrow, user_id="v") == []
-    assert (await read(keyed, "mine", narrow))["counts"]["messages"] == 1
-    for method, path, body in (
-        ("GET", "", None),
-        ("GET", "/messages", None),
-        ("PATCH", "", {"title": "T"}),
-        ("DELETE", "", None),
-        ("POST", "/messages", {"message": "hi"}),
-        ("POST", "/fork", {}),
-        ("POST", "/retry", {}),
-    ):
-        refused = await keyed.client.request(method, f"/sessions/other{path}", json=body, headers=narrow)
-        problem(refused, 404, "not-found")
-    problem(await keyed.client.post("/sessions", json={"id": "third"}, headers=narrow), 403, "forbidden")
-    problem(await keyed.client.post("/sessions/mine/fork", json={}, headers=narrow), 403, "forbidden")
-    assert (
-        await keyed.client.patch("/sessions/mine", json={"title": "T"}, headers=narrow)
-    ).status_code == 200
-    assert (await keyed.client.delete("/sessions/mine", headers=narrow)).status_code == 200
-    assert await ids(keyed, narrow) == []
-    assert (await begin(keyed, narrow))["id"] == "mine"
-    assert await ids(keyed, everything) == ["mine", "other"]
-
-
-async def test_a_token_for_a_user_knows_that_users_sessions_only(keyed: Site) -> None:
-    everything = {"X-API-Key": KEY}
-    ann, eve = await keyed.token(KEY, user_id="ann"), await keyed.token(KEY, user_id="eve")
-    await begin(keyed, ann, id="made", title="T")
-    assert (await read(keyed, "made", everything))["user_id"] == "ann"
-    await say(keyed, "spoken", "hello", ann)
-    await say(keyed, "nobodys", "hello", everything)
-    assert await ids(keyed, ann) == ["spoken", "made"] == await ids(keyed, ann, user_id="ann")
-    assert (
-        await ids(keyed, eve)
-        == await ids(keyed, ann, user_id="eve")
-        == await ids(keyed, eve, user_id="ann")
-        == []
-    )
-    for session in ("made", "spoken", "nobodys"):
-        for method, path, body in (
-            ("GET", "", None),
-            ("GET", "/messages", None),
-            ("PATCH", "", {"title": "T"}),
-            ("DELETE", "", None),
-            ("POST", "/messages", {"message": "hi"}),
-            ("POST", "/fork", {}),
-            ("POST", "/retry", {}),
-        ):
-            refused = await keyed.client.request(method, f"/sessions/{session}{path}", json=body, headers=eve)
-            problem(refused, 404, "not-found")
-    problem(await keyed.client.post("/sessions", json={"user_id": "ann"}, headers=eve), 403, "forbidden")
-    problem(await keyed.client.post("/sessions", json={"id": "made"}, headers=eve), 409, "already-exists")
-    fork = (await keyed.client.post("/sessions/spoken/fork", json={}, headers=ann)).json()
-    assert fork["user_id"] == "ann" and fork["counts"]["messages"] == 1
-    assert (await keyed.client.delete("/sessions/made", headers=ann)).status_code == 200
-
-
-async def test_nobody_takes_over_another_users_session_with_a_breadcrumb(keyed: Site) -> None:
-    ann, eve = await keyed.token(KEY, user_id="ann"), await keyed.token(KEY, user_id="eve")
-    await begin(keyed, ann, id="s", title="ann's")
-    for schema in ("session.v1", "session.state.v1", "adk.event.v1", "agent.response.v1"):
-        crumb = {
-            "schema_name": schema,
-            "tags": ["session:s"],
-            "context": {"user_id": "eve", "title": "eve's", "state_delta": {"x": 1}},
-        }
-        problem(await keyed.client.post("/breadcrumbs", json=crumb, headers=eve), 403, "forbidden")
-    found = await read(keyed, "s", ann)
-    assert (found["user_id"], found["title"], found["state"]) == ("ann", "ann's", {})
-
-
-async def test_what_is_secret_or_private_stays_so(keyed: Site) -> None:
-    curator, other = {"X-API-Key": KEY}, await keyed.token(KEY, agent_id=str(uuid4()), roles=["subscriber"])
-    await keyed.post(
-        curator,
-        schema_name="user.message.v1",
-        tags=["session:s"],
-        context={"message": "psst"},
-        sensitivity="secret",
-    )
-    await keyed.post(
-        curator,
-        schema_name="user.message.v1",
-        tags=["session:s"],
-        context={"message": "mine"},
-        visibility="private",
-    )
-    path = "/sessions/s/messages"
-    assert [m["text"] for m in (await keyed.client.get(path, headers=curator)).json()["messages"]] == [
-        "psst",
-        "mine",
-    ]
-    (message,) = (await keyed.client.get(path, headers=other)).json()["messages"]
-    assert "text" not in message and "context" not in message and "psst" not in orjson.dumps(message).decode()
-    assert "summary" not in await read(keyed, "s", other)
-    assert (await read(keyed, "s", curator))["summary"] == "psst"
-
-
-async def test_the_owner_is_the_tokens(keyed: Site) -> None:
-    said = await say(keyed, "s", "hi", {"X-API-Key": KEY})
-    full = (
-        await keyed.client.get(f"/breadcrumbs/{said['message']['id']}/full", headers={"X-API-Key": KEY})
-    ).json()
-    assert full["owner_id"] == str(OWNER)
 
 
 async def test_a_server_without_a_store_says_503(site: Site) -> None:

@@ -107,16 +107,16 @@ async def events(store: Store) -> list[Event]:
             time, sequence = stamp.split(b"-")
             assert sequence == b"0"
             version, _, note = payload[33:].partition(b" ")
-            schema_name, tags, *private_to = orjson.loads(note)
+            said = orjson.loads(note)
             found.append(
                 Event(
                     kind=payload[:1].decode(),
                     owner=UUID(bytes=payload[1:17]),
                     id=UUID(bytes=payload[17:33]),
                     version=int(version),
-                    schema_name=schema_name,
-                    tags=tags,
-                    private_to=UUID(private_to[0]) if private_to else None,
+                    schema_name=said[0],
+                    tags=said[1],
+                    private_to=UUID(said[2]) if said[2:] and said[2] else None,
                     at=int(time),
                     lane=lane,
                 )

@@ -7,12 +7,16 @@ from uuid import UUID
 import anyio
 import pytest
 
+from breadcrumbs.agents.executor import CANCEL
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.session_turns import outcome_of
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.transfer import export_lines, import_lines
 from breadcrumbs.runtime.worker import INTERNAL
 from tests.support.turns import (
     ASSISTANT,
@@ -318,6 +322,26 @@ async def test_what_becomes_of_an_old_cancellation_stops_no_later_turn(store: St
             await store.delete(chat.owner, cancel.id)
         else:
             await store.update(chat.owner, cancel.id, BreadcrumbUpdate(title="corrected"))
+        await _until_all_is_read(chat)
+        model.allow("first")
+        await chat.answer_to(message)
+        assert await chat.errors("s") == []
+
+
+@pytest.mark.parametrize("schema", [CANCEL, MESSAGE])
+async def test_what_is_imported_while_an_agent_is_busy_stops_nothing(store: Store, schema: str) -> None:
+    model = PacedModel()
+    hasty = agent(when_busy="interrupt", subscriptions={"selectors": [{"schema_name": MESSAGE}]})
+    async with working(store, model, agents=[hasty]) as chat:
+        model.allow("old")
+        await chat.answer_to(await chat.say("s", "old"))
+        await chat.cancel("s")
+        history = [line async for line in export_lines(store, chat.owner, Query(schema_name=schema))]
+        await Sessions(store).delete(chat.owner, "s")
+        message = await chat.say("s", "first")
+        await model.begun("first")
+        counts = [count async for count in import_lines(store, history)]
+        assert counts[-1].written == 1
         await _until_all_is_read(chat)
         model.allow("first")
         await chat.answer_to(message)

@@ -15,6 +15,7 @@ from breadcrumbs.cli.workers import agent_worker, context_worker, open_book
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.dead_letters import DeadLetter, DeadLetters
 from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.session_retries import retry_letter
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 
@@ -108,19 +109,19 @@ async def test_once_the_cause_is_mended_a_retry_answers_the_same_message_once(br
     }
     await broken.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="mended", context=mended))
     await anyio.sleep(0.7)  # definitions are live within a second
-    await DeadLetters(broken).retry(letter)
+    await retry_letter(broken, letter)
     (answer,) = await _until(lambda: broken.recent(OWNER, "one", "agent.response.v1"))
     assert answer.context["trigger_id"] == str(message)
     assert await DeadLetters(broken).all(OWNER) == []
     assert len(await broken.recent(OWNER, "one", "user.message.v1")) == 1
     with pytest.raises(NotFound):
-        await DeadLetters(broken).retry(letter)
+        await retry_letter(broken, letter)
 
 
 async def test_a_retry_that_fails_again_says_so_again_and_is_kept_again(broken: Store) -> None:
     await _say(broken, "one")
     (letter,) = await _letters(broken)
-    await DeadLetters(broken).retry(letter)
+    await retry_letter(broken, letter)
     await _until(lambda: broken.recent(OWNER, "one", "agent.error.v1"), count=2)
     (again,) = await _letters(broken)
     assert again.id != letter.id

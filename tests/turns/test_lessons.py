@@ -14,6 +14,7 @@ from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.dead_letters import DeadLetters
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import IdempotencyMismatch, StoreUnavailable, VersionMismatch
+from breadcrumbs.runtime.session_retries import retry_letter
 from breadcrumbs.runtime.store import Store
 from tests.http.conftest import running_site
 from tests.support.turns import ALICE, MESSAGE, Chat, opened, recite, spoken, working
@@ -77,7 +78,7 @@ async def test_P3_a_retry_leaves_one_message_and_one_answer_and_the_turn_can_be_
         await store.create(ALICE, new, idempotency_key="request 1")  # and once more, after the failure
         letters = DeadLetters(store)
         (letter,) = await letters.all(ALICE)
-        await letters.retry(letter)
+        await retry_letter(store, letter)
         assert (await chat.answer_to(message)).context["message"] == "Hello!"
         await chat.settled()
         assert len(await chat.all("s", MESSAGE)) == len(await chat.answers("s")) == 1

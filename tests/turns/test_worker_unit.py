@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -380,6 +381,36 @@ async def test_P2_a_worker_that_lost_a_lane_and_has_it_again_begins_where_it_was
         assert recorder.begun.count("second") == 1 and await chat.dead_letters(recorder.kind) == []
 
 
+async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others(store: Store) -> None:
+    again = anyio.Event()
+
+    async def fail(turn: Turn, text: str) -> None:
+        if text == "patience" and not again.is_set():
+            raise TurnFailed("too many requests", retry=True, retry_after=60)
+
+    chat, handler = Chat(store, ALICE), Recorder(store, fail)
+    worker = Worker(store, handler, concurrency=1)
+    async with running(worker):
+        for number in range(3):
+            await chat.say(f"waits {number}", "patience")
+        await eventually(lambda: _async(len(handler.begun) == 3), "one that waits has stopped the others")
+        await chat.say("s", "now")
+        await eventually(lambda: all_done(chat, "s", 1), "those who wait have stopped another one")
+        # Each takes a place again for its next attempt, which is then there for the next one.
+        again.set()
+        for lane in worker._lanes.values():
+            for turn in lane.running.values():
+                turn.next_attempt.set()
+        for number in range(3):
+            await eventually(partial(all_done, chat, f"waits {number}", 1), "it was not tried again")
+        await chat.say("s", "and then")
+        await eventually(lambda: all_done(chat, "s", 2), "a place was lost")
+
+
+async def _async(value: bool) -> bool:
+    return value
+
+
 class FarAway(SteppedConnection):
     """A server at the end of a slow line."""
 
@@ -563,6 +594,29 @@ async def test_a_worker_goes_on_when_it_cannot_tell_whether_it_wants_an_event(st
         await chat.say("s", "plain")
         await eventually(lambda: all_done(chat, "s", 2), "it has stopped")
     assert await done(chat, "s") == ["odd", "plain"]
+
+
+async def test_a_store_that_is_away_while_an_event_is_looked_at_costs_none_of_those_read_with_it(
+    store: Store,
+) -> None:
+    class OutOfReach(Recorder):
+        looks = 0
+
+        async def wants(self, event: Event) -> bool:
+            wanted = await super().wants(event)
+            self.looks += wanted
+            if wanted and self.looks in (2, 5):
+                raise StoreUnavailable("away")
+            return wanted
+
+    chat = Chat(store)
+    for number in range(4):  # before anybody listens, so that all of them are read together
+        await chat.say("s", str(number))
+    async with running(Worker(store, OutOfReach(store), lease_seconds=2)):
+        await eventually(lambda: all_done(chat, "s", 4), "some are lost")
+        await chat.say("s", "4")
+        await eventually(lambda: all_done(chat, "s", 5), "it has stopped")
+    assert await done(chat, "s") == ["0", "1", "2", "3", "4"]
 
 
 async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
