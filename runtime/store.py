@@ -136,10 +136,9 @@ class Store:
         self._max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_error = 0
-        self._group_of = [0] * keys.lanes
-        for number, group in enumerate(connection.reader_groups()):
-            for lane in group:
-                self._group_of[lane] = number
+        self._group_of = {
+            lane: number for number, group in enumerate(connection.reader_groups()) for lane in group
+        }
         self.tail = Tail(self)
         self.fresh = Fresh()
 
