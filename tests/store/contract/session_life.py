@@ -541,6 +541,23 @@ class SessionLife(Contract):
         assert await store.connection.call(lane, b"HKEYS", key) == [b"gone"]
         assert await store.connection.call(lane, b"TTL", key) > 0
 
+    async def test_a_session_that_begins_with_a_context_under_a_deleted_name_counts_it_to_its_end(
+        self, store: Store
+    ) -> None:
+        sessions = Sessions(store)
+        await store.create(ALICE, crumb(session="s"))
+        await sessions.delete(ALICE, "s")
+        left_over = await store.create(ALICE, crumb(session="s", schema=CONTEXT), counts=False)
+        lane = sessions.lane(ALICE, "s")
+        key = store.keys.session(lane, ALICE, "s")
+        # When a deletion is not remembered any more, what is known of what is there is not forgotten with it.
+        if await store.connection.call(lane, b"TTL", key) >= 0:
+            await store.connection.call(lane, b"DEL", key)
+        await store.create(ALICE, crumb("said", session="s"))
+        await store.delete(ALICE, left_over.id)
+        assert await ids_in(sessions) == ["s"]
+        assert (await sessions.get(ALICE, "s")).counts == {MESSAGE: 1}
+
 
 def _besides(space: Keyspace, before: Keyspace) -> Keyspace:
     """What is there now and was not there before, or is not as it was."""
