@@ -1,12 +1,13 @@
 """Pieces of an answer while it is being made.
 
-They go by Pub/Sub and may get lost; the breadcrumb at the end is the truth. Pieces are gathered for a few
-hundredths of a second, so that a fast model does not cost a message per word.
+They go by Pub/Sub and may get lost; the breadcrumb at the end is the truth. The first piece leaves as soon as
+the model pauses; the following ones are gathered for a few hundredths of a second, so that a fast model does not
+cost a message per word.
 """
 
 from __future__ import annotations
 
-import time
+import asyncio
 from types import TracebackType
 
 import orjson
@@ -27,7 +28,10 @@ class DeltaWriter:
         self._note = {"agent_id": agent_id, "trigger_id": trigger_id, "breadcrumb_id": answer_id}
         self._pending = ""
         self._sent = 0
-        self._last = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._next = 0.0
+        """When the next piece may leave, by the loop's clock."""
+        self._leaving: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> DeltaWriter:
         return self
@@ -36,14 +40,19 @@ class DeltaWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.flush()
+            self._flush()
+        elif self._leaving is not None:
+            self._leaving.cancel()
 
     async def write(self, text: str) -> None:
         self._pending += text
-        if time.monotonic() - self._last >= _GATHER_SECONDS:
-            self.flush()
+        if self._leaving is None:
+            self._leaving = self._loop.call_at(self._next, self._flush)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
         if not self._pending:
             return
         event = self._event
@@ -58,6 +67,6 @@ class DeltaWriter:
         }
         self._sent += len(self._pending)
         self._pending = ""
-        self._last = time.monotonic()
+        self._next = self._loop.time() + _GATHER_SECONDS
         # Nobody waits for it: it may get lost, and if the store is gone, the commit will say so.
         self._store.connection.post(event.lane, b"PUBLISH", self._store.keys.deltas(), orjson.dumps(payload))

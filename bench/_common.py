@@ -56,10 +56,13 @@ def posted(session: str, *, extra_tag: str = "workspace:docs") -> dict[str, Any]
 
 
 class _Recorder:
-    """Stands in for a connection, of which a create uses `run` alone, and keeps what it was asked to run."""
+    """Stands in for a connection, of which a create uses `run`, and keeps what it was asked to run."""
 
     def __init__(self) -> None:
         self.asked: tuple[int, Script, list[bytes], list[bytes | str | int]] | None = None
+
+    def reader_groups(self) -> list[list[int]]:
+        return []
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         self.asked = (lane, script, keys, args)

@@ -218,7 +218,7 @@ class EventHub:
         await asyncio.gather(*readers, return_exceptions=True)
 
     async def _read(self) -> None:
-        follower: Follower[None] = Follower(self.store.tail)
+        follower: Follower[None] = Follower(self.store.tail, self._take)
         wait = 0.1
         try:
             while True:
@@ -269,6 +269,17 @@ class EventHub:
             if self._wants(client, event) and not client.offer(frame):
                 self.dropped_clients += 1
                 self.leave(client)
+
+    def _take(self, event: Event) -> bool:
+        """Hand out an event at once, unless its body has to be asked for."""
+        crumb = None
+        if has_body(event) and self._wanted(event):
+            crumb = self.store.fresh.written_at(event.owner_id, event.id, event.version, event.at)
+            if crumb is None:
+                return False
+        self._position[event.lane] = event.at
+        self._hand_out(event, crumb)
+        return True
 
     async def _deliver(self, events: list[Event]) -> None:
         """Hand out events a few at a time: a client that reads must get to do so before it is judged."""

@@ -6,9 +6,10 @@ task and a write of its own, and a turn is mostly that.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from breadcrumbs.runtime import record
@@ -17,6 +18,7 @@ from breadcrumbs.runtime.connection import Run, Script
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.fresh import HEADER_BYTES
 from breadcrumbs.runtime.ids import home_lane, lane_for
+from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.multiplexer import Command
 from breadcrumbs.runtime.query import Query, check_limit
 
@@ -32,11 +34,20 @@ class NotTold(Exception):
     """The replies do not say: the question has to be asked in another way."""
 
 
+class End(NamedTuple):
+    """The newest entries of an index with their bodies: id, body, id, body …, the newest first."""
+
+    key: bytes
+    bodies: bytes
+    """The key of a body up to its id."""
+    limit: int
+
+
 @dataclass(slots=True)
 class Question(Generic[T]):
-    """The commands that answer a question, and how to read their replies."""
+    """The commands that answer a question, each with its lane, and how to read their replies."""
 
-    commands: list[tuple[int, Command | Run]]
+    commands: Sequence[tuple[int, Command | End]]
     read: Callable[[list[Any]], T]
     otherwise: Callable[[], Awaitable[T]] | None = None
     """Answers where `read` says `NotTold`; slower."""
@@ -54,6 +65,40 @@ class Question(Generic[T]):
             if self.otherwise is None:
                 raise
             self._answers.append(await self.otherwise())
+
+
+class Asking:
+    """Some questions as the commands that leave together: all ends of indexes on one server are one script."""
+
+    def __init__(self, questions: Sequence[Question[Any]], group_of: Sequence[int]) -> None:
+        self._questions = questions
+        self.commands: list[tuple[int, Command | Run]] = []
+        self._places: list[tuple[int, int | None]] = []
+        """Where the reply to each command of each question is: a whole one, or which part of it."""
+        runs: dict[int, tuple[int, Run]] = {}
+        for question in questions:
+            for lane, command in question.commands:
+                if not isinstance(command, End):
+                    self._places.append((len(self.commands), None))
+                    self.commands.append((lane, command))
+                    continue
+                group = group_of[lane]
+                if group not in runs:
+                    runs[group] = len(self.commands), Run(_RECENT, [], [])
+                    self.commands.append((lane, runs[group][1]))
+                place, run = runs[group]
+                self._places.append((place, len(run.keys)))
+                run.keys.append(command.key)
+                run.args.extend((command.bodies, command.limit - 1))
+
+    async def take(self, replies: list[Any]) -> None:
+        """Give each question what it is told."""
+        parts = [replies[place] if part is None else replies[place][part] for place, part in self._places]
+        first = 0
+        for question in self._questions:
+            end = first + len(question.commands)
+            await question.take(parts[first:end])
+            first = end
 
 
 def plain(lane: int, command: Command, read: Callable[[Any], T]) -> Question[T]:
@@ -134,15 +179,26 @@ def recent_of(
     store: Store, owner: UUID, session_id: str, schema_name: str, limit: int
 ) -> Question[list[Breadcrumb]]:
     """The last breadcrumbs of a schema in a session, the newest first."""
-    lane = lane_for(owner, "session", session_id, store.lanes)
-    return _recent(store, owner, session_id, schema_name, limit, None, [[lane]])
+    lane, keys = lane_for(owner, "session", session_id, store.lanes), store.keys
+    end = End(keys.by_session(lane, owner, session_id, schema_name), keys.body(lane, owner, b""), limit)
+    return _recent(store, owner, session_id, schema_name, limit, None, [(lane, end)])
 
 
 def recent_shared(
     store: Store, owner: UUID, schema_name: str, limit: int, keep: Callable[[Breadcrumb], bool]
 ) -> Question[list[Breadcrumb]]:
     """The last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
-    return _recent(store, owner, None, schema_name, limit, keep, store.connection.reader_groups())
+    ends = _outside_sessions(store.keys, owner, schema_name, limit)
+    return _recent(store, owner, None, schema_name, limit, keep, ends)
+
+
+@lru_cache(1_024)
+def _outside_sessions(keys: Keys, owner: UUID, schema_name: str, limit: int) -> tuple[tuple[int, End], ...]:
+    """One in each lane. Every turn asks for the same ones."""
+    return tuple(
+        (lane, End(keys.by_session(lane, owner, "", schema_name), keys.body(lane, owner, b""), limit))
+        for lane in range(keys.lanes)
+    )
 
 
 def _recent(
@@ -152,16 +208,14 @@ def _recent(
     schema: str,
     limit: int,
     keep: Callable[[Breadcrumb], bool] | None,
-    groups: list[list[int]],
+    ends: Sequence[tuple[int, End]],
 ) -> Question[list[Breadcrumb]]:
-    """The ends of one index in some lanes, with their bodies. `session`: None: of those that belong to none."""
+    """The ends of one index in some lanes. `session`: None: of those that belong to none."""
     check_limit(limit)
-    keys = store.keys
 
     def read(replies: list[Any]) -> list[Breadcrumb]:
         now, alive, seen_since = store.now(), [], 0
-        ends = [end for group in replies for end in group]
-        for end in ends:
+        for end in replies:
             left_out, oldest = False, 0
             for place in range(0, len(end), 2):
                 if end[place + 1] is None:
@@ -176,18 +230,11 @@ def _recent(
             if left_out and len(end) >= 2 * limit:
                 # Not swept yet or not admitted, and in the way of what lies further back.
                 seen_since = max(seen_since, oldest)
-        if len(ends) > 1:
+        if len(replies) > 1:
             alive.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
         if seen_since and (len(alive) < limit or alive[limit - 1].created <= seen_since):
             raise NotTold
         return alive[:limit]
-
-    def ends(lanes: list[int]) -> Run:
-        return Run(
-            _RECENT,
-            [keys.by_session(lane, owner, session or "", schema) for lane in lanes],
-            [*(keys.body(lane, owner, b"") for lane in lanes), limit],
-        )
 
     async def otherwise() -> list[Breadcrumb]:
         query = Query(
@@ -195,8 +242,4 @@ def _recent(
         )
         return (await store.list(owner, query)).items
 
-    return Question(
-        [(lanes[0], ends(lanes)) for lanes in groups],
-        read,
-        otherwise,
-    )
+    return Question(ends, read, otherwise)

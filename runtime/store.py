@@ -65,7 +65,7 @@ from breadcrumbs.runtime.query import (
     open_cursor,
     sign_cursor,
 )
-from breadcrumbs.runtime.questions import Question, recent_of
+from breadcrumbs.runtime.questions import Asking, Question, recent_of
 from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
 
@@ -148,6 +148,10 @@ class Store:
         self._max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_error = 0
+        self._group_of = [0] * keys.lanes
+        for number, group in enumerate(connection.reader_groups()):
+            for lane in group:
+                self._group_of[lane] = number
         self.tail = Tail(self)
         self.fresh = Fresh()
 
@@ -804,14 +808,8 @@ class Store:
 
     async def ask(self, *questions: Question[Any]) -> None:
         """Find the answers to some questions, all in one round trip per node."""
-        replies = await self._safely(
-            lambda: self.connection.call_all([command for asked in questions for command in asked.commands])
-        )
-        first = 0
-        for asked in questions:
-            end = first + len(asked.commands)
-            await asked.take(replies[first:end])
-            first = end
+        asking = Asking(questions, self._group_of)
+        await asking.take(await self._safely(lambda: self.connection.call_all(asking.commands)))
 
     async def recent(
         self, owner: UUID, session_id: str, schema_name: str, limit: int = 10

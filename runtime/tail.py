@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -31,6 +31,9 @@ _BLOCK_MS: Final = 5_000
 
 _MOST_WAITING: Final = 4_096
 """Events that a follower may leave lying; after that it has to read for itself."""
+
+_FEW: Final = 8
+"""So many events that come together may be taken at once, without letting others go first."""
 
 
 @dataclass(eq=False, slots=True)
@@ -147,20 +150,25 @@ class Tail:
             link, {number: lane.position for number, lane in lanes.items()}, block_ms=_BLOCK_MS
         )
         self._asking.discard(group[0])
+        few = len(events) <= _FEW
         for event in events:
             lane = lanes[event.lane]
             lane.position = event.at
             for place in list(lane.places):
                 if event.at > place.after:
                     place.after = event.at
-                    place.follower.offer(event, place)
+                    place.follower.offer(event, place, at_once=few)
 
 
 class Follower(Generic[T]):
     """Somebody who follows lanes. Each event comes once, in the order of its lane, with a note of the follower's."""
 
-    def __init__(self, tail: Tail) -> None:
+    def __init__(self, tail: Tail, take: Callable[[Event], bool] | None = None) -> None:
+        """`take` is called with an event that nothing waits before, the moment that it is read. Where it says that
+        it has taken it, the event does not come again."""
         self._tail = tail
+        self._take = take
+        self._idle = False
         self._places: dict[int, _Place[T]] = {}
         self._waiting: deque[tuple[Event, _Place[T]]] = deque()
         self._ready = asyncio.Event()
@@ -204,7 +212,11 @@ class Follower(Generic[T]):
                     return found
                 continue
             self._ready.clear()
-            await self._ready.wait()
+            self._idle = True
+            try:
+                await self._ready.wait()
+            finally:
+                self._idle = False
 
     async def _catch_up(self, behind: dict[int, _Place[T]]) -> list[tuple[Event, T]]:
         until = self._tail.positions(behind)
@@ -221,10 +233,20 @@ class Follower(Generic[T]):
                 behind[number].after = max(behind[number].after, at)
         return found
 
-    def offer(self, event: Event, place: _Place[T]) -> None:
+    def offer(self, event: Event, place: _Place[T], *, at_once: bool) -> None:
+        if at_once and self._idle and not self._waiting and self._has_taken(event):
+            return
         if len(self._waiting) >= _MOST_WAITING:
             place.after = event.at - 1
             self._tail.leave(place)
         else:
             self._waiting.append((event, place))
         self._ready.set()
+
+    def _has_taken(self, event: Event) -> bool:
+        try:
+            return self._take is not None and self._take(event)
+        except Exception:
+            # Others follow the same lane: this one may try again by itself.
+            _log.exception("an event could not be taken at once")
+            return False

@@ -52,6 +52,8 @@ INTERNAL: Final = "turn:internal"
 """Tag of what a turn wrote for itself on its way: nobody else reacts to it."""
 
 _LOOK_SECONDS: Final = 0.5
+_MOST_HANDS: Final = 32
+"""Tasks that wait for something to do."""
 _SUSPECT: Final = 2
 _LONGEST_PAUSE: Final = 120.0
 """Seconds. Whoever asks to be left alone for longer is asked again all the same."""
@@ -244,6 +246,7 @@ class Worker:
         self._stopping = False
         self._stop_asked = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._hands: list[asyncio.Future[tuple[Callable[..., Any], tuple[Any, ...]]]] = []
         self._kept = -float("inf")
 
     @property
@@ -469,8 +472,23 @@ class Worker:
             return True
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
+        while self._hands:
+            if not (called := self._hands.pop()).done():  # it is where the worker ends
+                called.set_result((function, args))
+                return
         if self._tasks is not None:
-            self._tasks.start_soon(function, *args)
+            self._tasks.start_soon(self._lend_hand, function, args)
+
+    async def _lend_hand(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Run something, and then what is started next: a task of its own for each turn costs a good part of it."""
+        while True:
+            await function(*args)
+            if len(self._hands) >= _MOST_HANDS:
+                return
+            called: asyncio.Future[tuple[Callable[..., Any], tuple[Any, ...]]]
+            called = asyncio.get_running_loop().create_future()
+            self._hands.append(called)
+            function, args = await called
 
     async def _work(self, lane: _Lane, session: SessionKey) -> None:
         """Handle what waits in a session, one after the other."""

@@ -3,17 +3,15 @@
 The newest entries of some indexes with their bodies, in one go.
 
 KEYS  the indexes
-ARGV  for each of them the body key up to the id: bodies are in the index's own lane
-      then how many of each
+ARGV  for each of them the body key up to the id: bodies are in the index's own lane; and how many, less one
 Reply for each index: id, body, id, body …, the newest first; no body where it is gone
 ]]
-local last = tonumber(ARGV[#KEYS + 1]) - 1
 local reply = {}
 for place, index in ipairs(KEYS) do
-  local found = {}
-  for number, id in ipairs(redis.call('ZREVRANGE', index, 0, last)) do
+  local bodies, found = ARGV[2 * place - 1], {}
+  for number, id in ipairs(redis.call('ZREVRANGE', index, 0, ARGV[2 * place])) do
     found[2 * number - 1] = id
-    found[2 * number] = redis.call('GET', ARGV[place] .. id)
+    found[2 * number] = redis.call('GET', bodies .. id)
   end
   reply[place] = found
 end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -13,6 +13,7 @@ import pytest
 from breadcrumbs.runtime import tail
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.tail import Follower
 from tests.support.servers import Server
@@ -32,8 +33,11 @@ async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
 class Listener:
     """Follows lanes and notes what comes."""
 
-    def __init__(self, store: Store) -> None:
-        self.follower: Follower[str] = Follower(store.tail)
+    def __init__(
+        self, store: Store, take: Callable[[Event], bool] | None = None, *, pause: float = 0
+    ) -> None:
+        self.pause = pause
+        self.follower: Follower[str] = Follower(store.tail, take)
         self.heard: dict[int, list[int]] = {}
         self.notes: set[str] = set()
         self._task = asyncio.create_task(self._listen())
@@ -41,6 +45,7 @@ class Listener:
     async def _listen(self) -> None:
         while True:
             for event, note in await self.follower.next():
+                await asyncio.sleep(self.pause)
                 self.heard.setdefault(event.lane, []).append(event.at)
                 self.notes.add(note)
 
@@ -84,6 +89,37 @@ async def test_each_follower_gets_every_event_once_from_where_it_began(store: St
     await old.has_heard(joined(before, after))
     assert (old.notes, new.notes) == ({"old"}, {"new"})
     for listener in (old, new):
+        await listener.end()
+
+
+async def test_who_may_take_events_at_once_gets_each_once_and_in_order_in_either_way(store: Store) -> None:
+    """It takes some, leaves some, and fails at some: the order stays, and nobody else misses anything."""
+    at_once = 0
+    dice = random.Random(1)
+
+    def take(event: Event) -> bool:
+        nonlocal at_once
+        match dice.randrange(3):
+            case 0:
+                return False
+            case 1:
+                raise RuntimeError("it fails")
+        at_once += 1
+        hasty.heard.setdefault(event.lane, []).append(event.at)
+        return True
+
+    hasty, patient = Listener(store, take, pause=0.002), Listener(store)
+    for listener in (hasty, patient):
+        for lane in range(store.lanes):
+            listener.follower.follow(lane, 0, "")
+    parts = []
+    for count in (1, 5) * 15:
+        together = await asyncio.gather(*(write(store, 1, session="s") for _ in range(count)))
+        parts += sorted(together, key=lambda part: list(part.values()))
+        await hasty.has_heard(joined(*parts))
+    await patient.has_heard(joined(*parts))
+    assert at_once
+    for listener in (hasty, patient):
         await listener.end()
 
 

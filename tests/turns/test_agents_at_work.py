@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import anyio
+import anyio.lowlevel
 import orjson
 import pytest
 
@@ -231,6 +232,25 @@ async def test_what_a_model_says_beside_a_tool_call_is_shown_and_stored(store: S
         await eventually(
             lambda: _async(shown() == "Let me look.\n\n\nHm.\n\nIt is four."), f"it showed {shown()!r}"
         )
+
+
+async def test_what_a_model_has_said_is_shown_while_it_pauses(store: Store) -> None:
+    goes_on = anyio.Event()
+
+    async def hesitating(call: Call) -> str:
+        for word in ("One, ", "two, "):
+            await call.say(word)
+            await anyio.lowlevel.checkpoint()
+        await goes_on.wait()
+        await call.say("three.")
+        return "One, two, three."
+
+    async with working(store, agents=[function_agent(hesitating)]) as chat, deltas_of(store) as shown:
+        message = await chat.say("s", "Count")
+        await eventually(lambda: _async(shown() == "One, two, "), f"it showed {shown()!r}")
+        goes_on.set()
+        await chat.answer_to(message)
+        await eventually(lambda: _async(shown() == "One, two, three."), f"it showed {shown()!r}")
 
 
 async def test_what_a_model_says_before_an_answer_in_json_stands_before_its_words(store: Store) -> None:
