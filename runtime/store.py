@@ -246,7 +246,8 @@ class Store:
         `counts`: the session's version goes up and it was
         active just now. `session_version`: the version that the session must have; 0: it must not exist, `*`:
         it must exist. `session_began`: when it must have begun, or `AnotherSession`; 0: it must not exist.
-        `along`: what else a new session begins with, each with an id that only it can have; all or nothing.
+        `along`: what else a new session begins with, each with an id that only it can have; all or nothing. A commit
+        has nothing along.
         """
         if content is None:
             content = self.content(new)

@@ -59,6 +59,8 @@ from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 
 _PAGE: Final = 100
+_MOST_FIRST_EVENTS: Final = 1_000
+"""One write holds them all: while it is made, the server does nothing else."""
 """How many events are read at once where nobody knows how many are wanted."""
 _MOST: Final = 1_000
 """How many are read at once at most: the server does nothing else meanwhile."""
@@ -452,7 +454,11 @@ def _first_id(names: SessionNames, number: int) -> str:
 
 
 def _check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
-    """That all events of a new session can be stored: afterwards it would be there with some of them."""
+    """That all events of a new session can be stored, which are written with it."""
+    if len(events) > _MOST_FIRST_EVENTS:
+        raise InvalidInput(
+            f"a session begins with at most {_MOST_FIRST_EVENTS} events: append the others", where="events"
+        )
     ids: set[str] = set()
     for number, event in enumerate(events):
         check_depth(f"events.{number}", event)

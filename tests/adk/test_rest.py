@@ -245,10 +245,18 @@ async def test_a_session_whose_events_cannot_all_be_stored_is_not_made(ours: htt
     deep: Any = "x"
     for _ in range(61):
         deep = {"a": deep}
-    for bad in ([{"id": "a"}, {"id": "a", "author": "b"}], [{}, {"customMetadata": deep}], [{}, {"id": 5}]):
+    many: list[Json] = [{}] * 1_001
+    for bad in (
+        [{"id": "a"}, {"id": "a", "author": "b"}],
+        [{}, {"customMetadata": deep}],
+        [{}, {"id": 5}],
+        many,
+    ):
         problem(await ours.post(path, json={"sessionId": "s", "events": bad}), 422, "invalid-input")
     assert (await ours.get(path)).json() == []
-    assert (await ours.post(path, json={"sessionId": "s"})).status_code == 200
+    most = await ours.post(path, json={"sessionId": "s", "events": many[1:]})
+    assert most.status_code == 200
+    assert len((await ours.get(f"{path}/s")).json()["events"]) == 1_000
 
 
 @pytest.mark.parametrize("keyed_by", [None, "key"])
