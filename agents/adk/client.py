@@ -6,7 +6,7 @@ Whatever goes wrong is a `ModelError` with a reason for people to read. A server
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ import structlog
 from breadcrumbs.agents.adk.answer import AdkReply, AnswerReader
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.models.chat_format import parse, shown
-from breadcrumbs.agents.models.openai_compatible import Endpoint, pause_asked_for
+from breadcrumbs.agents.models.endpoint import Endpoint, describe, pause_asked_for
 from breadcrumbs.agents.models.server_sent_events import EventParser
 
 _log = structlog.get_logger("breadcrumbs.adk")
@@ -141,7 +141,7 @@ class AdkServer:
         """False: this server cannot stream."""
         async with self._sent("POST", "/run_sse", {**request, "streaming": True}) as response:
             if response.status_code in _NO_SUCH_ROUTE:
-                said = await self._body(response, _READ_OF_AN_ERROR)
+                said = await self._endpoint.body(response, _READ_OF_AN_ERROR)
                 if response.status_code != httpx.codes.NOT_FOUND or _detail(parse(said)) == "Not Found":
                     _log.info("this ADK server does not stream", server=self.name)
                     self._streams = False
@@ -150,10 +150,12 @@ class AdkServer:
             if response.status_code != httpx.codes.OK:
                 raise await self._error(response)
             if "event-stream" not in response.headers.get("Content-Type", ""):
-                await self._take_all(await self._body(response, self._most), reader, on_delta)
+                await self._take_all(await self._endpoint.body(response, self._most), reader, on_delta)
                 return True
             parser = EventParser(max_line=self._most)
-            async with aclosing(self._pieces(response, 64 * self._limits.max_text + (1 << 20))) as pieces:
+            async with aclosing(
+                self._endpoint.pieces(response, 64 * self._limits.max_text + (1 << 20))
+            ) as pieces:
                 async for piece in pieces:
                     for event in parser.feed(piece):
                         await _pass_on(reader.take(_event(event)), on_delta)
@@ -166,10 +168,10 @@ class AdkServer:
     async def _run_whole(self, request: dict[str, Any], reader: AnswerReader, on_delta: OnDelta) -> None:
         async with self._sent("POST", "/run", request, whole=True) as response:
             if response.status_code == httpx.codes.NOT_FOUND:
-                raise Forgotten(_told(parse(await self._body(response, _READ_OF_AN_ERROR))))
+                raise Forgotten(_told(parse(await self._endpoint.body(response, _READ_OF_AN_ERROR))))
             if response.status_code != httpx.codes.OK:
                 raise await self._error(response)
-            await self._take_all(await self._body(response, self._most), reader, on_delta)
+            await self._take_all(await self._endpoint.body(response, self._most), reader, on_delta)
 
     async def _take_all(self, body: bytes, reader: AnswerReader, on_delta: OnDelta) -> None:
         events = parse(body)
@@ -188,7 +190,7 @@ class AdkServer:
             async with self._sent(method, path, body) as response:
                 # A session comes back with all that was sent to begin it.
                 sent = len(response.request.content)
-                return response.status_code, parse(await self._body(response, self._most + 4 * sent))
+                return response.status_code, parse(await self._endpoint.body(response, self._most + 4 * sent))
         raise ModelError(
             f"{path.partition('?')[0]} was not answered within {self._limits.total:g} s", retry=True
         )
@@ -218,39 +220,12 @@ class AdkServer:
             raise ModelError(f"no answer began within {limits.read:g} s", retry=True) from None
         except httpx.HTTPError as error:
             raise ModelError(
-                f"the connection broke before an answer: {_describe(error)}", retry=True
+                f"the connection broke before an answer: {describe(error)}", retry=True
             ) from None
         try:
             yield response
         finally:
             await response.aclose()
-
-    async def _body(self, response: httpx.Response, limit: int) -> bytes:
-        body = bytearray()
-        async with aclosing(self._pieces(response, limit)) as pieces:
-            async for piece in pieces:
-                body += piece
-        return bytes(body)
-
-    async def _pieces(self, response: httpx.Response, limit: int) -> AsyncGenerator[bytes]:
-        received = 0
-        try:
-            async for piece in response.aiter_bytes():
-                received += len(piece)
-                if received > limit:
-                    raise ModelError(
-                        f"the answer was cut off at {limit:,} bytes: it is far longer than an answer may be",
-                        retry=False,
-                    )
-                yield piece
-        except httpx.TimeoutException:
-            raise ModelError(
-                f"the answer stopped: nothing came for {self._limits.read:g} s", retry=True
-            ) from None
-        except httpx.HTTPError as error:
-            raise ModelError(
-                f"the connection broke in the middle of the answer: {_describe(error)}", retry=True
-            ) from None
 
     @property
     def _most(self) -> int:
@@ -259,7 +234,7 @@ class AdkServer:
 
     async def _error(self, response: httpx.Response) -> ModelError:
         try:
-            said = await self._body(response, _READ_OF_AN_ERROR)
+            said = await self._endpoint.body(response, _READ_OF_AN_ERROR)
         except ModelError:
             said = b""  # the status says enough
         return _refused(
@@ -306,7 +281,3 @@ def _detail(said: Any) -> Any:
 
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _describe(error: httpx.HTTPError) -> str:
-    return str(error) or type(error).__name__

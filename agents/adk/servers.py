@@ -25,7 +25,7 @@ from breadcrumbs.agents.adk.client import AdkServer
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import AppName
 from breadcrumbs.agents.models.base import ModelError
-from breadcrumbs.agents.models.openai_compatible import Endpoint, Limits
+from breadcrumbs.agents.models.endpoint import Endpoint, Limits
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
 _log = structlog.get_logger("breadcrumbs.adk")

@@ -91,3 +91,10 @@ class ModelError(BreadcrumbsError):
         self.reason = reason
         self.retry = retry
         self.retry_after = retry_after
+
+
+class Hiccup(ModelError):
+    """The same request may well work in a moment."""
+
+    def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
+        super().__init__(reason, retry=True, retry_after=retry_after)

@@ -14,7 +14,15 @@ from typing import Any
 
 import orjson
 
-from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ModelRequest, ToolCall, Usage
+from breadcrumbs.agents.models.base import (
+    Hiccup,
+    Message,
+    ModelError,
+    ModelReply,
+    ModelRequest,
+    ToolCall,
+    Usage,
+)
 
 MAX_TOOL_CALLS = 128
 
@@ -25,13 +33,6 @@ _PASSING_KIND = re.compile(
     r"rate.?limit|overload|server.?error|unavailable|timeout|timed.?out|capacity", re.I
 )
 _LASTING_KIND = re.compile(r"insufficient.?quota|billing|context.?length|invalid", re.I)
-
-
-class Hiccup(ModelError):
-    """The same request may well work in a moment."""
-
-    def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
-        super().__init__(reason, retry=True, retry_after=retry_after)
 
 
 class _Lasting(ModelError):

@@ -6,34 +6,20 @@ after a part of the answer was passed on: then the caller has to know.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
-import time
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from secrets import SystemRandom
-from urllib.parse import urlsplit
 
 import anyio
 import httpx
 import structlog
-from pydantic import SecretStr
 
-from breadcrumbs.agents.models.base import ModelError, ModelReply, ModelRequest, OnDelta
-from breadcrumbs.agents.models.chat_format import (
-    Answer,
-    Hiccup,
-    error_from,
-    parse,
-    shown,
-    to_json,
-)
+from breadcrumbs.agents.models.base import Hiccup, ModelError, ModelReply, ModelRequest, OnDelta
+from breadcrumbs.agents.models.chat_format import Answer, error_from, parse, shown, to_json
+from breadcrumbs.agents.models.endpoint import Endpoint, describe, on_loopback, pause_asked_for
 from breadcrumbs.agents.models.server_sent_events import EventParser
-from breadcrumbs.runtime.errors import StartupError
 
 _log = structlog.get_logger("breadcrumbs.models")
 _random = SystemRandom()
@@ -42,7 +28,6 @@ _random = SystemRandom()
 _GRACE = 2.0
 _LONGEST_BACKOFF = 8.0
 _READ_OF_AN_ERROR = 64 << 10
-_LONGEST_REASON = 400
 
 _DOES_NOT_KNOW = re.compile(
     r"(?i)unsupported|not (?:supported|permitted|allowed)|unknown|unrecogni[sz]ed|unexpected|extra"
@@ -54,26 +39,6 @@ _FIELDS_TO_DO_WITHOUT = {
     "stream": re.compile(r"(?i)\bstream(?:ing)?\b"),
 }
 _ALTERNATIVE = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-
-# Providers quote a part of the key when they turn it away.
-_LOOKS_LIKE_A_KEY = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|key|hf|xai)[-_][\w*.-]{6,}|\bbearer\s+\S+")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Times in seconds, sizes in bytes."""
-
-    connect: float = 10.0
-    read: float = 90.0
-    """Between two pieces of an answer; the first one may wait for a model to be loaded."""
-    total: float = 300.0
-    """Of one call with all its retries."""
-    max_text: int = 1 << 20
-    retries: int = 3
-    backoff: float = 0.5
-    """Before the first retry; doubles each time."""
-    max_wait: float = 2.0
-    """A provider that asks for a longer pause is not waited for here: the worker does that, and works meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,69 +58,6 @@ PRESETS: dict[str, Preset] = {
     "ollama": Preset("http://127.0.0.1:11434/v1", "OLLAMA_API_KEY", False),
     "vllm": Preset("http://127.0.0.1:8000/v1", "VLLM_API_KEY", False),
 }
-
-
-class Endpoint:
-    """A server that models live on: its address, its key and the connections to it."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        key: SecretStr | None = None,
-        limits: Limits | None = None,
-        streaming: bool = True,
-        prefers_max_completion_tokens: bool = False,
-    ) -> None:
-        self.url = checked_url(url)
-        self.limits = limits or Limits()
-        self.streaming = streaming
-        self.omit: set[str] = {"max_tokens"} if prefers_max_completion_tokens else set()
-        """Optional fields that this server was seen to refuse."""
-        self._key = _checked_key(key)
-        self._client: httpx.AsyncClient | None = None
-        if self._key and self.url.startswith("http://") and not _on_loopback(self.url):
-            _log.warning("a model's key travels unencrypted: use https", url=self.url)
-
-    @property
-    def client(self) -> httpx.AsyncClient:
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(self.limits.read, connect=self.limits.connect, pool=self.limits.total),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
-                # A redirect would carry prompt and key to a place that nobody configured.
-                follow_redirects=False,
-                trust_env=not _on_loopback(self.url),
-                # Reading all the world's certificates takes a fifth of a second: only where they are used.
-                verify=self.url.startswith("https://"),
-            )
-        return self._client
-
-    def headers(self, *, stream: bool) -> dict[str, str]:
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream, application/json" if stream else "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": "breadcrumbs",
-        }
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
-        return headers
-
-    def presentable(self, reason: str) -> str:
-        """Whatever a provider said may be in there, and a user may read it: no key, and not too long."""
-        if self._key is not None:
-            reason = reason.replace(self._key.get_secret_value(), "***")
-        reason = _LOOKS_LIKE_A_KEY.sub("***", reason)
-        return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + "…"
-
-    async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-
-    def __repr__(self) -> str:
-        return f"<Endpoint {self.url}>"
 
 
 class OpenAICompatibleModel:
@@ -285,16 +187,18 @@ class _Call:
                 f"cannot connect to {self._endpoint.url} within {self._limits.connect:g} s"
             ) from None
         except httpx.ConnectError as error:
-            hint = "; is it running?" if _on_loopback(self._endpoint.url) else ""
+            hint = "; is it running?" if on_loopback(self._endpoint.url) else ""
             raise Hiccup(f"cannot connect to {self._endpoint.url}: {error}{hint}") from None
         except httpx.TimeoutException:
             raise Hiccup(f"no answer began within {self._limits.read:g} s") from None
         except httpx.HTTPError as error:
-            raise Hiccup(f"the connection broke before an answer: {_describe(error)}") from None
+            raise Hiccup(f"the connection broke before an answer: {describe(error)}") from None
 
     async def _read_events(self, response: httpx.Response, answer: Answer) -> None:
         parser = EventParser(max_line=self._body_limit)
-        async with aclosing(self._pieces(response, 64 * self._limits.max_text + (1 << 20))) as pieces:
+        async with aclosing(
+            self._endpoint.pieces(response, 64 * self._limits.max_text + (1 << 20))
+        ) as pieces:
             while True:
                 piece = None
                 with anyio.move_on_after(_GRACE if answer.finished else math.inf):
@@ -324,11 +228,7 @@ class _Call:
         await self._pass_on(answer.end())
 
     async def _read_whole(self, response: httpx.Response, answer: Answer) -> None:
-        body = bytearray()
-        async with aclosing(self._pieces(response, self._body_limit)) as pieces:
-            async for piece in pieces:
-                body += piece
-        await self._take_body(bytes(body), answer)
+        await self._take_body(await self._endpoint.body(response, self._body_limit), answer)
 
     async def _take_body(self, body: bytes, answer: Answer) -> None:
         """A body that does not claim to be an event stream, but may be one."""
@@ -366,22 +266,6 @@ class _Call:
             self._passed_on = True
             await self._on_delta(text)
 
-    async def _pieces(self, response: httpx.Response, limit: int) -> AsyncGenerator[bytes]:
-        received = 0
-        try:
-            async for piece in response.aiter_bytes():
-                received += len(piece)
-                if received > limit:
-                    raise ModelError(
-                        f"the answer was cut off at {limit:,} bytes: it is far longer than an answer may be",
-                        retry=False,
-                    )
-                yield piece
-        except httpx.TimeoutException:
-            raise Hiccup(f"the answer stopped: nothing came for {self._limits.read:g} s") from None
-        except httpx.HTTPError as error:
-            raise Hiccup(f"the connection broke in the middle of the answer: {_describe(error)}") from None
-
     @property
     def _body_limit(self) -> int:
         # JSON may spell a byte with six.
@@ -396,7 +280,7 @@ class _Call:
             )
         body = bytearray()
         try:
-            async with aclosing(self._pieces(response, _READ_OF_AN_ERROR)) as pieces:
+            async with aclosing(self._endpoint.pieces(response, _READ_OF_AN_ERROR)) as pieces:
                 async for piece in pieces:
                     body += piece
         except ModelError:
@@ -429,66 +313,3 @@ class _Call:
                 _log.info("the model server does not know a field", url=self._endpoint.url, field=field)
                 return True
         return False
-
-
-def checked_url(url: str) -> str:
-    """The base URL without what people paste along with it; `StartupError` if it is none."""
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError:
-        raise StartupError("the URL of a model server cannot be read") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise StartupError("the URL of a model server looks like https://host/v1 or http://127.0.0.1:8000/v1")
-    if parts.username is not None or parts.password is not None:
-        raise StartupError("put the key of a model server into the environment, not into its URL")
-    if parts.query or parts.fragment:
-        raise StartupError(
-            f"the URL of a model server ends with its path: {parts.scheme}://{parts.netloc}{parts.path}"
-        )
-    path = parts.path.rstrip("/").removesuffix("/chat/completions")
-    return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-def _checked_key(key: SecretStr | None) -> SecretStr | None:
-    if key is None:
-        return None
-    text = key.get_secret_value().strip()
-    if not text:
-        return None
-    if not all("!" <= char <= "~" for char in text):
-        raise StartupError("the key of a model has characters that no key has: was it copied whole?")
-    return SecretStr(text)
-
-
-def _on_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def pause_asked_for(headers: httpx.Headers) -> float | None:
-    """In seconds. Either a number, or a date; OpenAI has milliseconds too."""
-    seconds: float | None = None
-    try:
-        if "retry-after-ms" in headers:
-            seconds = float(headers["retry-after-ms"]) / 1000
-        elif "retry-after" in headers:
-            seconds = float(headers["retry-after"])
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(headers["retry-after"])
-        except (ValueError, KeyError):
-            return None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        seconds = (moment - datetime.fromtimestamp(time.time(), UTC)).total_seconds()
-    if seconds is None or not math.isfinite(seconds):
-        return None
-    return max(0.0, seconds)
-
-
-def _describe(error: httpx.HTTPError) -> str:
-    return str(error) or type(error).__name__

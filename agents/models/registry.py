@@ -21,15 +21,9 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from breadcrumbs.agents.models.base import Model
+from breadcrumbs.agents.models.endpoint import Endpoint, Limits, checked_url
 from breadcrumbs.agents.models.offline import OfflineModel
-from breadcrumbs.agents.models.openai_compatible import (
-    PRESETS,
-    Endpoint,
-    Limits,
-    OpenAICompatibleModel,
-    Preset,
-    checked_url,
-)
+from breadcrumbs.agents.models.openai_compatible import PRESETS, OpenAICompatibleModel, Preset
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
 OFFLINE = "offline"

@@ -21,6 +21,7 @@ from breadcrumbs.cli.output import (
     CommandError,
     JsonArray,
     UsageError,
+    agreed,
     console,
     fail,
     for_people,
@@ -342,14 +343,9 @@ def _content_lines(version: dict[str, Any]) -> list[str]:
 
 
 def delete(api: Api, ids: list[str], *, yes: bool, as_json: bool) -> int:
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("nobody is here to be asked: say --yes to delete")
-        what = ids[0] if len(ids) == 1 else f"these {len(ids)} breadcrumbs"
-        say(f"Delete {what} with all versions? There is no way back. [y/N]")
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            say("nothing was deleted")
-            return PROBLEM
+    what = ids[0] if len(ids) == 1 else f"these {len(ids)} breadcrumbs"
+    if not yes and not agreed(f"Delete {what} with all versions?"):
+        return PROBLEM
     results = []
     for id in ids:
         try:

@@ -90,6 +90,17 @@ def fail(error: BaseException | str) -> None:
     say(mark + visible(str(error)))
 
 
+def agreed(question: str) -> bool:
+    """Ask whoever sits there before something is deleted."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is here to be asked: say --yes to delete")
+    say(f"{question} There is no way back. [y/N]")
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    say("nothing was deleted")
+    return False
+
+
 def visible(text: str) -> str:
     """Text from a breadcrumb on a terminal: what it holds must not move the cursor or recolour the screen."""
     return _INVISIBLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from breadcrumbs.cli.output import (
     CommandError,
     JsonArray,
     UsageError,
+    agreed,
     console,
     fail,
     for_people,
@@ -130,14 +130,9 @@ def set_active(api: Api, session: str, active: bool, *, as_json: bool) -> int:
 
 
 def delete(api: Api, sessions: list[str], *, yes: bool, as_json: bool) -> int:
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("nobody is here to be asked: say --yes to delete")
-        what = f"session {visible(sessions[0])}" if len(sessions) == 1 else f"these {len(sessions)} sessions"
-        say(f"Delete {what} with everything that was said? There is no way back. [y/N]")
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            say("nothing was deleted")
-            return PROBLEM
+    what = f"session {visible(sessions[0])}" if len(sessions) == 1 else f"these {len(sessions)} sessions"
+    if not yes and not agreed(f"Delete {what} with everything that was said?"):
+        return PROBLEM
     results: list[dict[str, Any]] = []
     for session in sessions:
         try:

@@ -544,7 +544,7 @@ def test_the_readme_lists_every_command() -> None:
 def test_every_variable_that_the_documents_name_is_read_by_something() -> None:
     named = {name for document in DOCUMENTS for name in re.findall(r"CRUMB_[A-Z_]+", read(document))}
     settings = {f"CRUMB_{field.upper()}" for field in Settings.model_fields}
-    source = "".join(file.read_text("utf-8") for file in (ROOT / "breadcrumbs" / "cli").glob("*.py"))
+    source = "".join(file.read_text("utf-8") for file in (ROOT / "breadcrumbs" / "cli").rglob("*.py"))
     for name in named - settings - {"CRUMB_CONFIG"}:
         assert f'"{name}"' in source, name
 

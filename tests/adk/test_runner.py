@@ -14,7 +14,8 @@ from google.genai import types
 
 from breadcrumbs.adk import BreadcrumbSessionService
 from breadcrumbs.runtime.embedded import EmbeddedServer
-from tests.adk.support import APP, Parrot, Process, crumb_serve, runner_on, say, spoken, unique
+from tests.adk.support import APP, Parrot, crumb_serve, runner_on, say, spoken, unique
+from tests.support.process import Process
 from tests.support.servers import free_port
 
 

@@ -26,7 +26,8 @@ from breadcrumbs.agents.models.base import (
     ToolSpec,
     Usage,
 )
-from breadcrumbs.agents.models.openai_compatible import Endpoint, Limits, OpenAICompatibleModel
+from breadcrumbs.agents.models.endpoint import Endpoint, Limits
+from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
 from breadcrumbs.agents.models.server_sent_events import EventParser
 from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
 from tests.support.model_server import ModelServer, Scenario

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store import Store
+from tests.support.process import Process
 from tests.support.servers import free_port
 
 BASE = "http://127.0.0.1:8081"
@@ -130,32 +129,12 @@ def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
 def served(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an application in a process of its own, in the development mode."""
     port = free_port()
-    log = tmp_path_factory.mktemp("served") / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.http.serving"),
-                *(embedded_server.url, str(port), f"t{secrets.token_hex(6)}"),
-            ],
-            cwd=Path(__file__).parents[2],
-            stdout=output,
-            stderr=output,
-        )
-    base = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 30
-        while not _is_ready(base):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield base
-    finally:
-        process.terminate()
-        process.wait(timeout=15)
-
-
-def _is_ready(base: str) -> bool:
-    try:
-        return httpx.get(f"{base}/ready").status_code == 200
-    except httpx.TransportError:
-        return False
+    serving = [sys.executable, "-m", "tests.http.serving"]
+    with Process(
+        tmp_path_factory.mktemp("served"),
+        [*serving, embedded_server.url, str(port), f"t{secrets.token_hex(6)}"],
+        port=port,
+        ready="/ready",
+        PYTHONPATH=str(Path(__file__).parents[2]),
+    ) as process:
+        yield process.url

@@ -16,8 +16,8 @@ from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER, Sessions
 from breadcrumbs.runtime.settings import DEVELOPER
 from tests.http.conftest import KEY, OWNER, WEAK_KEY, Site, problem
-from tests.http.test_session_turns import answering
-from tests.http.test_sessions import begin, ids, read, say
+from tests.http.sessions import begin, ids, read, say
+from tests.http.turns import answering
 from tests.support.turns import eventually
 
 ALL = {"X-API-Key": KEY}

@@ -596,6 +596,29 @@ async def test_a_worker_goes_on_when_it_cannot_tell_whether_it_wants_an_event(st
     assert await done(chat, "s") == ["odd", "plain"]
 
 
+async def test_a_store_that_is_away_while_an_event_is_looked_at_costs_none_of_those_read_with_it(
+    store: Store,
+) -> None:
+    class OutOfReach(Recorder):
+        looks = 0
+
+        async def wants(self, event: Event) -> bool:
+            wanted = await super().wants(event)
+            self.looks += wanted
+            if wanted and self.looks in (2, 5):
+                raise StoreUnavailable("away")
+            return wanted
+
+    chat = Chat(store)
+    for number in range(4):  # before anybody listens, so that all of them are read together
+        await chat.say("s", str(number))
+    async with running(Worker(store, OutOfReach(store), lease_seconds=2)):
+        await eventually(lambda: all_done(chat, "s", 4), "some are lost")
+        await chat.say("s", "4")
+        await eventually(lambda: all_done(chat, "s", 5), "it has stopped")
+    assert await done(chat, "s") == ["0", "1", "2", "3", "4"]
+
+
 async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

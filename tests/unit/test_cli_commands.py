@@ -6,16 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
 from typer.testing import CliRunner, Result
 
 from breadcrumbs import __version__
 from breadcrumbs.cli.app import app
 
-COMMANDS = [
-    command.name or command.callback.__name__
-    for command in app.registered_commands
-    if command.callback is not None
-] + [str(group.name) for group in app.registered_groups]
+COMMANDS = list(get_group(app).commands)
 PROMISED = {
     "up", "serve", "post", "get", "list", "tail", "history", "delete", "token", "export", "import", "doctor",
     "version",

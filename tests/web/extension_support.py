@@ -63,6 +63,12 @@ class Chrome:
         await connected(panel)
         return panel
 
+    async def forget(self) -> None:
+        """As if it had just been installed. What one test could not send is not for the next."""
+        page = await self.page("options.html")
+        await page.evaluate("() => chrome.storage.local.clear()")
+        await page.close()
+
     async def configure(self, server: str, token: str = "") -> None:
         """What the options page saves."""
         page = await self.page("options.html")
@@ -119,16 +125,19 @@ async def connected(panel: Page) -> None:
 
 async def all_confirmed(panel: Page) -> None:
     """Until nothing is on its way any more."""
-    await panel.evaluate(
-        """() => new Promise((resolve) => {
+    waiting = await panel.evaluate(
+        """(patience) => new Promise((resolve) => {
             const look = async () => {
                 const { outbox } = await chrome.storage.local.get({ outbox: [] });
-                if (!outbox.length) resolve();
+                if (!outbox.length) resolve([]);
             };
             chrome.storage.local.onChanged.addListener(look);
+            setTimeout(async () => resolve((await chrome.storage.local.get("outbox")).outbox), patience);
             look();
-        })"""
+        })""",
+        PATIENCE_MS,
     )
+    assert waiting == [], "it was not confirmed"
 
 
 async def say(panel: Page, text: str) -> None:

@@ -13,6 +13,7 @@ from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import AlreadyExists, NotFound
 from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.query import Query, Sort
+from breadcrumbs.runtime.questions import newest_of, version_of
 from breadcrumbs.runtime.store import Store
 from tests.store.contract.base import (
     AGENT,
@@ -97,6 +98,9 @@ class Importing(Contract):
         for item in crumbs:
             assert await store.get(ALICE, item.id) == item
             assert await store.history(ALICE, item.id) == [item]
+            newest, version = newest_of(store, ALICE, item.id), version_of(store, ALICE, item.id, 1)
+            await store.ask(newest, version)
+            assert newest.answer == version.answer == item
         assert await everything(store, ALICE, Query(), limit=3) == crumbs[::-1]
         assert await everything(store, ALICE, Query(all_tags=("t",)), limit=3) == crumbs[::-1]
         for item in crumbs[:10]:

@@ -1,0 +1,195 @@
+"""A server that answers over HTTP: its address, its key, its limits, and the body of what it says."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import httpx
+import structlog
+from pydantic import SecretStr
+
+from breadcrumbs.agents.models.base import Hiccup, ModelError
+from breadcrumbs.runtime.errors import StartupError
+
+_log = structlog.get_logger("breadcrumbs.models")
+
+_LONGEST_REASON = 400
+
+# Providers quote a part of the key when they turn it away.
+_LOOKS_LIKE_A_KEY = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|key|hf|xai)[-_][\w*.-]{6,}|\bbearer\s+\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds, sizes in bytes."""
+
+    connect: float = 10.0
+    read: float = 90.0
+    """Between two pieces of an answer; the first one may wait for a model to be loaded."""
+    total: float = 300.0
+    """Of one call with all its retries."""
+    max_text: int = 1 << 20
+    retries: int = 3
+    backoff: float = 0.5
+    """Before the first retry; doubles each time."""
+    max_wait: float = 2.0
+    """A provider that asks for a longer pause is not waited for here: the worker does that, and works meanwhile."""
+
+
+class Endpoint:
+    """A server that models live on: its address, its key and the connections to it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: SecretStr | None = None,
+        limits: Limits | None = None,
+        streaming: bool = True,
+        prefers_max_completion_tokens: bool = False,
+    ) -> None:
+        self.url = checked_url(url)
+        self.limits = limits or Limits()
+        self.streaming = streaming
+        self.omit: set[str] = {"max_tokens"} if prefers_max_completion_tokens else set()
+        """Optional fields that this server was seen to refuse."""
+        self._key = _checked_key(key)
+        self._client: httpx.AsyncClient | None = None
+        if self._key and self.url.startswith("http://") and not on_loopback(self.url):
+            _log.warning("a model's key travels unencrypted: use https", url=self.url)
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(self.limits.read, connect=self.limits.connect, pool=self.limits.total),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+                # A redirect would carry prompt and key to a place that nobody configured.
+                follow_redirects=False,
+                trust_env=not on_loopback(self.url),
+                # Reading all the world's certificates takes a fifth of a second: only where they are used.
+                verify=self.url.startswith("https://"),
+            )
+        return self._client
+
+    def headers(self, *, stream: bool) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json" if stream else "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "breadcrumbs",
+        }
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
+        return headers
+
+    def presentable(self, reason: str) -> str:
+        """Whatever a provider said may be in there, and a user may read it: no key, and not too long."""
+        if self._key is not None:
+            reason = reason.replace(self._key.get_secret_value(), "***")
+        reason = _LOOKS_LIKE_A_KEY.sub("***", reason)
+        return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + "…"
+
+    async def pieces(self, response: httpx.Response, limit: int) -> AsyncGenerator[bytes]:
+        """The body as it comes, at most `limit` bytes of it. Close it when you leave early."""
+        received = 0
+        try:
+            async for piece in response.aiter_bytes():
+                received += len(piece)
+                if received > limit:
+                    raise ModelError(
+                        f"the answer was cut off at {limit:,} bytes: it is far longer than an answer may be",
+                        retry=False,
+                    )
+                yield piece
+        except httpx.TimeoutException:
+            raise Hiccup(f"the answer stopped: nothing came for {self.limits.read:g} s") from None
+        except httpx.HTTPError as error:
+            raise Hiccup(f"the connection broke in the middle of the answer: {describe(error)}") from None
+
+    async def body(self, response: httpx.Response, limit: int) -> bytes:
+        body = bytearray()
+        async with aclosing(self.pieces(response, limit)) as pieces:
+            async for piece in pieces:
+                body += piece
+        return bytes(body)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.url}>"
+
+
+def checked_url(url: str) -> str:
+    """The base URL without what people paste along with it; `StartupError` if it is none."""
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise StartupError("the URL of a model server cannot be read") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise StartupError("the URL of a model server looks like https://host/v1 or http://127.0.0.1:8000/v1")
+    if parts.username is not None or parts.password is not None:
+        raise StartupError("put the key of a model server into the environment, not into its URL")
+    if parts.query or parts.fragment:
+        raise StartupError(
+            f"the URL of a model server ends with its path: {parts.scheme}://{parts.netloc}{parts.path}"
+        )
+    path = parts.path.rstrip("/").removesuffix("/chat/completions")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _checked_key(key: SecretStr | None) -> SecretStr | None:
+    if key is None:
+        return None
+    text = key.get_secret_value().strip()
+    if not text:
+        return None
+    if not all("!" <= char <= "~" for char in text):
+        raise StartupError("the key of a model has characters that no key has: was it copied whole?")
+    return SecretStr(text)
+
+
+def on_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def pause_asked_for(headers: httpx.Headers) -> float | None:
+    """In seconds. Either a number, or a date; OpenAI has milliseconds too."""
+    seconds: float | None = None
+    try:
+        if "retry-after-ms" in headers:
+            seconds = float(headers["retry-after-ms"]) / 1000
+        elif "retry-after" in headers:
+            seconds = float(headers["retry-after"])
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(headers["retry-after"])
+        except (ValueError, KeyError):
+            return None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        seconds = (moment - datetime.fromtimestamp(time.time(), UTC)).total_seconds()
+    if seconds is None or not math.isfinite(seconds):
+        return None
+    return max(0.0, seconds)
+
+
+def describe(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__

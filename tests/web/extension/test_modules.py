@@ -1,0 +1,181 @@
+"""The modules of the chat extension by themselves, in a blank page."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.async_api import Page
+
+from tests.web.extension_support import Chrome
+
+
+@pytest.fixture
+async def blank(chrome: Chrome) -> Page:
+    return await chrome.page("options.html")
+
+
+MARKDOWN = [
+    ("one\ntwo\n\nthree", "<p>one<br>two</p><p>three</p>"),
+    (
+        "a **bold** and *it* and `x*y*`",
+        "<p>a <strong>bold</strong> and <em>it</em> and <code>x*y*</code></p>",
+    ),
+    ("2 * 3 * 4 and snake_case_name", "<p>2 * 3 * 4 and snake_case_name</p>"),
+    ("# Title", "<h3>Title</h3>"),
+    ("- a\n- b\n  1. c\n- d", '<ul><li>a</li><li>b<ol start="1"><li>c</li></ol></li><li>d</li></ul>'),
+    ("text:\n1. a\n\n2. b", '<p>text:</p><ol start="1"><li>a</li><li>b</li></ol>'),
+    ("> a\n> - b", "<blockquote><p>a</p><ul><li>b</li></ul></blockquote>"),
+    (
+        "```js\nlet a = '**';",
+        '<pre tabindex="0" aria-label="Code, js"><code>let a = \'**\';</code></pre>',
+    ),
+    ("<b>x</b> &amp;", "<p>&lt;b&gt;x&lt;/b&gt; &amp;amp;</p>"),
+    ("[x](javascript:alert(1))", "<p>[x](javascript:alert(1))</p>"),
+    (
+        "see https://example.org/a_b_(c).",
+        '<p>see <a href="https://example.org/a_b_(c" title="https://example.org/a_b_(c" target="_blank" '
+        'rel="noopener noreferrer nofollow">https://example.org/a_b_(c</a>).</p>',
+    ),
+    (r"\*not\*", "<p>*not*</p>"),
+]
+
+
+async def test_markdown_becomes_elements(blank: Page) -> None:
+    made = await blank.evaluate(
+        """async sources => {
+            const { markdown } = await import("/src/markdown.js");
+            return sources.map((source) => {
+                const box = document.createElement("div");
+                box.append(markdown(source));
+                return box.innerHTML;
+            });
+        }""",
+        [source for source, _ in MARKDOWN],
+    )
+    assert made == [shown for _, shown in MARKDOWN]
+
+
+async def test_text_made_to_be_slow_is_shown_quickly(blank: Page) -> None:
+    took = await blank.evaluate(
+        """async () => {
+            const { markdown } = await import("/src/markdown.js");
+            const began = performance.now();
+            for (const piece of [
+                "**a ", "[", "`a ", "_a ", "> ", "- ", "http://", "[a](", "\\n> ", "\\n- ", "((", "#",
+            ]) {
+                markdown(piece.repeat(20_000));
+            }
+            return performance.now() - began;
+        }"""
+    )
+    assert took < 10_000
+
+
+async def test_pieces_of_an_answer_are_put_together_by_characters_and_a_lost_one_shows_no_nonsense(
+    blank: Page,
+) -> None:
+    texts = await blank.evaluate(
+        """async () => {
+            const { Conversation } = await import("/src/conversation.js");
+            const talk = new Conversation();
+            const shown = [];
+            const piece = (offset, text) => {
+                talk.take({ type: "agent.response.delta", breadcrumb_id: "a", trigger_id: "m", offset, text });
+                shown.push(talk.drafts().map((draft) => draft.letters.join("")).join("|"));
+            };
+            piece(0, "🍞🍞 a");
+            piece(4, "nd b");
+            piece(20, "lost before");
+            piece(2, "!");
+            piece(0, "anew");
+            talk.take({ operation: "created", breadcrumb_id: "a", version: 1, schema_name: "agent.response.v1",
+                        title: "", tags: [], context: { message: "anew and done" }, updated_at: "2026" });
+            piece(4, "too late");
+            return shown;
+        }"""
+    )
+    assert texts == ["🍞🍞 a", "🍞🍞 and b", "🍞🍞 and b", "🍞🍞!", "anew", ""]
+
+
+async def test_an_edit_that_comes_before_the_list_is_kept_for_it(blank: Page) -> None:
+    shown = await blank.evaluate(
+        """async () => {
+            const { Conversation } = await import("/src/conversation.js");
+            const talk = new Conversation();
+            const answer = { schema_name: "agent.response.v1", title: "", tags: [] };
+            talk.take({ ...answer, operation: "updated", breadcrumb_id: "a", version: 2,
+                        context: { message: "as it is" }, updated_at: "2026-02" });
+            const before = talk.entries().length;
+            talk.add({ ...answer, id: "a", version: 1, context: { message: "as it was" },
+                       created_at: "2026-01", updated_at: "2026-01" });
+            return [before, ...talk.entries().map(({ text, at }) => [text, at])];
+        }"""
+    )
+    assert shown == [0, ["as it is", "2026-01"]]
+
+
+@pytest.mark.parametrize(
+    "first", ["id: 7\n\n", 'id: 7\nevent: ping\ndata: {"type":"ping","ts":"2026-01-01T00:00:00Z"}\n\n']
+)
+async def test_a_stream_comes_back_to_where_it_was_however_the_server_says_where_that_is(
+    blank: Page, first: str
+) -> None:
+    told: list[Any] = await blank.evaluate(
+        """(first) => new Promise(async (resolve) => {
+            const { Feed } = await import("/src/feed.js");
+            const told = [];
+            const quiet = 'id: 9\\nevent: ping\\ndata: {"type":"ping","ts":"2026-01-01T00:00:10Z"}\\n\\n';
+            const api = { request: async (method, path, { headers }) => {
+                told.push(headers["Last-Event-ID"] ?? "from now on");
+                if (told.filter((one) => one !== "fresh").length === 3) { feed.stop(); resolve(told); }
+                const text = told.length === 1 ? first : quiet;
+                return new Response(text, { headers: { "content-type": "text/event-stream" } });
+            } };
+            const nothing = () => {};
+            const onFresh = () => told.push("fresh");
+            const feed = new Feed(api, "s", { onEvent: nothing, onFresh, onState: nothing, onTime: nothing });
+            feed.start();
+        })""",
+        first,
+    )
+    assert told == ["from now on", "fresh", "7", "9"]
+
+
+async def test_a_server_that_only_hangs_up_is_asked_less_and_less(blank: Page) -> None:
+    times: list[float] = await blank.evaluate(
+        """() => new Promise(async (resolve) => {
+            const { Feed } = await import("/src/feed.js");
+            const times = [];
+            const body = (text) => new Response(text, { headers: { "content-type": "text/event-stream" } });
+            const api = { request: async () => {
+                times.push(performance.now());
+                if (times.length === 6) { feed.stop(); resolve(times); }
+                return body(times.length === 1 ? "id: 1\\n\\n" : "retry: 2000\\n: connected\\n\\n");
+            } };
+            const nothing = () => {};
+            const feed = new Feed(api, "s", { onEvent: nothing, onFresh: nothing, onState: nothing, onTime: nothing });
+            feed.start();
+        })"""
+    )
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses[-1] > 2 * pauses[0], pauses
+
+
+async def test_events_are_read_however_they_are_cut(blank: Page) -> None:
+    messages: list[list[Any]] = await blank.evaluate(
+        """async () => {
+            const { SseParser } = await import("/src/feed.js");
+            const text = "retry: 2000\\n: hi\\n\\nid: 1\\n\\n"
+                + 'id: 2\\ndata: {"a":\\ndata: 1}\\n\\nevent: ping\\r\\ndata: x\\r\\n\\r\\n';
+            return [1, 2, 3, 7, 1000].map((size) => {
+                const parser = new SseParser();
+                const found = [];
+                for (let at = 0; at < text.length; at += size) found.push(...parser.feed(text.slice(at, at + size)));
+                return found.map(({ event, data, id }) => [event, data, id]);
+            });
+        }"""
+    )
+    expected = [["message", "", "1"], ["message", '{"a":\n1}', "2"], ["ping", "x", "2"]]
+    assert messages == [expected] * 5
