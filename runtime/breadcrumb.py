@@ -186,6 +186,15 @@ def user_tags(user: str | None) -> list[str]:
     return [USER + user]
 
 
+def check_is_user(user: str) -> None:
+    """That a user's tag would be no other mark."""
+    if USER + user == USER_MESSAGE:
+        raise InvalidInput(
+            f"no user is called {user!r}: the tag {USER_MESSAGE!r} is on every message. Put something before it",
+            where="user_id",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """The part of a breadcrumb that its writer decides: validated, and under the session rule."""

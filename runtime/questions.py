@@ -6,7 +6,7 @@ task and a write of its own, and a turn is mostly that.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -70,7 +70,7 @@ class Question(Generic[T]):
 class Asking:
     """Some questions as the commands that leave together: all ends of indexes on one server are one script."""
 
-    def __init__(self, questions: Sequence[Question[Any]], group_of: Sequence[int]) -> None:
+    def __init__(self, questions: Sequence[Question[Any]], group_of: Mapping[int, int]) -> None:
         self._questions = questions
         self.commands: list[tuple[int, Command | Run]] = []
         self._places: list[tuple[int, int | None]] = []

@@ -20,7 +20,7 @@ from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, Ve
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Place, Query
 from breadcrumbs.runtime.redaction import redacted
-from breadcrumbs.runtime.session_messages import ERROR
+from breadcrumbs.runtime.session_messages import ERROR, message_in
 from breadcrumbs.runtime.session_state import (
     ONLY_CREDENTIALS,
     REMOVED,
@@ -61,7 +61,10 @@ async def fork(
     names the request that this is for: the same one again gives the same fork. None: there is no again.
     """
     owner, lane = principal.owner_id, Sessions(store).lane(principal.owner_id, session)
-    until = None if message_id is None else await _place(store, principal, origin, message_id)
+    until = None
+    if message_id is not None:
+        last = await message_in(store, principal, origin, message_id)
+        until = Place(last.created, last.id.bytes)
     crumbs, firsts = await _up_to(store, owner, origin, until)
     try:
         written = await store.create(
@@ -247,13 +250,3 @@ def _changes(crumb: Breadcrumb, *, credentials: bool = True) -> dict[str, bytes]
     context = crumb.context if credentials else redacted(crumb.context)
     changes = state_changes(crumb.schema_name or "", context)
     return {name: value for name, value in changes.items() if not is_about_session(name)}
-
-
-async def _place(store: Store, principal: Principal, session: str, id: UUID) -> Place:
-    try:
-        crumb = await store.get(principal.owner_id, id, count_read=False)
-    except NotFound:
-        crumb = None
-    if crumb is None or crumb.session_id != session or not principal.may_see(crumb):
-        raise NotFound(f"there is no message {id} in session {session!r}")
-    return Place(crumb.created, crumb.id.bytes)

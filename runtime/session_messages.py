@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
+from uuid import UUID
 
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.query import Place, Query, open_cursor, sign_cursor
 from breadcrumbs.runtime.store import Store
@@ -84,6 +85,17 @@ async def read_page(
     return MessagePage(found[::-1], end is not None, cursor(end), cursor(first or start))
 
 
+async def message_in(store: Store, principal: Principal, session: str, id: UUID) -> Breadcrumb:
+    """A breadcrumb of a session, if that is what it is for who asks."""
+    try:
+        crumb = await store.get(principal.owner_id, id, count_read=False)
+    except NotFound:
+        crumb = None
+    if crumb is None or crumb.session_id != session or not principal.may_see(crumb):
+        raise NotFound(f"there is no message {id} in session {session!r}")
+    return crumb
+
+
 def message_view(crumb: Breadcrumb, principal: Principal) -> dict[str, Any]:
     """A breadcrumb as somebody reads it in a conversation. What is secret has no words for everybody."""
     crumb = as_seen(principal, crumb)
@@ -99,7 +111,7 @@ def message_view(crumb: Breadcrumb, principal: Principal) -> dict[str, Any]:
     }
     if isinstance(trigger := context.get("trigger_id"), str):
         view["trigger_id"] = trigger
-    if (agent := _agent(context)) is not None:
+    if (agent := agent_of(context)) is not None:
         view["agent_id"] = agent
     if principal.may_read_context(crumb):
         view |= {"text": text_of(crumb), "context": context}
@@ -149,7 +161,8 @@ def _words(value: Any) -> str:
     return value if isinstance(value, str) else json_text(value)
 
 
-def _agent(context: Mapping[str, Any]) -> str | None:
+def agent_of(context: Mapping[str, Any]) -> str | None:
+    """The agent that says this, where it is one."""
     creator = context.get("creator")
     if isinstance(creator, dict):
         creator = creator.get("agent_id")

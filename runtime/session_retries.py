@@ -12,7 +12,7 @@ from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.dead_letters import DeadLetter, DeadLetters
 from breadcrumbs.runtime.errors import NotFound, NothingToRetry, SessionGone
-from breadcrumbs.runtime.session_messages import ERROR
+from breadcrumbs.runtime.session_messages import ERROR, message_in
 from breadcrumbs.runtime.session_turns import CONTEXT, outcome_of
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
@@ -45,9 +45,7 @@ async def retry(
 async def _named(
     store: Store, principal: Principal, session: str, id: UUID, letters: dict[UUID, list[DeadLetter]]
 ) -> _Failed:
-    message = await _message(store, principal, session, id)
-    if message is None:
-        raise NotFound(f"there is no message {id} in session {session!r}")
+    message = await message_in(store, principal, session, id)
     outcome = await outcome_of(store, principal, message)
     if id not in letters and outcome is not None and outcome.schema_name != ERROR:
         raise NothingToRetry(f"message {id} is answered: say something new, or fork the session before it")
@@ -64,8 +62,9 @@ async def _newest(
         if id in tried:
             continue
         tried.add(id)
-        message = await _message(store, principal, session, id)
-        if message is None:
+        try:
+            message = await message_in(store, principal, session, id)
+        except NotFound:
             continue
         if id not in letters:
             outcome = await outcome_of(store, principal, message)
@@ -92,14 +91,6 @@ async def _letters(store: Store, owner: UUID, session: str) -> dict[UUID, list[D
         if message is not None:
             found.setdefault(message, []).append(letter)
     return found
-
-
-async def _message(store: Store, principal: Principal, session: str, id: UUID) -> Breadcrumb | None:
-    try:
-        crumb = await store.get(principal.owner_id, id, count_read=False)
-    except NotFound:
-        return None
-    return crumb if crumb.session_id == session and principal.may_see(crumb) else None
 
 
 async def retry_letter(store: Store, letter: DeadLetter) -> None:

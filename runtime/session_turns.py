@@ -20,7 +20,7 @@ from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_messages import ANSWER, ERROR
+from breadcrumbs.runtime.session_messages import ANSWER, ERROR, agent_of
 from breadcrumbs.runtime.store import Store
 
 DELTA: Final = "agent.response.delta"
@@ -33,8 +33,11 @@ _LOOK_BEHIND: Final = 200
 """Among so many breadcrumbs after a message its outcome is nearly always found: they are looked at in one go."""
 
 
-def is_outcome(crumb: Breadcrumb, message: UUID) -> bool:
-    """Whether this is what came of a message: its answer, one to it and others, or an error."""
+def is_outcome(crumb: Breadcrumb, message: UUID, agent: str | None = None) -> bool:
+    """Whether this is what came of a message: its answer, one to it and others, or an error.
+
+    `agent`: with this agent; an error that names none concerns everybody.
+    """
     context = crumb.context
     merged = context.get("answers")
     if context.get("trigger_id") != str(message) and not (
@@ -44,21 +47,26 @@ def is_outcome(crumb: Breadcrumb, message: UUID) -> bool:
     creator = context.get("creator")
     # An agent may give its answers another schema; requests to tools do not carry a creator.
     by_agent = isinstance(creator, dict) and creator.get("type") == "agent"
-    return crumb.schema_name in (ANSWER, ERROR) or by_agent
+    if crumb.schema_name == ERROR:
+        return agent in (None, context.get("agent_id", agent))
+    return (crumb.schema_name == ANSWER or by_agent) and agent in (None, agent_of(context))
 
 
-async def outcome_of(store: Store, principal: Principal, message: Breadcrumb) -> Breadcrumb | None:
-    """What is there already of the outcome of a message: an answer, else the last error.
+async def outcome_of(
+    store: Store, principal: Principal, message: Breadcrumb, *, agent: str | None = None
+) -> Breadcrumb | None:
+    """What is there already of the outcome of a message (with an agent): an answer, else the last error.
 
     An error is none any more once the turn was asked for again.
     """
     owner, errors = principal.owner_id, list[Breadcrumb]()
 
     def is_answer(crumb: Breadcrumb) -> bool:
-        if is_outcome(crumb, message.id) and crumb.schema_name == ERROR:
+        found = is_outcome(crumb, message.id, agent)
+        if found and crumb.schema_name == ERROR:
             errors.append(crumb)
             return False
-        return is_outcome(crumb, message.id)
+        return found
 
     async def first_answer(query: Query) -> Breadcrumb | None:
         async for crumb in store.walk(owner, query):

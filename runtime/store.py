@@ -76,6 +76,7 @@ DELETION_REMEMBERED = 7 * 86_400
 """For how many seconds a turn that began before a deletion could still try to write. Nobody thinks that long."""
 
 _CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
+_CREATE_TOGETHER = Script("create", inside="together")
 _IMPORT, _READ = Script("import"), Script("read")
 _COMMIT_CREATE, _COMMIT_UPDATE = Script("create", inside="commit"), Script("update", inside="commit")
 
@@ -114,6 +115,17 @@ class Fence:
     """The time of the event that led to this: a session that was deleted after it takes nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Expects:
+    """What a create is to find, and what it is to leave with its session. See `Store.create`."""
+
+    idempotency_key: str | None = None
+    counts: bool = True
+    version: int | Literal["*"] | None = None
+    began: int | None = None
+    since: int | None = None
+
+
 class Store:
     """Breadcrumbs of all owners on one Redis-protocol server or cluster."""
 
@@ -136,10 +148,9 @@ class Store:
         self._max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_error = 0
-        self._group_of = [0] * keys.lanes
-        for number, group in enumerate(connection.reader_groups()):
-            for lane in group:
-                self._group_of[lane] = number
+        self._group_of = {
+            lane: number for number, group in enumerate(connection.reader_groups()) for lane in group
+        }
         self.tail = Tail(self)
         self.fresh = Fresh()
 
@@ -224,6 +235,7 @@ class Store:
         counts: bool = True,
         session_version: int | Literal["*"] | None = None,
         session_began: int | None = None,
+        along: Sequence[tuple[UUID, BreadcrumbCreate]] = (),
     ) -> Written:
         """Write a new breadcrumb.
 
@@ -233,6 +245,8 @@ class Store:
         `counts`: the session's version goes up and it was
         active just now. `session_version`: the version that the session must have; 0: it must not exist, `*`:
         it must exist. `session_began`: when it must have begun, or `AnotherSession`; 0: it must not exist.
+        `along`: what else a new session begins with, each with an id that only it can have; all or nothing. A commit
+        has nothing along.
         """
         if content is None:
             content = self.content(new)
@@ -241,58 +255,24 @@ class Store:
         lane = self._lane_of(owner, content.session_id, idempotency_key, id=id)
         if id is None:
             id = new_id(lane)
-        keys = self.keys
-        body = keys.body(lane, owner, id.bytes)
-        digest = b""
-        idempotency = body
-        if idempotency_key is not None:
-            digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
-            idempotency = keys.idempotency(lane, owner, content.session_id or "", idempotency_key)
-        expiry, session = content.expiry, content.session_id
-        state: list[bytes | str | int] = []
-        if session is not None:
-            guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
-            for name, value in held_changes(content.schema_name, new.context, guard).items():
-                state += [name, value]
-        reply = await self._safely(
-            lambda: self._run(
-                lane,
-                (_CREATE, _COMMIT_CREATE),
-                fence,
-                [
-                    body,
-                    keys.events(lane),
-                    keys.clock(lane),
-                    keys.expiries(lane),
-                    keys.schemas(lane, owner),
-                    idempotency,
-                    *self._session_keys(lane, owner, session, body),
-                    self._state_key(lane, owner, session, body),
-                    *self._indexes(
-                        lane, owner, content.schema_name, content.session_id, content.indexed_tags
-                    ),
-                ],
-                [
-                    id.bytes,
-                    owner.bytes,
-                    record.rest(content, by, by),
-                    expiry.at,
-                    expiry.after,
-                    _max_reads(expiry),
-                    content.schema_name,
-                    record.event_note(content.schema_name, content.tags, _private_to(new.visibility, by)),
-                    digest,
-                    self._idempotency_seconds,
-                    session or "",
-                    int(counts and session is not None),
-                    "" if session_version is None or session is None else session_version,
-                    "" if fence is None or fence.since is None else fence.since,
-                    "" if session_began is None or session is None else session_began,
-                    _user_json(content.tags),
-                    *state,
-                ],
-            )
+        expects = _Expects(
+            idempotency_key,
+            counts,
+            session_version,
+            session_began,
+            None if fence is None else fence.since,
         )
+        keys, args = self._creation(lane, owner, id, new, content, by, expects)
+        scripts = (_CREATE, _COMMIT_CREATE)
+        if along:
+            scripts = (_CREATE_TOGETHER, _COMMIT_CREATE)
+            args = [1 + len(along), len(keys), len(args), *args]
+            for other_id, other in along:
+                more = self._creation(lane, owner, other_id, other, self.content(other), by, _Expects())
+                keys += more[0]
+                args += [len(more[0]), len(more[1]), *more[1]]
+        session = content.session_id
+        reply = await self._safely(lambda: self._run(lane, scripts, fence, keys, args))
         match int(reply[0]):
             case 0:
                 version = int(reply[4]) if session is not None else None
@@ -320,6 +300,60 @@ class Store:
             case _:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
                 return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)
+
+    def _creation(
+        self,
+        lane: int,
+        owner: UUID,
+        id: UUID,
+        new: BreadcrumbCreate,
+        content: Content,
+        by: UUID | None,
+        expects: _Expects,
+    ) -> tuple[List[bytes], List[bytes | str | int]]:
+        """What create.lua is run with."""
+        keys = self.keys
+        body = keys.body(lane, owner, id.bytes)
+        digest = b""
+        idempotency = body
+        if expects.idempotency_key is not None:
+            digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
+            idempotency = keys.idempotency(lane, owner, content.session_id or "", expects.idempotency_key)
+        expiry, session = content.expiry, content.session_id
+        state: list[bytes | str | int] = []
+        if session is not None:
+            guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
+            for name, value in held_changes(content.schema_name, new.context, guard).items():
+                state += [name, value]
+        return [
+            body,
+            keys.events(lane),
+            keys.clock(lane),
+            keys.expiries(lane),
+            keys.schemas(lane, owner),
+            idempotency,
+            *self._session_keys(lane, owner, session, body),
+            self._state_key(lane, owner, session, body),
+            *self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags),
+        ], [
+            id.bytes,
+            owner.bytes,
+            record.rest(content, by, by),
+            expiry.at,
+            expiry.after,
+            _max_reads(expiry),
+            content.schema_name,
+            record.event_note(content.schema_name, content.tags, _private_to(new.visibility, by)),
+            digest,
+            self._idempotency_seconds,
+            session or "",
+            int(expects.counts and session is not None),
+            "" if expects.version is None or session is None else expects.version,
+            "" if expects.since is None else expects.since,
+            "" if expects.began is None or session is None else expects.began,
+            _user_json(content.tags),
+            *state,
+        ]
 
     async def put(
         self,

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from breadcrumbs.adk.naming import SessionNames, UserNames, app_tag, names_of, session_names
 from breadcrumbs.adk.wire import (
@@ -59,6 +59,8 @@ from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 
 _PAGE: Final = 100
+_MOST_FIRST_EVENTS: Final = 1_000
+"""One write holds them all: while it is made, the server does nothing else."""
 """How many events are read at once where nobody knows how many are wanted."""
 _MOST: Final = 1_000
 """How many are read at once at most: the server does nothing else meanwhile."""
@@ -108,9 +110,9 @@ class AdkSessions:
         events: Sequence[Json] = (),
         idempotency_key: str | None = None,
     ) -> Json:
-        """A new session, in one write. `AlreadyExists` where the id is taken.
+        """A new session with the events that it begins with, in one write. `AlreadyExists` where the id is taken.
 
-        Events that it begins with follow. The same again with the same key appends those that are missing.
+        Such events change no state. The same again with the same key gives the same session.
         """
         if not (id and id.strip()):
             # The same key a second time means the same session: its id must not be another one.
@@ -122,6 +124,10 @@ class AdkSessions:
         deltas = split(state or {})
         _check_may_share(who, deltas)
         _check_first_events(names, events)
+        now = self._store.now() / 1e6
+        first = [
+            completed(event, id=_first_id(names, number), now=now) for number, event in enumerate(events)
+        ]
         context: Json = {
             "title": line(f"{app} · {user}"),
             "user_id": user,
@@ -143,7 +149,14 @@ class AdkSessions:
         )
         try:
             written = await self._store.create(
-                who.owner_id, record, by=who.agent_id, idempotency_key=idempotency_key, session_version=0
+                who.owner_id,
+                record,
+                by=who.agent_id,
+                idempotency_key=idempotency_key,
+                session_version=0,
+                along=[
+                    (self._place(who, names, event["id"]), _crumb_of(names, event, {})) for event in first
+                ],
             )
         except VersionMismatch:
             await self._finish_creation(who, names)
@@ -153,13 +166,14 @@ class AdkSessions:
                 f"the session {names.id!r} is being deleted: create it again in a moment"
             ) from None
         await self._share(who, names, deltas, str(written.id))
-        began, first = written.created / 1e6, []
-        for number, event in enumerate(events):
-            # With the same id and the same time whenever this is sent again.
-            event = completed(event, id=_first_id(names, number), now=began)
-            first.append((await self.append(who, app, user, names.id, event)).event)
+        if written.session_version is None:
+            # Created before: its events have the times that they got then.
+            first = [
+                (await self.append(who, app, user, names.id, event, timed="timestamp" in given)).event
+                for given, event in zip(events, first, strict=True)
+            ]
         shared = await self._shared_state(who, names.of)
-        updated = first[-1]["timestamp"] if first else began
+        updated = first[-1]["timestamp"] if first else written.created / 1e6
         return _view(names, updated, {**deltas.session, **shared}, first)
 
     async def get(
@@ -231,7 +245,7 @@ class AdkSessions:
         deltas = split(delta_of(event))
         _check_may_share(who, deltas)
         store, owner = self._store, who.owner_id
-        place = derived_id(self._sessions.lane(owner, names.name), ADK_EVENT, names.name, event["id"])
+        place = self._place(who, names, event["id"])
         try:
             written = await store.create(
                 owner,
@@ -252,6 +266,11 @@ class AdkSessions:
                 )
         await self._share(who, names, deltas, event["id"])
         return Appended(event, written.found, written.session_version)
+
+    def _place(self, who: Principal, names: SessionNames, event: str) -> UUID:
+        """The breadcrumb that an event of a session becomes."""
+        lane = self._sessions.lane(who.owner_id, names.name)
+        return derived_id(lane, ADK_EVENT, names.name, event)
 
     async def user_state(self, who: Principal, app: str, user: str) -> Json:
         """What a user's sessions share, without the `user:`."""
@@ -435,7 +454,11 @@ def _first_id(names: SessionNames, number: int) -> str:
 
 
 def _check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
-    """That all events of a new session can be stored: afterwards it would be there with some of them."""
+    """That all events of a new session can be stored, which are written with it."""
+    if len(events) > _MOST_FIRST_EVENTS:
+        raise InvalidInput(
+            f"a session begins with at most {_MOST_FIRST_EVENTS} events: append the others", where="events"
+        )
     ids: set[str] = set()
     for number, event in enumerate(events):
         check_depth(f"events.{number}", event)

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, SESSION, user_tags
+from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, SESSION, check_is_user, user_tags
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER
 
@@ -60,6 +60,7 @@ class SessionNames:
 def names_of(app: str, user: str) -> UserNames:
     for what, text in (("app name", app), ("user id", user)):
         _check(what, text)
+    check_is_user(user)
     return _names_of(app, user)
 
 

@@ -6,12 +6,11 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from breadcrumbs.client.core import MESSAGE, Core, backoff, filter_params, is_passing, retry_after
+from breadcrumbs.client.core import MESSAGE, Core, backoff, filter_params, is_passing, retry_after, segment
 from breadcrumbs.client.effects import (
     Channel,
     Item,
@@ -35,8 +34,8 @@ from breadcrumbs.client.values import (
     Delta,
     Event,
     Gap,
-    Retried,
     Written,
+    breadcrumb_of,
     creator_in,
     event_of,
 )
@@ -269,10 +268,7 @@ class Conversation:
             yield from stream.begin()
         except _TimeIsUp:
             raise waiting.in_vain(message_id) from None
-        retried_at = message_id.retried_at if isinstance(message_id, Retried) else None
-        yield from self._until_answered(
-            stream, message_id, show, waiting, look_first=True, retried_at=retried_at
-        )
+        yield from self._until_answered(stream, message_id, show, waiting, look_first=True)
 
     def messages(self, last: int | None = None) -> Operation[tuple[ChatMessage, ...]]:
         """What was said, in its order."""
@@ -311,7 +307,6 @@ class Conversation:
         waiting: _Waiting,
         *,
         look_first: bool,
-        retried_at: datetime | None = None,
     ) -> Series[Any]:
         agent = waiting.agent
         answer: Answer | None = None
@@ -321,7 +316,7 @@ class Conversation:
             try:
                 if look_first:
                     look_first = False
-                    answer = yield from self._found(message_id, agent, stream, retried_at)
+                    answer = yield from self._found(message_id, agent, stream)
                     continue
                 event = yield from stream.next()
             except _TimeIsUp:
@@ -342,30 +337,27 @@ class Conversation:
                 yield Item(replace(last, offset=len(shown), piece=rest))
         yield Item(answer)
 
-    def _found(
-        self, message_id: str, agent: str | None, stream: Following, retried_at: datetime | None
-    ) -> Operation[Answer | None]:
+    def _found(self, message_id: str, agent: str | None, stream: Following) -> Operation[Answer | None]:
         """The answer that is there already, if it is. What failed before a retry does not count."""
-        for schema in (RESPONSE, ERROR):
-            try:
-                recent = yield from self.core.collect(
-                    deadline=stream.deadline,
-                    session=self.session_id,
-                    schema_name=schema,
-                    sort="-created_at",
-                    limit=100,
-                )
-            except ServerUnreachable:
-                if stream.is_over:
-                    raise _TimeIsUp from None
-                raise
-            for crumb in recent:
-                if schema == ERROR and retried_at is not None and crumb.created_at <= retried_at:
-                    break  # and so are all that follow
-                answer = _outcome(crumb.id, crumb, message_id, agent)
-                if answer is not None:
-                    return answer
-        return None
+        request = Request(
+            "GET",
+            f"/sessions/{segment(self.session_id)}/messages/{segment(message_id)}",
+            () if agent is None else (("agent_id", agent),),
+            repeatable=True,
+        )
+        try:
+            reply = yield from self.core.perform(request, deadline=stream.deadline)
+        except ServerUnreachable:
+            if stream.is_over:
+                raise _TimeIsUp from None
+            raise
+        outcome = self.core.read(reply, _outcome_in)
+        return None if outcome is None else _outcome(outcome.id, outcome, message_id, agent)
+
+
+def _outcome_in(document: Any) -> Breadcrumb | None:
+    outcome = document.get("answer") or document.get("error")
+    return None if outcome is None else breadcrumb_of({"title": "", **outcome})
 
 
 def _is_piece(event: Event, message_id: str, agent: str | None) -> bool:

@@ -23,7 +23,7 @@ from joserfc.jwk import OctKey
 from starlette.requests import HTTPConnection
 
 from breadcrumbs.runtime.access import USER, Principal
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, USER_MESSAGE, check_name, check_session_id
+from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, check_is_user, check_name, check_session_id
 from breadcrumbs.runtime.errors import InvalidInput, Unauthenticated
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.settings import ALL_ROLES, DEVELOPER, ApiKey, Role, Settings
@@ -181,11 +181,7 @@ def check_user_id(user: str) -> str:
         check_name(user)
     except ValueError as error:
         raise InvalidInput(f"the user id is not usable: {error}", where="user_id") from None
-    if USER + user == USER_MESSAGE:
-        raise InvalidInput(
-            f"no user is called {user!r}: the tag {USER_MESSAGE!r} is on every message. Put something before it",
-            where="user_id",
-        )
+    check_is_user(user)
     if len(USER + user) > MAX_TAG_LENGTH:
         raise InvalidInput(f"a user id has at most {MAX_TAG_LENGTH - len(USER)} characters", where="user_id")
     return user

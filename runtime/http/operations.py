@@ -189,6 +189,9 @@ class Call:
     def id(self) -> UUID:
         return parse_id(self.scope["path_params"]["id"])
 
+    def message_id(self) -> UUID:
+        return parse_id(self.scope["path_params"]["message_id"], what="message_id")
+
     def name(self) -> str:
         """The id in the path, where it is a name and not a UUID."""
         name: str = self.scope["path_params"]["id"]

@@ -36,7 +36,7 @@ from breadcrumbs.runtime.errors import (
 from breadcrumbs.runtime.http.auth import check_user_id
 from breadcrumbs.runtime.http.conditions import IF_MATCH, etag_of, expected_version
 from breadcrumbs.runtime.http.listing import read_number
-from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.http.operations import UUID_SCHEMA, Answer, Body, Call, Operation, Parameter
 from breadcrumbs.runtime.http.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
@@ -56,6 +56,7 @@ from breadcrumbs.runtime.http.session_schemas import (
     MessageAnswered,
     MessageCreate,
     MessageList,
+    MessageOutcome,
     MessagePosted,
     Retried,
     RetryRequest,
@@ -70,6 +71,7 @@ from breadcrumbs.runtime.http.waiting import (
     WAIT,
     AnswerStream,
     answered,
+    name_of,
     seconds_to_wait,
     wants_stream,
 )
@@ -80,6 +82,7 @@ from breadcrumbs.runtime.session_messages import (
     ERROR,
     MESSAGE,
     MOST_MESSAGES,
+    message_in,
     message_view,
     read_page,
     shortened,
@@ -94,7 +97,7 @@ from breadcrumbs.runtime.session_state import (
     sensitivity_of,
     what_is_secret,
 )
-from breadcrumbs.runtime.session_turns import Watch
+from breadcrumbs.runtime.session_turns import Watch, outcome_of
 from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER, SessionFacts, Sessions
 from breadcrumbs.runtime.store import Written
 
@@ -324,6 +327,18 @@ async def list_messages(call: Call) -> Reply:
         answer["before"] = page.before
     if page.after is not None:
         answer["after"] = page.after
+    return Reply.json(answer)
+
+
+async def get_message(call: Call) -> Reply:
+    principal, session, store = call.principal, session_id(call), call.services.store
+    agent = call.query().get("agent_id")
+    await facts_of(call, session)
+    message = await message_in(store, principal, session, call.message_id())
+    answer = {"message": message_view(message, principal)}
+    outcome = await outcome_of(store, principal, message, agent=agent)
+    if outcome is not None:
+        answer[name_of(outcome)] = message_view(outcome, principal)
     return Reply.json(answer)
 
 
@@ -660,6 +675,24 @@ OPERATIONS: Final = (
         ),
         answers=(Answer(200, "A page.", MessageList),),
         may_fail=(INVALID_CURSOR,),
+    ),
+    Operation(
+        id="getMessage",
+        method="GET",
+        path="/sessions/{id}/messages/{message_id}",
+        group="Sessions",
+        summary="Read a message and what came of it",
+        description=(
+            "Its answer, or the last error where there is none; neither while its turn is still run, or is run again."
+        ),
+        handle=get_message,
+        role="subscriber",
+        parameters=(
+            SESSION_ID,
+            Parameter("message_id", "path", "The message.", UUID_SCHEMA),
+            Parameter("agent_id", "query", "Only what came of it with this agent."),
+        ),
+        answers=(Answer(200, "The message.", MessageOutcome),),
     ),
     Operation(
         id="postMessage",

@@ -160,6 +160,15 @@ class MessageList(TypedDict):
 
 
 @_closed
+class MessageOutcome(TypedDict):
+    """A message, and what came of it so far: an answer, an error or nothing."""
+
+    message: MessageView
+    answer: NotRequired[MessageView]
+    error: NotRequired[MessageView]
+
+
+@_closed
 class MessagePosted(TypedDict):
     """A message, and the version that it gave to its session."""
 

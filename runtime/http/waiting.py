@@ -86,7 +86,7 @@ async def answered(
         raise ClientDisconnected
     if outcome is None:
         return Reply.json(posted, status=202)
-    return Reply.json({**posted, _name(outcome): message_view(outcome, call.principal)})
+    return Reply.json({**posted, name_of(outcome): message_view(outcome, call.principal)})
 
 
 class AnswerStream(Reply):
@@ -150,7 +150,7 @@ class AnswerStream(Reply):
                             {"text": piece.text, "offset": piece.offset, "agent_id": piece.agent_id},
                         )
                     else:
-                        yield _frame(_name(piece), message_view(piece, self._call.principal))
+                        yield _frame(name_of(piece), message_view(piece, self._call.principal))
                         return
         except BreadcrumbsError as error:
             # The status is long on its way; the same words, as an event.
@@ -159,7 +159,8 @@ class AnswerStream(Reply):
         yield _frame("timeout", {"message_id": str(self._message.id), "seconds": self._seconds})
 
 
-def _name(outcome: Breadcrumb) -> str:
+def name_of(outcome: Breadcrumb) -> str:
+    """What the outcome of a message is called in a reply."""
     return "error" if outcome.schema_name == ERROR else "answer"
 
 

@@ -72,7 +72,11 @@ redis.call('SADD', KEYS[5], ARGV[7])
 if expires ~= '0' and tonumber(ARGV[6]) >= 0 then redis.call('ZADD', KEYS[4], expires, ARGV[2] .. ARGV[1]) end
 if digest ~= '' then redis.call('SET', KEYS[6], digest .. ARGV[1] .. stamp, 'EX', ARGV[10]) end
 local session_version = known[1] or '0'
-if ARGV[11] ~= '' then redis.call('HINCRBY', KEYS[7], 'size', 1) end
+if ARGV[11] ~= '' then
+  redis.call('HINCRBY', KEYS[7], 'size', 1)
+  -- What counts them must last as long as they do, also where a session of this name was deleted before.
+  if known[2] then redis.call('PERSIST', KEYS[7]) end
+end
 if ARGV[12] == '1' then
   session_version = redis.call('HINCRBY', KEYS[7], 'version', 1)
   if not known[1] then
@@ -80,7 +84,6 @@ if ARGV[12] == '1' then
     -- Kept once and for all: no import has anything older than this.
     if ARGV[16] ~= '' then redis.call('HSET', KEYS[9], '\0began_by', '0 ' .. ARGV[16]) end
   end
-  if known[2] then redis.call('PERSIST', KEYS[7]) end
   redis.call('ZADD', KEYS[8], stamp, ARGV[11])
 end
 for place = 17, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[place], stamp .. ' ' .. ARGV[place + 1]) end

@@ -245,33 +245,60 @@ async def test_a_session_whose_events_cannot_all_be_stored_is_not_made(ours: htt
     deep: Any = "x"
     for _ in range(61):
         deep = {"a": deep}
-    for bad in ([{"id": "a"}, {"id": "a", "author": "b"}], [{}, {"customMetadata": deep}], [{}, {"id": 5}]):
+    many: list[Json] = [{}] * 1_001
+    for bad in (
+        [{"id": "a"}, {"id": "a", "author": "b"}],
+        [{}, {"customMetadata": deep}],
+        [{}, {"id": 5}],
+        many,
+    ):
         problem(await ours.post(path, json={"sessionId": "s", "events": bad}), 422, "invalid-input")
     assert (await ours.get(path)).json() == []
-    assert (await ours.post(path, json={"sessionId": "s"})).status_code == 200
+    most = await ours.post(path, json={"sessionId": "s", "events": many[1:]})
+    assert most.status_code == 200
+    assert len((await ours.get(f"{path}/s")).json()["events"]) == 1_000
 
 
-async def test_P4_a_creation_that_was_broken_off_between_its_events_is_gone_on_with(
-    ours: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("keyed_by", [None, "key"])
+async def test_P4_a_creation_that_is_broken_off_leaves_a_session_with_all_its_events_or_none(
+    ours: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch, keyed_by: str | None
 ) -> None:
-    path, key = f"/apps/{unique('app')}/users/ann/sessions", {"Idempotency-Key": unique("key")}
-    body = {"sessionId": "s", "events": [{"author": str(number)} for number in range(4)]}
-    create, written = Store.create, 0
+    path, run = f"/apps/{unique('app')}/users/ann/sessions", Store._run
+    events: list[Json] = [{"author": str(number)} for number in range(4)]
+    for survived in range(5):
+        headers = {} if keyed_by is None else {"Idempotency-Key": unique("key")}
+        state = {"app:a": survived, "own": 2}
+        body, left = {"sessionId": f"s{survived}", "state": state, "events": events}, survived
 
-    async def dies(self: Store, *args: Any, **options: Any) -> Any:
-        nonlocal written
-        written += 1
-        if written == 4:
-            raise StoreUnavailable("gone")
-        return await create(self, *args, **options)
+        async def dies(self: Store, *args: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise StoreUnavailable("gone")
+            left -= 1
+            return await run(self, *args)
 
-    monkeypatch.setattr(Store, "create", dies)
-    assert (await ours.post(path, json=body, headers=key)).status_code == 503
-    monkeypatch.undo()
-    assert len((await ours.get(f"{path}/s")).json()["events"]) == 2
-    assert (await ours.post(path, json=body, headers=key)).status_code == 200
-    events = (await ours.get(f"{path}/s")).json()["events"]
-    assert [one["author"] for one in events] == ["0", "1", "2", "3"]
+        monkeypatch.setattr(Store, "_run", dies)
+        first = await ours.post(path, json=body, headers=headers)
+        monkeypatch.undo()
+        found = await ours.get(f"{path}/s{survived}")
+        again = await ours.post(path, json=body, headers=headers)
+        if survived == 0:
+            assert (first.status_code, found.status_code, again.status_code) == (503, 404, 200)
+            continue
+        assert [one["author"] for one in found.json()["events"]] == ["0", "1", "2", "3"]
+        assert found.json()["state"]["own"] == 2
+        assert again.status_code == (409 if keyed_by is None else 200)
+        if keyed_by is not None:
+            assert again.json() == (await ours.get(f"{path}/s{survived}")).json()
+
+
+async def test_no_user_is_called_like_the_mark_of_a_message(
+    ours: httpx.AsyncClient,
+) -> None:
+    path = f"/apps/{unique('app')}/users/message/sessions"
+    for answer in (await ours.post(path, json={}), await ours.get(path)):
+        (complaint,) = problem(answer, 422, "invalid-input")["errors"]
+        assert complaint["message"].startswith("no user is called 'message'")
 
 
 async def test_an_event_without_a_time_can_be_sent_again(ours: httpx.AsyncClient) -> None:

@@ -485,11 +485,11 @@ def test_a_message_that_was_posted_before_finds_the_answer_that_is_there() -> No
     stored = {
         **WRITTEN,
         "schema_name": "agent.response.v1",
-        "title": "",
         "tags": ["session:s"],
         "context": {"trigger_id": ID, "message": "long ago", "creator": BY_AGENT},
     }
-    played = turn([Channel(), frame("A0"), replayed, reply(200, [stored])], idempotency_key="k")
+    told = reply(200, {"message": {}, "answer": stored})
+    played = turn([Channel(), frame("A0"), replayed, told], idempotency_key="k")
     assert played.items[0].text == "long ago"
 
 
@@ -498,12 +498,11 @@ def test_after_a_gap_the_answer_is_looked_for_where_it_is_stored() -> None:
     stored = {
         **WRITTEN,
         "schema_name": "agent.error.v1",
-        "title": "",
         "tags": ["session:s"],
         "context": {"trigger_id": ID, "error": "missed", "cancelled": True},
     }
     with pytest.raises(AgentFailed, match="missed") as raised:
-        turn([*BEGUN, gap, reply(200, []), reply(200, [stored])])
+        turn([*BEGUN, gap, reply(200, {"message": {}, "error": stored})])
     assert raised.value.cancelled
 
 

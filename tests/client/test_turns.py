@@ -6,11 +6,12 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
 
-from breadcrumbs import AgentFailed, Answer, Client, Delta, Event, NoAnswer, Written
+from breadcrumbs import AgentFailed, Answer, Client, Delta, Event, NoAnswer, NotFound, Written
 from tests.client.support import CrumbUp, Line, client_of
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +50,18 @@ async def test_messages_are_what_was_said_in_its_order(client: Any, name: str) -
         assert said.created_at < answered.created_at
     assert await session.messages(last=3) == messages[-3:]
     assert await session.messages(last=100) == messages
+
+
+async def test_an_answer_is_found_however_much_was_said_since(client: Any, name: str) -> None:
+    session = client.session(name)
+    first = await session.say("say: first", idempotency_key=f"{name}-k")
+    for number in range(120):
+        context = {"message": str(number), "trigger_id": str(uuid4())}
+        await client.create("agent.response.v1", context, session=name)
+    assert (await session.wait(first.trigger_id, timeout=5)).text == "first"
+    assert (await session.say("say: first", idempotency_key=f"{name}-k", timeout=5)).id == first.id
+    with pytest.raises(NotFound, match="no message"):
+        await session.wait(str(uuid4()))
 
 
 async def test_an_answer_comes_in_pieces_and_then_whole(client: Any, name: str) -> None:

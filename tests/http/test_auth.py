@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -180,6 +181,7 @@ PROTECTED = [
     ("DELETE", f"/sessions/{DEVELOPER}"),
     ("GET", f"/sessions/{DEVELOPER}/messages"),
     ("POST", f"/sessions/{DEVELOPER}/messages"),
+    ("GET", f"/sessions/{DEVELOPER}/messages/{DEVELOPER}"),
     ("POST", f"/sessions/{DEVELOPER}/fork"),
     ("POST", f"/sessions/{DEVELOPER}/retry"),
     ("GET", "/dlq"),
@@ -224,7 +226,7 @@ async def test_with_keys_every_route_needs_a_token_and_says_how_to_get_one(
 
 async def test_the_list_of_protected_routes_is_complete(keyed: Site) -> None:
     found = {
-        (method.upper(), path.replace("{id}", str(DEVELOPER)))
+        (method.upper(), re.sub(r"{(message_)?id}", str(DEVELOPER), path))
         for path, methods in keyed.app.document["paths"].items()
         for method, operation in methods.items()
         if operation["security"]

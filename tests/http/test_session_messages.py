@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import anyio
 import pytest
@@ -269,3 +269,36 @@ def _count_commands(site: Site) -> list[Any]:
 
     connection.call_all = counted
     return asked
+
+
+async def outcome(site: Site, session: str, message: str, **params: Any) -> dict[str, Any]:
+    answer = await site.client.get(f"/sessions/{session}/messages/{message}", params=params)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    assert found.pop("message")["id"] == message
+    return found
+
+
+async def test_a_message_tells_what_came_of_it_and_with_whom(site: Site) -> None:
+    said = (await site.client.post("/sessions/s/messages", json={"message": "hello"})).json()["message"]["id"]
+
+    async def reply(schema: str, agent: str | None, **context: Any) -> str:
+        creator = {"creator": {"type": "agent", "agent_id": agent}} if schema != "agent.error.v1" else {}
+        named = {"agent_id": agent} if not creator and agent is not None else {}
+        about = {"trigger_id": said, **creator, **named, **context}
+        return str((await site.post(schema_name=schema, tags=["session:s"], context=about))["id"])
+
+    assert await outcome(site, "s", said) == {}
+    failed = await reply("agent.error.v1", "a", error="broken")
+    assert (await outcome(site, "s", said))["error"]["id"] == failed
+    assert await outcome(site, "s", said, agent_id="b") == {}
+    everybodys = await reply("agent.error.v1", None, error="no context")
+    assert (await outcome(site, "s", said, agent_id="b"))["error"]["id"] == everybodys
+    mine = await reply("report.v1", "a", message="mine")
+    assert (await outcome(site, "s", said))["answer"]["id"] == mine
+    assert (await outcome(site, "s", said, agent_id="a"))["answer"]["id"] == mine
+    assert (await outcome(site, "s", said, agent_id="b"))["error"]["id"] == everybodys
+    await site.client.post("/sessions/t/messages", json={"message": "elsewhere"})
+    for session, message, status in (("s", str(UUID(int=7)), 404), ("t", said, 404), ("s", "7", 422)):
+        wrong = await site.client.get(f"/sessions/{session}/messages/{message}")
+        assert wrong.status_code == status

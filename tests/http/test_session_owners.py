@@ -164,7 +164,8 @@ async def test_who_began_a_session_keeps_it_whatever_becomes_of_its_breadcrumbs(
     for session in ("noted", "said"):
         await keyed.post(ALL, **note(session, "user.message.v1", tags=[f"session:{session}", "user:eve"]))
         for method, path, body in (
-            ("POST", "/messages", {"message": "x"}), ("GET", "", None), ("DELETE", "", None),
+            ("POST", "/messages", {"message": "x"}), ("GET", f"/messages/{said['message']['id']}", None),
+            ("GET", "", None), ("DELETE", "", None),
         ):  # fmt: skip
             refused = await keyed.client.request(method, f"/sessions/{session}{path}", json=body, headers=eve)
             problem(refused, 404, "not-found")

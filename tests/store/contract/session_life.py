@@ -13,12 +13,13 @@ from breadcrumbs.runtime import transfer
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.dead_letters import DeadLetters
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput, NotFound, SessionGone, VersionMismatch
+from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, About
 from breadcrumbs.runtime.sessions import STATE_HOLDER, Sessions
 from breadcrumbs.runtime.store import Fence, Store
-from tests.store.contract.base import ALICE, ANSWER, BOB, MESSAGE, Contract, Opener, change, crumb
+from tests.store.contract.base import AGENT, ALICE, ANSWER, BOB, MESSAGE, Contract, Opener, change, crumb
 from tests.store.contract.importing import NOON, foreign
 from tests.store.keyspace import Keyspace, events, keyspace, kind_of, without
 
@@ -111,6 +112,33 @@ class SessionLife(Contract):
                 tasks.start_soon(begin, number)
         assert sorted(outcomes) == ["made"] + ["there"] * 19
         assert (await Sessions(store).get(ALICE, "s")).version == 1
+
+    async def test_P4_a_session_begins_with_several_breadcrumbs_or_not_at_all(self, store: Store) -> None:
+        sessions = Sessions(store)
+        lane = sessions.lane(ALICE, "s")
+        ids = [derived_id(lane, "along", str(number)) for number in range(50)]
+        along = [
+            (id, crumb(f"n{number}", session="s", tags=(f"n:{number % 2}",))) for number, id in enumerate(ids)
+        ]
+        first = crumb("first", session="s", schema=SESSION_RECORD, context={"state_delta": {"a": 1}})
+        for replayed in (False, True):
+            written = await store.create(
+                ALICE, first, along=along, session_version=0, idempotency_key="k", by=AGENT
+            )
+            assert written.replayed is replayed
+        facts = await sessions.get(ALICE, "s")
+        assert facts.version == 51 and facts.state == {"a": 1} and sum(facts.counts.values()) == 51
+        listed = (await store.list(ALICE, Query(session_id="s", sort="created_at"))).items
+        assert [one.id for one in listed] == [written.id, *ids]
+        assert all(one.created_by == AGENT for one in listed)
+        assert [event.id for event in await events(store)] == [written.id, *ids]
+        odd = (await store.list(ALICE, Query(all_tags=("n:1",), sort="created_at"))).items
+        assert [one.id for one in odd] == ids[1::2]
+        before = await keyspace(store)
+        others = [(derived_id(lane, "other"), crumb("other", session="s"))]
+        with pytest.raises(VersionMismatch):
+            await store.create(ALICE, first, along=others, session_version=0)
+        assert await keyspace(store) == before
 
     async def test_a_version_that_is_not_the_sessions_writes_nothing(self, store: Store) -> None:
         await store.create(ALICE, delta("s", x=1))
@@ -512,6 +540,23 @@ class SessionLife(Contract):
         key = store.keys.session(lane, ALICE, "s")
         assert await store.connection.call(lane, b"HKEYS", key) == [b"gone"]
         assert await store.connection.call(lane, b"TTL", key) > 0
+
+    async def test_a_session_that_begins_with_a_context_under_a_deleted_name_counts_it_to_its_end(
+        self, store: Store
+    ) -> None:
+        sessions = Sessions(store)
+        await store.create(ALICE, crumb(session="s"))
+        await sessions.delete(ALICE, "s")
+        left_over = await store.create(ALICE, crumb(session="s", schema=CONTEXT), counts=False)
+        lane = sessions.lane(ALICE, "s")
+        key = store.keys.session(lane, ALICE, "s")
+        # When a deletion is not remembered any more, what is known of what is there is not forgotten with it.
+        if await store.connection.call(lane, b"TTL", key) >= 0:
+            await store.connection.call(lane, b"DEL", key)
+        await store.create(ALICE, crumb("said", session="s"))
+        await store.delete(ALICE, left_over.id)
+        assert await ids_in(sessions) == ["s"]
+        assert (await sessions.get(ALICE, "s")).counts == {MESSAGE: 1}
 
 
 def _besides(space: Keyspace, before: Keyspace) -> Keyspace:
