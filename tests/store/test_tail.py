@@ -160,7 +160,7 @@ async def test_who_begins_again_gets_again_what_came_after_that(store: Store) ->
     other.follower.follow(0, 0, "")
     for lane in range(store.lanes):
         listener.follower.follow(lane, 0, "first")
-    written = await write(store, 30)
+    written = await write(store, 90)  # so that every lane has its three
     await listener.has_heard(written)
     for lane, times in written.items():
         listener.follower.follow(lane, times[-3], "again")
