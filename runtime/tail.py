@@ -149,6 +149,8 @@ class Tail:
         events = await self.log.wait(
             link, {number: lane.position for number, lane in lanes.items()}, block_ms=_BLOCK_MS
         )
+        # Where this very process wrote it, the reply comes beside the event: who wrote it goes first.
+        await asyncio.sleep(0)
         self._asking.discard(group[0])
         few = len(events) <= _FEW
         for event in events:
