@@ -272,13 +272,14 @@ class EventHub:
 
     def _take(self, event: Event) -> bool:
         """Hand out an event at once, unless its body has to be asked for."""
-        crumb = None
-        if has_body(event) and self._wanted(event):
+        wanted, crumb = self._wanted(event), None
+        if wanted and has_body(event):
             crumb = self.store.fresh.written_at(event.owner_id, event.id, event.version, event.at)
             if crumb is None:
                 return False
         self._position[event.lane] = event.at
-        self._hand_out(event, crumb)
+        if wanted:
+            self._hand_out(event, crumb)
         return True
 
     async def _deliver(self, events: list[Event]) -> None:
