@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.adk.ledger import AdkSessions
@@ -73,7 +73,7 @@ class EventRequest(BaseModel):
     author: str | None = Field(None, description="`user`, or the name of an agent")
     invocation_id: str | None = Field(None, alias="invocationId")
     timestamp: float | None = Field(None, description="Seconds since 1970")
-    partial: bool | None = Field(None, description="true: it is not stored, because the whole follows")
+    partial: StrictBool | None = Field(None, description="true: it is not stored, because the whole follows")
     content: dict[str, Any] | None = None
     actions: dict[str, Any] | None = None
 

@@ -259,6 +259,19 @@ async def test_a_session_whose_events_cannot_all_be_stored_is_not_made(ours: htt
     assert len((await ours.get(f"{path}/s")).json()["events"]) == 1_000
 
 
+@pytest.mark.parametrize("partial", [0, 1, "true"])
+async def test_whether_an_event_is_partial_is_true_or_false_and_nothing_like_it(
+    ours: httpx.AsyncClient, partial: Any
+) -> None:
+    """As the document says: what is partial is not stored, so nobody may take one for the other."""
+    path = f"/apps/{unique('app')}/users/ann/sessions/s"
+    assert (await ours.post(path, json={})).status_code == 200
+    problem(
+        await ours.post(f"{path}/events", json={"author": "user", "partial": partial}), 422, "invalid-input"
+    )
+    assert (await ours.get(path)).json()["events"] == []
+
+
 @pytest.mark.parametrize("keyed_by", [None, "key"])
 async def test_P4_a_creation_that_is_broken_off_leaves_a_session_with_all_its_events_or_none(
     ours: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch, keyed_by: str | None
