@@ -45,6 +45,9 @@ _log = structlog.get_logger("breadcrumbs.worker")
 SessionKey: TypeAlias = tuple[UUID, str | UUID]
 """The owner belongs to it: two tenants may well use the same name. An event of no session stands alone."""
 
+_Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function, and what it is called with."""
+
 AWAY: Final = (StoreUnavailable, StoreFull)
 """The store cannot do it now: nothing is wrong with what it was asked."""
 
@@ -246,7 +249,7 @@ class Worker:
         self._stopping = False
         self._stop_asked = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._hands: list[asyncio.Future[tuple[Callable[..., Any], tuple[Any, ...]]]] = []
+        self._hands: list[asyncio.Future[_Job]] = []
         self._kept = -float("inf")
 
     @property
@@ -485,8 +488,7 @@ class Worker:
             await function(*args)
             if len(self._hands) >= _MOST_HANDS:
                 return
-            called: asyncio.Future[tuple[Callable[..., Any], tuple[Any, ...]]]
-            called = asyncio.get_running_loop().create_future()
+            called: asyncio.Future[_Job] = asyncio.get_running_loop().create_future()
             self._hands.append(called)
             function, args = await called
 

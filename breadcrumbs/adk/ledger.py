@@ -59,9 +59,9 @@ from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 
 _PAGE: Final = 100
+"""How many events are read at once where nobody knows how many are wanted."""
 _MOST_FIRST_EVENTS: Final = 1_000
 """One write holds them all: while it is made, the server does nothing else."""
-"""How many events are read at once where nobody knows how many are wanted."""
 _MOST: Final = 1_000
 """How many are read at once at most: the server does nothing else meanwhile."""
 
