@@ -100,7 +100,14 @@ class ConfigBook:
             if len(self._owners) > _MOST_REMEMBERED:
                 self._owners.clear()
             self._owners[owner] = known
-        own = known[1]
+        return self._in_force(known[1])
+
+    def known(self, owner: UUID) -> tuple[ContextConfig, ...]:
+        """The same, as they were last read."""
+        known = self._owners.get(owner)
+        return self._in_force(known[1] if known else ())
+
+    def _in_force(self, own: tuple[ContextConfig, ...]) -> tuple[ContextConfig, ...]:
         if not own:
             return self._file
         replaced = {config.consumer_id for config in own}

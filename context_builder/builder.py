@@ -7,7 +7,7 @@ what was rendered. Older ones keep references only, from which the same can be r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -32,7 +32,7 @@ from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.lease import LeaseLost
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import Question, newest_of, plain, version_of
+from breadcrumbs.runtime.questions import Question, as_written, header_of, newest_of, plain, version_of
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.session_state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.sessions import Sessions
@@ -54,6 +54,16 @@ class _Material:
     paused_at: int | None
     """Since when nobody shall answer in this session."""
     fetching: Fetching
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreseen:
+    """What was found out before the event came."""
+
+    configs: list[ContextConfig]
+    loaded: list[_Material]
+    header: bytes
+    """Of the trigger, as it was written."""
 
 
 class ContextBuilder:
@@ -89,6 +99,18 @@ class ContextBuilder:
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
         pass
 
+    def foresees(self, event: Event) -> bool:
+        if event.schema_name in (CONFIG_SCHEMA, STATE_CHANGE):
+            return False
+        return bool(_matching(self._book.known(event.owner_id), event))
+
+    async def prepare(self, event: Event) -> _Foreseen:
+        configs = await self._matching(event)
+        # First, so that the rest is asked after the trigger was there.
+        header = header_of(self._store, event.owner_id, event.id)
+        loaded = await self._load(configs, event, event.lane, beside=header)
+        return _Foreseen(configs, loaded, header.answer)
+
     async def handle(self, turn: Turn) -> None:
         if turn.event.schema_name == CONFIG_SCHEMA:
             await self._check_config(turn)
@@ -96,7 +118,7 @@ class ContextBuilder:
             return
         if _is_pausing(turn.event):
             await self._pause_or_resume(turn)
-        await self._build_all(turn, await self._matching(turn.event))
+        await self._build_all(turn)
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
         await leave_error(
@@ -109,16 +131,7 @@ class ContextBuilder:
         )
 
     async def _matching(self, event: Event) -> list[ContextConfig]:
-        configs = await self._book.configs(event.owner_id)
-        return [
-            config
-            for config in configs
-            if not config.makes(event.schema_name, event.tags)
-            and any(
-                trigger.matches_meta(event.schema_name, event.tags, event.session_id)
-                for trigger in config.update_triggers
-            )
-        ]
+        return _matching(await self._book.configs(event.owner_id), event)
 
     async def _check_config(self, turn: Turn) -> None:
         """A config that cannot be used leaves an error where its writer can see it."""
@@ -131,12 +144,24 @@ class ContextBuilder:
         if config is None:
             await self.give_up(turn, TurnFailed(f"this context config is not used: {problem}"))
 
-    async def _build_all(self, turn: Turn, configs: list[ContextConfig]) -> None:
+    async def _look(
+        self, turn: Turn
+    ) -> tuple[Breadcrumb | None, Sequence[ContextConfig], Sequence[_Material]]:
+        """What an event speaks of (None: it is gone), the configs that react to it, and what each needs."""
         event = turn.event
+        foreseen: _Foreseen | None = await turn.foreseen()
+        if foreseen is not None:
+            trigger = as_written(self._store, event, foreseen.header)
+            if trigger is not None:
+                return trigger, foreseen.configs, foreseen.loaded
         # All that the contexts are made of is asked for together with the trigger: its event says enough.
+        configs = await self._matching(event)
         asked = version_of(self._store, event.owner_id, event.id, event.version)
         loaded = await self._load(configs, event, event.lane, beside=asked)
-        trigger = asked.answer
+        return asked.answer, configs, loaded
+
+    async def _build_all(self, turn: Turn) -> None:
+        trigger, configs, loaded = await self._look(turn)
         if trigger is None:
             return
         chosen = [
@@ -248,9 +273,9 @@ class ContextBuilder:
     ) -> list[_Material]:
         """Everything for some contexts, in one round trip per lane."""
         store, owner, session = self._store, asker.owner_id, asker.session_id
-        # The lane's time first: what is written after it may be missing below.
+        # The lane's time before the rest: what is written after it may be missing below.
         as_of = plain(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
-        questions: list[Question[Any]] = [as_of, *([] if beside is None else [beside])]
+        questions: list[Question[Any]] = [*([] if beside is None else [beside]), as_of]
         paused_at = None if session is None else self._sessions.paused_at(owner, session)
         if paused_at is not None:
             questions.append(paused_at)
@@ -310,6 +335,18 @@ class ContextBuilder:
             return await self._store.get(owner, id, count_read=False)
         except NotFound:
             return None
+
+
+def _matching(configs: Iterable[ContextConfig], event: Event) -> list[ContextConfig]:
+    return [
+        config
+        for config in configs
+        if not config.makes(event.schema_name, event.tags)
+        and any(
+            trigger.matches_meta(event.schema_name, event.tags, event.session_id)
+            for trigger in config.update_triggers
+        )
+    ]
 
 
 def _is_pausing(event: Event) -> bool:

@@ -51,6 +51,7 @@ from breadcrumbs.runtime.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
+from breadcrumbs.runtime.events import Event, Operation
 from breadcrumbs.runtime.fresh import Fresh
 from breadcrumbs.runtime.ids import MAX_LANES, home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
@@ -153,6 +154,8 @@ class Store:
         }
         self.tail = Tail(self)
         self.fresh = Fresh()
+        self.onlookers: list[Callable[[Event], None]] = []
+        """Are told what is being written in sessions, before it is there. It may come to nothing."""
 
     @classmethod
     async def open(
@@ -272,6 +275,7 @@ class Store:
                 keys += more[0]
                 args += [len(more[0]), len(more[1]), *more[1]]
         session = content.session_id
+        self._tell("created", lane, owner, id, 1, content, new.visibility, by)
         reply = await self._safely(lambda: self._run(lane, scripts, fence, keys, args))
         match int(reply[0]):
             case 0:
@@ -378,6 +382,8 @@ class Store:
             else:
                 older = record.whole(after, json=slim(after))
                 lane = home_lane(id, self.lanes)
+                following = after.version + 1
+                self._tell("updated", lane, owner, id, following, content, new.visibility, after.created_by)
                 reply = await self._run_update(
                     lane, owner, after, content, new.visibility, None, True, fence=fence, older=older
                 )
@@ -388,6 +394,35 @@ class Store:
             if after is not None and after.json == content.json:
                 return after  # a first try of this very call, whose answer was lost on the way
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
+
+    def _tell(
+        self,
+        operation: Operation,
+        lane: int,
+        owner: UUID,
+        id: UUID,
+        version: int,
+        content: Content,
+        visibility: str | None,
+        writer: UUID | None,
+    ) -> None:
+        """Say what is being written to those who will have to do with it."""
+        if content.session_id is None or not self.onlookers:
+            return
+        private_to = _private_to(visibility, writer)
+        event = Event(
+            operation,
+            owner,
+            id,
+            version,
+            content.schema_name or None,
+            content.document["tags"],
+            private_to,
+            lane,
+            0,
+        )
+        for told in self.onlookers:
+            told(event)
 
     async def _in_the_way(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         """What is there now. What has expired and is not swept yet would block its successor: it goes."""

@@ -34,6 +34,7 @@ from breadcrumbs.runtime.errors import (
     StoreUnavailable,
 )
 from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.foresight import Ahead, Foresight
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.store import Fence, Store
@@ -133,6 +134,8 @@ class Turn:
     attempt: int
     lane: _Lane
     place: _Place
+    ahead: asyncio.Future[Any] | None = None
+    """What was asked before it began."""
     cancelled: str | None = None
     """Why it was asked to stop."""
     session_gone: bool = False
@@ -160,6 +163,10 @@ class Turn:
         low = self.lane.low_without(self.event.at)
         await self.lane.leases.acknowledge(self.lane.lease, self.event.at, low, dead_letter=self.dead_letter)
 
+    async def foreseen(self) -> Any:
+        """What the handler has prepared for this event; None: nothing that could still be relied on."""
+        return None if self.ahead is None else await self.ahead
+
     def waiting(self) -> list[Event]:
         """What waits in the same session, the next first."""
         return list(self.lane.sessions.get(session_key(self.event), ()))
@@ -176,6 +183,14 @@ class Handler(Protocol):
     kind: str
 
     async def wants(self, event: Event) -> bool: ...
+
+    def foresees(self, event: Event) -> bool:
+        """Whether an event that is about to happen would be prepared for. Its time is not known yet."""
+        ...
+
+    async def prepare(self, event: Event) -> Any:
+        """Find out what handling it will take: see foresight.py. `Turn.foreseen` gives it back, perhaps."""
+        ...
 
     async def handle(self, turn: Turn) -> None:
         """Handle an event. What it leads to is committed together with the acknowledgement.
@@ -239,6 +254,7 @@ class Worker:
         self._lanes: dict[int, _Lane] = {}
         # A note of the lane itself: one that is lost and taken again is another one, and begins elsewhere.
         self._following: Follower[_Lane] = Follower(store.tail)
+        self._foresight = Foresight()
         # asyncio's: anyio's limiter lets everybody else go first, also where there is room.
         self._limit = asyncio.Semaphore(concurrency)
         # Who was there when workers died more than once is run alone, so that one event that kills workers
@@ -268,10 +284,13 @@ class Worker:
                 self._tasks = tasks
                 tasks.start_soon(self._keep_lanes)
                 tasks.start_soon(self._read)
+                self.store.onlookers.append(self.expect)
                 await self._stop_asked.wait()
                 await self._drain()
                 tasks.cancel_scope.cancel()
         finally:
+            if self.expect in self.store.onlookers:
+                self.store.onlookers.remove(self.expect)
             self._following.leave_all()
 
     # Lanes
@@ -436,9 +455,10 @@ class Worker:
             return
         # From here on without a pause: the low-water mark must never pass an event that is not noted yet.
         lane.position = event.at
+        session = session_key(event)
+        self._foresight.passed(session, event)
         if done:
             return
-        session = session_key(event)
         if event.operation == "session_deleted":
             self._drop(lane, session)
             return
@@ -452,6 +472,32 @@ class Worker:
             self._start(self._work, lane, session)
         else:
             waiting.append(event)
+
+    def expect(self, event: Event) -> None:
+        """Something is being written: where it will be ours to handle, and at once, find out what that takes."""
+        lane, session = self._lanes.get(event.lane), session_key(event)
+        if lane is None or lane.closing or session in lane.sessions or INTERNAL in event.tags:
+            return
+        try:
+            foreseen = self.handler.foresees(event)
+        except Exception as error:  # whoever writes has nothing to do with it
+            _log.warning(
+                "cannot tell whether an event is foreseen", kind=self.handler.kind, error=repr(error)
+            )
+            return
+        if foreseen:
+            self._start(self._prepare, self._foresight.expect(session, lane, event))
+
+    async def _prepare(self, ahead: Ahead) -> None:
+        found = None
+        try:
+            await asyncio.sleep(0)  # what is being written goes first
+            found = await self.handler.prepare(ahead.event)
+        except Exception as error:  # its turn will find out what is wrong
+            _log.debug("nothing could be prepared", kind=self.handler.kind, error=repr(error))
+        finally:
+            if not ahead.found.done():
+                ahead.found.set_result(found)
 
     def _drop(self, lane: _Lane, session: SessionKey) -> None:
         """A session was deleted: what waits in it is forgotten, and what runs stops and writes nothing."""
@@ -513,7 +559,7 @@ class Worker:
             )
         # Not there any more: while this waited for its turn, the lane was lost or is being given back.
         while event.at in lane.unfinished:
-            turn = Turn(event, attempt, lane, place)
+            turn = Turn(event, attempt, lane, place, self._foresight.take(session, lane, event))
             lane.running[session] = turn
             try:
                 again = await self._try(turn)

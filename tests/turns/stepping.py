@@ -145,12 +145,17 @@ class SteppedWorker(Worker):
         self.ready: list[tuple[_Lane, SessionKey]] = []
         """Sessions that have something to do."""
         self.actors: list[Actor] = []
+        self._preparing: list[Actor] = []
+        """Those of them that turns may wait for."""
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
         if function == self._work:
             self.ready.append((args[0], args[1]))
-        else:
-            self.actors.append(Actor(lambda: function(*args)))
+            return
+        actor = Actor(lambda: function(*args))
+        self.actors.append(actor)
+        if function == self._prepare:
+            self._preparing.append(actor)
 
     async def take_free_lanes(self, most: int) -> None:
         for number in await self.leases.free_lanes():
@@ -173,6 +178,16 @@ class SteppedWorker(Worker):
         actor = Actor(lambda: self._work(lane, session))
         self.actors.append(actor)
         return actor
+
+    async def handle_all(self) -> None:
+        """Do all that there is to do, from its beginning to its end."""
+        while self.ready:
+            actor = self.begin(0)
+            await actor.settle()
+            while not actor.over:
+                self._preparing = [other for other in self._preparing if not other.over]
+                for other in (*self._preparing, actor):
+                    await other.step()
 
     def give_back(self, which: int) -> None:
         lanes = [lane for lane in self._lanes.values() if not lane.closing]
@@ -226,5 +241,4 @@ class Crew:
         while idle < len(last):
             for worker in last.values():
                 idle = 0 if await worker.read() or worker.ready else idle + 1
-                while worker.ready:
-                    await worker.begin(0).finish()
+                await worker.handle_all()

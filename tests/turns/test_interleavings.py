@@ -126,7 +126,9 @@ class Machine:
                     )
             world.hands.append(handlers)
             for handler in (handlers.builder, handlers.runner):
-                world.crew.workers.append(SteppedWorker(store, handler, f"{handler.kind} {number}"))
+                worker = SteppedWorker(store, handler, f"{handler.kind} {number}")
+                world.crew.workers.append(worker)
+                store.onlookers.append(worker.expect)
         return world
 
 
@@ -151,8 +153,7 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
             if kind:  # and it gets its context at once, if somebody is there to make it
                 for builder in workers[::2]:
                     await builder.read()
-                    while builder.ready:
-                        await builder.begin(0).finish()
+                    await builder.handle_all()
         case 3 | 4 | 5 | 6:
             worker = workers[which % len(workers)]
             await worker.take_free_lanes(world.store.lanes)
@@ -243,6 +244,8 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
     monkeypatch.setattr("breadcrumbs.context_builder.book._FRESH_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.agents.book._FRESH_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.schema_hints._LIFETIME", 1e9)
+    # What a worker was told ahead of an event has to be right whenever the event comes, not only soon.
+    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", 1e9)
     whole = [
         {"key": "conversation", "schema_name": schema, "fetch": {"method": "recent", "limit": 100}}
         for schema in (MESSAGE, RESPONSE)

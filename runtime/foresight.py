@@ -1,0 +1,76 @@
+"""What a worker is going to ask about an event, asked while the server still writes what the event speaks of.
+
+Whoever posts a message may share its process with the builder that handles it, and the builder with the runner.
+Then the questions of the next turn leave right behind the write that leads to it, on the same connection, and
+are answered by the time that the event comes: two round trips fewer from a message to its answer.
+
+It is a head start and no more. What was found out counts only for the event that it was asked for, where its turn
+is the next one in its session, begins soon, and nothing has happened there since; else the turn asks by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from breadcrumbs.runtime.events import Event
+
+_FRESH_SECONDS: Final = 0.1
+_MOST: Final = 1_024
+
+
+@dataclass(slots=True)
+class Ahead:
+    """An event that is expected."""
+
+    lane: object
+    event: Event
+    """But for its time, which only the server knows."""
+    until: float
+    found: asyncio.Future[Any]
+    """What its turn will want to know; None: it has to ask."""
+    came: bool = False
+
+    def is_about(self, event: Event) -> bool:
+        expected = self.event
+        return (event.id, event.version, event.operation, event.owner_id) == (
+            expected.id, expected.version, expected.operation, expected.owner_id,
+        )  # fmt: skip
+
+
+class Foresight:
+    """What a worker expects: at most one event in each session."""
+
+    def __init__(self) -> None:
+        self._ahead: OrderedDict[Hashable, Ahead] = OrderedDict()
+
+    def expect(self, session: Hashable, lane: object, event: Event) -> Ahead:
+        """`lane`: as long as it is the worker's. One that is lost and taken again is another one."""
+        loop = asyncio.get_running_loop()
+        ahead = Ahead(lane, event, loop.time() + _FRESH_SECONDS, loop.create_future())
+        self._ahead.pop(session, None)
+        self._ahead[session] = ahead
+        if len(self._ahead) > _MOST:  # of writes that came to nothing
+            self._ahead.popitem(last=False)
+        return ahead
+
+    def passed(self, session: Hashable, event: Event) -> None:
+        """Something has happened in a session. What comes after the event that was expected may change what is
+        known; what comes before it was there when the questions were asked."""
+        ahead = self._ahead.get(session)
+        if ahead is None:
+            return
+        if ahead.is_about(event):
+            ahead.came = True
+        elif ahead.came:
+            del self._ahead[session]
+
+    def take(self, session: Hashable, lane: object, event: Event) -> asyncio.Future[Any] | None:
+        """What was found out for a turn that begins now."""
+        ahead = self._ahead.pop(session, None)
+        if ahead is None or ahead.lane is not lane or not ahead.is_about(event):
+            return None
+        return ahead.found if asyncio.get_running_loop().time() <= ahead.until else None

@@ -1,0 +1,245 @@
+"""What a turn will ask is asked while the event that begins it is still being written; and is not relied on where
+it may have changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.foresight import Foresight
+from breadcrumbs.runtime.questions import as_written, header_of
+from breadcrumbs.runtime.store import Store
+from tests.support.turns import ALICE, BOB, MESSAGE, Chat, compose, opened, recite
+from tests.turns.stepping import Actor, SteppedConnection, SteppedWorker
+
+PATIENCE = 30
+
+
+class Process:
+    """One process with a builder and a runner in it, turned by hand."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.chat = Chat(store)
+        self.handlers = compose(store, FunctionModel(recite))
+        self.builder = SteppedWorker(store, self.handlers.builder, "builder")
+        self.runner = SteppedWorker(store, self.handlers.runner, "runner")
+        for worker in (self.builder, self.runner):
+            store.onlookers.append(worker.expect)
+
+    async def start(self) -> None:
+        for worker in (self.builder, self.runner):
+            await worker.take_free_lanes(self.store.lanes)
+
+    async def answer_all(self) -> None:
+        for worker in (self.builder, self.runner):
+            await worker.read()
+            await worker.handle_all()
+
+    async def answers(self) -> list[str]:
+        return [crumb.context["message"] for crumb in await self.chat.answers("s")]
+
+
+def under_way(worker: SteppedWorker) -> list[Actor]:
+    return [actor for actor in worker.actors if not actor.over]
+
+
+async def prepared(worker: SteppedWorker) -> Actor:
+    """What the worker has begun to find out is found out."""
+    (actor,) = under_way(worker)
+    await actor.finish(PATIENCE)
+    return actor
+
+
+@pytest.fixture
+async def process(embedded_server: EmbeddedServer) -> AsyncIterator[Process]:
+    async with opened(embedded_server.url, lanes=4) as store:
+        store.connection = SteppedConnection(store.connection)
+        process = Process(store)
+        await process.start()
+        # The first turn finds out what everybody remembers: configs, agents, hints.
+        await process.chat.say("s", "first")
+        await process.answer_all()
+        assert await process.answers() == ["user: first"]
+        yield process
+
+
+async def test_from_a_message_to_its_answer_three_round_trips_follow_each_other(process: Process) -> None:
+    """The write of the message, of the context and of the answer; what they need is asked beside them."""
+    await process.chat.say("s", "second")
+    for worker in (process.builder, process.runner):
+        assert (await prepared(worker)).round_trips == 1
+        await worker.read()
+        turn = worker.begin(0)
+        assert await turn.finish(PATIENCE) == 1  # the commit
+    assert (await process.answers())[1] == "user: first | assistant: user: first | user: second"
+
+
+async def test_a_turn_waits_for_what_is_being_found_out_for_it(process: Process) -> None:
+    await process.chat.say("s", "second")
+    await process.builder.read()
+    turn = process.builder.begin(0)
+    await turn.settle(PATIENCE)
+    assert not turn.over and not turn.asked  # what it needs to know is on its way
+    await process.builder.handle_all()
+    for actor in under_way(process.builder):
+        await actor.finish(PATIENCE)
+    await process.answer_all()
+    assert len(await process.answers()) == 2
+
+
+async def test_a_turn_asks_by_itself_where_nothing_could_be_found_out(process: Process) -> None:
+    await process.chat.say("s", "second")
+    for worker in (process.builder, process.runner):
+        (asking,) = under_way(worker)
+        await asking.settle(PATIENCE)
+        while not asking.over:
+            await asking.step(lose_replies=True)
+        await worker.read()
+        assert await worker.begin(0).finish(PATIENCE) >= 2
+    assert (await process.answers())[1] == "user: first | assistant: user: first | user: second"
+
+
+async def test_an_answer_that_is_on_its_way_is_known_to_the_next_turn(process: Process) -> None:
+    """A context that is made while the agent still speaks does not know its words. The runner has to notice, and
+    it could not if it had looked before they were written."""
+    await process.chat.say("s", "second")
+    await prepared(process.builder)
+    await process.builder.read()
+    await process.builder.handle_all()
+    await prepared(process.runner)
+    await process.runner.read()
+    speaking = process.runner.begin(0)
+    await speaking.settle(PATIENCE)
+    assert speaking.asked  # the answer is ready, and not yet written
+    await process.chat.say("s", "third")
+    await process.builder.read()
+    await process.builder.handle_all()
+    for actor in under_way(process.runner):
+        if actor is not speaking:
+            await actor.finish(PATIENCE)
+    await process.runner.read()  # the next context waits: its turn begins before anybody hears of the answer
+    await speaking.finish(PATIENCE)
+    _, second, third = await process.answers()
+    assert third == f"user: first | assistant: user: first | user: second | assistant: {second} | user: third"
+
+
+async def test_a_cancellation_that_comes_before_the_turn_begins_is_heard(process: Process) -> None:
+    await process.chat.say("s", "second")
+    await prepared(process.builder)
+    await process.builder.read()
+    await process.builder.handle_all()
+    await prepared(process.runner)  # nobody has cancelled anything yet
+    await process.chat.cancel("s")
+    await process.runner.read()
+    await process.runner.handle_all()
+    assert len(await process.answers()) == 1
+    (error,) = await process.chat.errors("s")
+    assert "cancelled" in error.context["error"]
+
+
+async def test_a_message_that_is_posted_again_is_nobodys_next_turn(process: Process) -> None:
+    """The second try of a client writes nothing; what was asked for it is about a breadcrumb that never was."""
+    new = BreadcrumbCreate.parse(
+        {"schema_name": MESSAGE, "tags": ["user:message", "session:s"], "context": {"message": "second"}}
+    )
+    for _ in range(2):
+        await process.store.create(process.chat.owner, new, idempotency_key="k")
+        for actor in under_way(process.builder):
+            await actor.finish(PATIENCE)
+    await process.answer_all()
+    assert (await process.answers())[1:] == ["user: first | assistant: user: first | user: second"]
+
+
+async def test_a_trigger_that_is_gone_when_its_turn_begins_is_not_answered(process: Process) -> None:
+    message = await process.chat.say("s", "second")
+    await process.builder.read()
+    (asking,) = under_way(process.builder)
+    await asking.settle(PATIENCE)
+    await process.store.delete(process.chat.owner, message.id)
+    await asking.finish(PATIENCE)  # only now is the server asked
+    await process.builder.handle_all()
+    await process.answer_all()
+    assert await process.answers() == ["user: first"]
+
+
+async def test_a_header_speaks_for_the_version_and_the_time_of_its_event_only(process: Process) -> None:
+    store, message = process.store, await process.chat.say("s", "second")
+    header = header_of(store, message.owner_id, message.id)
+    await store.ask(header)
+    event = replace(EXPECTED, id=message.id, at=message.updated)
+    assert as_written(store, event, header.answer) == message
+    assert as_written(store, replace(event, at=event.at + 1), header.answer) is None
+    assert as_written(store, replace(event, version=2), header.answer) is None
+    assert as_written(store, event, b"") is None
+
+
+async def test_who_writes_does_not_suffer_from_who_looks_on(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(event: Event) -> bool:
+        raise RuntimeError("cannot tell")
+
+    monkeypatch.setattr(process.handlers.builder, "foresees", broken)
+    await process.chat.say("s", "second")
+    await process.answer_all()
+    assert len(await process.answers()) == 2
+
+
+EXPECTED = Event("created", ALICE, BOB, 1, MESSAGE, ["session:s"], None, 0, 0)
+CAME = replace(EXPECTED, at=7)
+
+
+async def test_what_was_found_out_is_given_once_and_for_its_event_only() -> None:
+    foresight, lane = Foresight(), object()
+    ahead = foresight.expect("s", lane, EXPECTED)
+    foresight.passed("s", CAME)
+    assert foresight.take("another session", lane, CAME) is None
+    assert foresight.take("s", lane, CAME) is ahead.found
+    assert foresight.take("s", lane, CAME) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"id": ALICE}, {"version": 2}, {"operation": "retried"}, {"owner_id": BOB}]
+)
+async def test_another_event_does_not_get_it(change: dict[str, Any]) -> None:
+    foresight, lane = Foresight(), object()
+    foresight.expect("s", lane, EXPECTED)
+    assert foresight.take("s", lane, replace(CAME, **change)) is None
+    assert foresight.take("s", lane, CAME) is None  # and a turn that came between has changed the session
+
+
+async def test_it_does_not_outlive_its_lane_or_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    foresight, lane = Foresight(), object()
+    foresight.expect("s", lane, EXPECTED)
+    assert foresight.take("s", object(), CAME) is None
+    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", -0.001)
+    foresight.expect("s", lane, EXPECTED)
+    assert foresight.take("s", lane, CAME) is None
+
+
+async def test_what_happens_after_the_event_makes_it_useless_and_what_came_before_does_not() -> None:
+    foresight, lane, other = Foresight(), object(), replace(CAME, id=ALICE)
+    ahead = foresight.expect("s", lane, EXPECTED)
+    for event in (other, CAME):
+        foresight.passed("s", event)
+    assert foresight.take("s", lane, CAME) is ahead.found
+    foresight.expect("s", lane, EXPECTED)
+    for event in (CAME, other):
+        foresight.passed("s", event)
+    assert foresight.take("s", lane, CAME) is None
+
+
+async def test_writes_that_came_to_nothing_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breadcrumbs.runtime.foresight._MOST", 2)
+    foresight, lane = Foresight(), object()
+    expected = [foresight.expect(session, lane, EXPECTED) for session in "abc"]
+    taken = [foresight.take(session, lane, CAME) for session in "abc"]
+    assert taken == [None, expected[1].found, expected[2].found]
