@@ -29,10 +29,10 @@ local reply = write()
 
 if event ~= '' and reply[1] == 0 then
   if letter ~= '' then redis.call('HSET', letters, event, letter) end
-  redis.call('ZADD', done, event, event)
   redis.call('HDEL', attempts, event)
   local before = redis.call('GET', low) or '0'
   if tonumber(mark) > tonumber(before) then redis.call('SET', low, mark) else mark = before end
+  if tonumber(event) > tonumber(mark) then redis.call('ZADD', done, event, event) end
   redis.call('ZREMRANGEBYSCORE', done, '-inf', mark)
 end
 return reply
