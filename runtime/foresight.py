@@ -19,7 +19,9 @@ from typing import Any, Final
 from breadcrumbs.runtime.events import Event
 
 _FRESH_SECONDS: Final = 0.1
-_MOST: Final = 1_024
+_MOST: Final = 2
+"""Where more is going on, a turn's waiting is filled with the work of others and there is nothing to gain; and
+events come too late for what was asked ahead of them."""
 
 
 @dataclass(slots=True)
@@ -47,14 +49,16 @@ class Foresight:
     def __init__(self) -> None:
         self._ahead: OrderedDict[Hashable, Ahead] = OrderedDict()
 
-    def expect(self, session: Hashable, lane: object, event: Event) -> Ahead:
-        """`lane`: as long as it is the worker's. One that is lost and taken again is another one."""
+    def expect(self, session: Hashable, lane: object, event: Event) -> Ahead | None:
+        """None: not now. `lane`: as long as it is the worker's; one that is lost and taken again is another one."""
         loop = asyncio.get_running_loop()
-        ahead = Ahead(lane, event, loop.time() + _FRESH_SECONDS, loop.create_future())
+        now = loop.time()
         self._ahead.pop(session, None)
-        self._ahead[session] = ahead
-        if len(self._ahead) > _MOST:  # of writes that came to nothing
+        while self._ahead and next(iter(self._ahead.values())).until < now:  # of writes that came to nothing
             self._ahead.popitem(last=False)
+        if len(self._ahead) >= _MOST:
+            return None
+        ahead = self._ahead[session] = Ahead(lane, event, now + _FRESH_SECONDS, loop.create_future())
         return ahead
 
     def passed(self, session: Hashable, event: Event) -> None:

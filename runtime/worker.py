@@ -485,8 +485,8 @@ class Worker:
                 "cannot tell whether an event is foreseen", kind=self.handler.kind, error=repr(error)
             )
             return
-        if foreseen:
-            self._start(self._prepare, self._foresight.expect(session, lane, event))
+        if foreseen and (ahead := self._foresight.expect(session, lane, event)) is not None:
+            self._start(self._prepare, ahead)
 
     async def _prepare(self, ahead: Ahead) -> None:
         found = None

@@ -200,6 +200,7 @@ CAME = replace(EXPECTED, at=7)
 async def test_what_was_found_out_is_given_once_and_for_its_event_only() -> None:
     foresight, lane = Foresight(), object()
     ahead = foresight.expect("s", lane, EXPECTED)
+    assert ahead is not None
     foresight.passed("s", CAME)
     assert foresight.take("another session", lane, CAME) is None
     assert foresight.take("s", lane, CAME) is ahead.found
@@ -228,6 +229,7 @@ async def test_it_does_not_outlive_its_lane_or_its_time(monkeypatch: pytest.Monk
 async def test_what_happens_after_the_event_makes_it_useless_and_what_came_before_does_not() -> None:
     foresight, lane, other = Foresight(), object(), replace(CAME, id=ALICE)
     ahead = foresight.expect("s", lane, EXPECTED)
+    assert ahead is not None
     for event in (other, CAME):
         foresight.passed("s", event)
     assert foresight.take("s", lane, CAME) is ahead.found
@@ -237,9 +239,19 @@ async def test_what_happens_after_the_event_makes_it_useless_and_what_came_befor
     assert foresight.take("s", lane, CAME) is None
 
 
-async def test_writes_that_came_to_nothing_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_a_few_are_expected_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("breadcrumbs.runtime.foresight._MOST", 2)
     foresight, lane = Foresight(), object()
-    expected = [foresight.expect(session, lane, EXPECTED) for session in "abc"]
-    taken = [foresight.take(session, lane, CAME) for session in "abc"]
-    assert taken == [None, expected[1].found, expected[2].found]
+    first, second, third = (foresight.expect(session, lane, EXPECTED) for session in "abc")
+    assert first is not None and second is not None and third is None
+    assert foresight.expect("b", lane, EXPECTED) is not None  # instead of what was expected there before
+    assert foresight.take("a", lane, CAME) is first.found
+    assert foresight.expect("c", lane, EXPECTED) is not None
+
+
+async def test_what_came_to_nothing_makes_room_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breadcrumbs.runtime.foresight._MOST", 1)
+    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", -0.001)
+    foresight, lane = Foresight(), object()
+    for session in "abc":
+        assert foresight.expect(session, lane, EXPECTED) is not None
