@@ -14,8 +14,7 @@ import orjson
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
-from breadcrumbs.runtime.llm_view import apply_hints
-from breadcrumbs.runtime.schema_hints import own_hints
+from breadcrumbs.runtime.model_view import hints_for, view_of, withheld
 from breadcrumbs.runtime.sources import Found, Source
 from breadcrumbs.runtime.wording import plain_text
 from breadcrumbs.runtime.worker import TurnFailed
@@ -30,25 +29,6 @@ TRIGGER: Final = "trigger"
 
 MOST_LEFT_OUT: Final = 100
 """How much of what was left out a context names; of the rest it tells the number."""
-
-# The system talking to itself: never shown to a model.
-INTERNAL_SCHEMAS = frozenset(
-    (
-        "adk.session.v1",
-        "agent.context.v1",
-        "agent.def.v1",
-        "agent.cancel.v1",
-        "context.config.v1",
-        "context.request.v1",
-        "schema.def.v1",
-    )
-)
-INFRASTRUCTURE = frozenset(
-    (
-        "session_id", "trigger_id", "creator", "conversation_id", "hops", "context_id", "context_version",
-        "llm_hints", "adk", "state_delta",
-    )
-)  # fmt: skip
 
 
 class TriggerWithheld(TurnFailed):
@@ -167,8 +147,7 @@ def assemble(
 
     `definitions`: of schemas, for the hints of breadcrumbs that have none of their own.
     """
-    if trigger.sensitivity == "secret" or trigger.visibility == "private":
-        kind = "secret" if trigger.sensitivity == "secret" else "private"
+    if (kind := withheld(trigger)) in ("secret", "private"):
         raise TriggerWithheld(f"this breadcrumb is {kind}: it is shown to no model, so nobody can answer it")
     numbers = Counter(entry.number for entry in found)
     result = Assembled(
@@ -256,18 +235,11 @@ def _candidates(
 
 def unfit(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
     """What never enters any context, and what this config does not want."""
-    if crumb.sensitivity == "secret":
-        return "secret"
-    if crumb.visibility == "private":
-        return "private"
-    schema = crumb.schema_name
-    if (
-        schema in INTERNAL_SCHEMAS
-        or schema == config.output.schema_name
-        or (schema or "").startswith("system.")
-    ):
+    if (reason := withheld(crumb)) is not None:
+        return reason
+    schema, exclude = crumb.schema_name, config.exclude
+    if schema == config.output.schema_name:
         return "internal"
-    exclude = config.exclude
     if schema in exclude.schema_names or not frozenset(exclude.tags).isdisjoint(crumb.tags):
         return "excluded"
     return None
@@ -320,24 +292,6 @@ def place_of(crumb: Breadcrumb, trigger_id: UUID, session_id: str | None) -> Pla
 
 
 # Rendering: the same for a context that is made and for one that is looked at later.
-
-
-def hints_for(
-    crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb]
-) -> tuple[Mapping[str, Any] | None, Breadcrumb | None]:
-    """The hints of a breadcrumb, and the definition they were taken from where they are not its own."""
-    hints = own_hints(crumb)
-    if hints:
-        return hints, None
-    definition = definitions.get(crumb.schema_name or "")
-    hints = None if definition is None else own_hints(definition)
-    return (hints, definition) if hints else (None, None)
-
-
-def view_of(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The content as a model gets it: its hints applied, the glue of the runtime taken out."""
-    content = apply_hints(crumb.context, hints) if hints else crumb.context
-    return {key: value for key, value in content.items() if key not in INFRASTRUCTURE}
 
 
 def rendered(

@@ -19,10 +19,8 @@ from breadcrumbs.context_builder.assembly import (
     Assembled,
     TriggerWithheld,
     checksum,
-    hints_for,
     parts_of,
     rendered,
-    view_of,
 )
 from breadcrumbs.context_builder.builder import build_context, context_id
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
@@ -31,6 +29,7 @@ from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.ids import lane_for
+from breadcrumbs.runtime.model_view import hints_for, view_of
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.schema_hints import DEFINES, DEFINITION, SchemaHints, speaks_for_all
 from breadcrumbs.runtime.sources import Keep

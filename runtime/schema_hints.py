@@ -67,6 +67,16 @@ class SchemaHints:
         return schema_name, newest
 
 
+async def all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:
+    """By schema, the definition that holds: the newest."""
+    found: dict[str, Breadcrumb] = {}
+    async for crumb in store.walk(owner, Query(schema_name=DEFINITION, keep=speaks_for_all)):
+        for tag in crumb.tags:
+            if tag.startswith(DEFINES):
+                found.setdefault(tag.removeprefix(DEFINES), crumb)
+    return found
+
+
 def speaks_for_all(definition: Breadcrumb) -> bool:
     """Hints hold literal text: that of one session, user or agent must not show in the views of others."""
     return (

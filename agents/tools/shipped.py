@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import zoneinfo
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from random import SystemRandom
@@ -16,8 +17,9 @@ from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, tool
 from breadcrumbs.agents.tools.calculator import MAX_LENGTH, evaluate
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.llm_view import apply_hints
+from breadcrumbs.runtime.model_view import hints_for, view_of, withheld
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.schema_hints import all_definitions
 
 # --- calculator ----------------------------------------------------------------------------------------
 
@@ -110,23 +112,6 @@ def _zones() -> dict[str, str]:
 MOST_FOUND: Final = 20
 EXCERPT: Final = 300
 
-# The system talking to itself, and the record of this very search.
-_INTERNAL: Final = frozenset(
-    (
-        "adk.session.v1",
-        "agent.context.v1",
-        "agent.def.v1",
-        "agent.cancel.v1",
-        "context.config.v1",
-        "context.request.v1",
-        "schema.def.v1",
-        "tool.request.v1",
-    )
-)
-_INFRASTRUCTURE: Final = (
-    "session_id", "trigger_id", "creator", "conversation_id", "request_id", "adk", "state_delta"
-)  # fmt: skip
-
 
 @tool(timeout=10.0)
 async def breadcrumb_search(
@@ -152,11 +137,12 @@ async def breadcrumb_search(
     if any(tag.startswith(SESSION) for tag in tags):
         raise InvalidInput("only this conversation is searched: leave session: tags out")
     words = text.casefold().split()
+    definitions = await all_definitions(context.store, context.owner_id)
 
     def wanted(crumb: Breadcrumb) -> bool:
         if not _may_be_shown(crumb):
             return False
-        told = _told(crumb).casefold()
+        told = _told(crumb, definitions).casefold()
         return all(word in told for word in words)
 
     page = await context.store.list(
@@ -175,7 +161,7 @@ async def breadcrumb_search(
                 "id": str(crumb.id),
                 "schema_name": crumb.schema_name or "",
                 "title": crumb.title,
-                "excerpt": _excerpt(_told(crumb, with_title=False), words),
+                "excerpt": _excerpt(_told(crumb, definitions, with_title=False), words),
                 "created_at": crumb.created_at,
             }
             for crumb in page.items
@@ -185,27 +171,23 @@ async def breadcrumb_search(
 
 
 def _may_be_shown(crumb: Breadcrumb) -> bool:
-    schema = crumb.schema_name or ""
-    return (
-        crumb.sensitivity != "secret"
-        and crumb.visibility != "private"
-        and schema not in _INTERNAL
-        and not schema.startswith("system.")
-        # What a search found would be found again by the next one.
-        and not (schema == "tool.response.v1" and crumb.context.get("tool") == breadcrumb_search.name)
-    )
+    # What a search was about, and what it found, would be found again by the next one.
+    asks = crumb.schema_name == "tool.request.v1"
+    found = crumb.schema_name == "tool.response.v1" and crumb.context.get("tool") == breadcrumb_search.name
+    return withheld(crumb) is None and not (asks or found)
 
 
-def _told(crumb: Breadcrumb, *, with_title: bool = True) -> str:
+def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_title: bool = True) -> str:
     """What a model may see of a breadcrumb, as text; no other part of it can be searched for."""
-    view = apply_hints(crumb.context, crumb.document.get("llm_hints"))
+    hints, _ = hints_for(crumb, definitions)
+    view = view_of(crumb, hints)
     parts = [crumb.title] if with_title else []
     parts += [str(crumb.document.get("description", ""))]
     said = [view[name] for name in ("message", "content", "text") if isinstance(view.get(name), str)]
     rest = {
         name: value
         for name, value in view.items()
-        if name not in _INFRASTRUCTURE and not (isinstance(value, str) and value in said)
+        if name != "request_id" and not (isinstance(value, str) and value in said)
     }
     parts += dict.fromkeys(said)  # answers carry the same text as message and as content
     if rest:

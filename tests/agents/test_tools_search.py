@@ -211,6 +211,34 @@ async def test_what_the_hints_hide_can_neither_be_seen_nor_searched_for(store: S
     assert told(await search(store, owner, "one", text="offer")) == ["The offer"]
 
 
+async def test_what_older_data_hides_in_its_context_stays_hidden(store: Store, owner: UUID) -> None:
+    hidden = {"margin": "forty percent", "llm_hints": {"exclude": ["margin"]}}
+    await post(store, owner, "one", "The offer", context=hidden)
+    assert await search(store, owner, "one", text="forty") == []
+    assert told(await search(store, owner, "one", text="offer")) == ["The offer"]
+
+
+async def test_what_the_definition_of_its_schema_hides_stays_hidden(store: Store, owner: UUID) -> None:
+    """Contexts leave it out; a search must not bring it back."""
+    shown = {"exclude": ["nothing"]}
+    await post(store, owner, None, "old", tags=("defines:offer.v1",), schema="schema.def.v1", llm_hints=shown)
+    hides = {"exclude": ["margin"]}
+    await post(store, owner, None, "new", tags=("defines:offer.v1",), schema="schema.def.v1", llm_hints=hides)
+    # None of these speaks for everybody.
+    elsewhere: list[tuple[str | None, tuple[str, ...], dict[str, Any]]] = [
+        ("one", (), {}),
+        (None, ("user:eve",), {}),
+        (None, (), {"visibility": "private"}),
+    ]
+    for session, tags, fields in elsewhere:
+        tags = ("defines:offer.v1", *tags)
+        await post(store, owner, session, "", tags=tags, schema="schema.def.v1", llm_hints=shown, **fields)
+    await post(store, owner, "one", "The offer", schema="offer.v1", context={"margin": "forty percent"})
+    assert await search(store, owner, "one", text="forty") == []
+    assert await search(store, owner, "one", text="forty", schema_name="offer.v1") == []
+    assert told(await search(store, owner, "one", text="offer")) == ["The offer"]
+
+
 async def test_infrastructure_is_neither_shown_nor_searched(store: Store, owner: UUID) -> None:
     session = "session-with-a-telling-name"
     where = {"trigger_id": "trigger-77", "creator": "somebody", "mood": "good"}

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.context_builder.assembly import Assembled, TriggerWithheld, assemble, view_of
+from breadcrumbs.context_builder.assembly import Assembled, TriggerWithheld, assemble
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.model_view import view_of
 from breadcrumbs.runtime.sources import Found
 from tests.contexts.support import ANSWERS, MESSAGES, OWNER, config
 
