@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,12 +17,12 @@ from breadcrumbs.agents.functions import AgentFunction
 from breadcrumbs.runtime.access import USER
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, complaints_of
 from breadcrumbs.runtime.errors import StartupError
-from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.questions import recent_shared
+from breadcrumbs.runtime.remembered import Remembered
 from breadcrumbs.runtime.store import Store
 
 _log = structlog.get_logger("breadcrumbs.agents")
 
-_FRESH_SECONDS = 0.5
 _MOST = 1_000
 """Definitions of an owner that count: the newest."""
 
@@ -46,7 +45,7 @@ class AgentBook:
         self._store = store
         self._breadcrumbs = breadcrumbs
         self._everybodys = {agent.definition.agent_id: agent for agent in agents}
-        self._owners: dict[UUID, tuple[float, dict[str, Agent]]] = {}
+        self._own = Remembered(self._from_breadcrumbs)
         self._complained: set[tuple[UUID, int]] = set()
         self._warned: set[UUID] = set()
 
@@ -54,32 +53,26 @@ class AgentBook:
         """Everybody's agents, and the owner's own on top: the same agent_id replaces."""
         if not self._breadcrumbs:
             return list(self._everybodys.values())
-        known = self._owners.get(owner)
-        now = time.monotonic()
-        if known is None or now - known[0] > _FRESH_SECONDS:
-            known = (now, await self._from_breadcrumbs(owner))
-            if len(self._owners) > 10_000:
-                self._owners.clear()
-            self._owners[owner] = known
-        return list((self._everybodys | known[1]).values())
+        return list((self._everybodys | await self._own.get(owner)).values())
 
-    def known(self, owner: UUID) -> list[Agent]:
+    def last(self, owner: UUID) -> list[Agent]:
         """The same, as it was last read; for decisions that cannot wait."""
-        known = self._owners.get(owner)
-        return list((self._everybodys | (known[1] if known else {})).values())
+        return list((self._everybodys | (self._own.last(owner) or {})).values())
 
     async def _from_breadcrumbs(self, owner: UUID) -> dict[str, Agent]:
-        page = await self._store.list(owner, Query(schema_name="agent.def.v1", limit=_MOST))
-        if page.next_cursor is not None and owner not in self._warned:
+        # Those in a session are nobody's agents.
+        newest = recent_shared(self._store, owner, "agent.def.v1", _MOST)
+        await self._store.ask(newest)
+        if len(newest.answer) == _MOST and owner not in self._warned:
             self._warned.add(owner)
             _log.warning(
-                "an owner has more agent definitions than are read: delete old ones",
+                "an owner has more agent definitions than are read, or just as many: delete old ones",
                 owner=str(owner),
                 read=f"the newest {_MOST}",
             )
         found: dict[str, Agent] = {}
         # Of two with one agent_id the one that was written last holds.
-        for crumb in sorted(page.items, key=lambda crumb: crumb.updated):
+        for crumb in sorted(newest.answer, key=lambda crumb: crumb.updated):
             definition, problem = definition_in(crumb)
             if definition is not None:
                 found[definition.agent_id] = Agent(definition)

@@ -82,7 +82,7 @@ class AgentRunner:
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:
             return
-        for agent in self._book.known(event.owner_id):
+        for agent in self._book.last(event.owner_id):
             busy_with = [other for other in earlier if _triggers(agent, other)]
             if not busy_with or not _triggers(agent, event):
                 continue
@@ -108,7 +108,7 @@ class AgentRunner:
         self._refused.setdefault(_place(event), {})[agent_id] = reason
 
     def foresees(self, event: Event) -> bool:
-        return any(_triggers(agent, event) for agent in self._book.known(event.owner_id))
+        return any(_triggers(agent, event) for agent in self._book.last(event.owner_id))
 
     async def prepare(self, event: Event) -> tuple[bytes, Seen]:
         return await self._executor.look_ahead(event)
@@ -196,7 +196,7 @@ class AgentRunner:
 
     def _may_have_failed(self, event: Event) -> set[str]:
         return self._failed.get(_place(event)) or {
-            agent.definition.agent_id for agent in self._book.known(event.owner_id) if _triggers(agent, event)
+            agent.definition.agent_id for agent in self._book.last(event.owner_id) if _triggers(agent, event)
         }
 
     async def _merged(self, trigger: Breadcrumb, event: Event) -> list[str]:
@@ -204,7 +204,7 @@ class AgentRunner:
         failed = self._may_have_failed(event)
         merging = failed & {
             agent.definition.agent_id
-            for agent in self._book.known(event.owner_id)
+            for agent in self._book.last(event.owner_id)
             if agent.definition.when_busy == "merge"
         }
         session = trigger.session_id

@@ -7,7 +7,7 @@ the last good config stays.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.runtime.access import USER
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.questions import recent_shared
+from breadcrumbs.runtime.remembered import Remembered
 from breadcrumbs.runtime.store import Store
 
 __all__ = [
@@ -49,6 +51,8 @@ _FRESH_SECONDS = 0.5
 _SETTLED_SECONDS = 0.2
 """A file that was written to less than this ago may not be complete yet."""
 _MOST_REMEMBERED = 10_000
+_MOST_CONFIGS = 1_000
+"""Of an owner: the newest count."""
 
 
 class ConfigBook:
@@ -61,7 +65,7 @@ class ConfigBook:
         self._read: bytes | None = None
         """The file as it was last seen; None: there is none."""
         self._looked = float("-inf")
-        self._owners: dict[UUID, tuple[float, tuple[ContextConfig, ...]]] = {}
+        self._own = Remembered(self._from_breadcrumbs)
         self._complained: set[tuple[UUID, int]] = set()
         self.refused: ConfigError | None = None
         """The last edit, where it could not be used."""
@@ -91,21 +95,17 @@ class ConfigBook:
 
     async def configs(self, owner: UUID) -> tuple[ContextConfig, ...]:
         """File configs, and the owner's own on top: the same consumer_id replaces."""
-        now = time.monotonic()
-        if now - self._looked > _FRESH_SECONDS:
+        if time.monotonic() - self._looked > _FRESH_SECONDS:
             self._look()
-        known = self._owners.get(owner)
-        if known is None or now - known[0] > _FRESH_SECONDS:
-            known = (now, await self._from_breadcrumbs(owner))
-            if len(self._owners) > _MOST_REMEMBERED:
-                self._owners.clear()
-            self._owners[owner] = known
-        return self._in_force(known[1])
+        return self._in_force(await self._own.get(owner))
 
-    def known(self, owner: UUID) -> tuple[ContextConfig, ...]:
+    def last(self, owner: UUID) -> tuple[ContextConfig, ...]:
         """The same, as they were last read."""
-        known = self._owners.get(owner)
-        return self._in_force(known[1] if known else ())
+        return self._in_force(self._own.last(owner) or ())
+
+    def is_fresh(self, owner: UUID) -> bool:
+        """Whether those need not be read again yet."""
+        return self._own.is_fresh(owner)
 
     def _in_force(self, own: tuple[ContextConfig, ...]) -> tuple[ContextConfig, ...]:
         if not own:
@@ -115,7 +115,7 @@ class ConfigBook:
 
     def forget(self, owner: UUID) -> None:
         """The owner's configs have changed: read them again before they are used."""
-        self._owners.pop(owner, None)
+        self._own.forget(owner)
 
     # The file
 
@@ -168,7 +168,10 @@ class ConfigBook:
 
     async def _from_breadcrumbs(self, owner: UUID) -> tuple[ContextConfig, ...]:
         holding: list[ContextConfig] = []
-        for own in await own_configs(self._store, owner):
+        # Those in a session are not used: who posts one is told so there.
+        shared = recent_shared(self._store, owner, CONFIG_SCHEMA, _MOST_CONFIGS)
+        await self._store.ask(shared)
+        for own in _in_order(shared.answer):
             crumb = own.crumb
             if own.config is not None:
                 if own.holds:
@@ -196,10 +199,13 @@ class OwnConfig:
 
 async def own_configs(store: Store, owner: UUID) -> list[OwnConfig]:
     """An owner's configs, the one that was written last first."""
-    page = await store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=1000))
+    return _in_order((await store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=_MOST_CONFIGS))).items)
+
+
+def _in_order(crumbs: Iterable[Breadcrumb]) -> list[OwnConfig]:
     found: list[OwnConfig] = []
     seen: set[str] = set()
-    for crumb in sorted(page.items, key=lambda crumb: crumb.updated, reverse=True):
+    for crumb in sorted(crumbs, key=lambda crumb: crumb.updated, reverse=True):
         config, problem = config_in(crumb)
         holds = config is not None and config.consumer_id not in seen
         if config is not None:

@@ -102,13 +102,20 @@ class ContextBuilder:
     def foresees(self, event: Event) -> bool:
         if event.schema_name in (CONFIG_SCHEMA, STATE_CHANGE):
             return False
-        return bool(_matching(self._book.known(event.owner_id), event))
+        return bool(_matching(self._book.last(event.owner_id), event))
 
-    async def prepare(self, event: Event) -> _Foreseen:
-        configs = await self._matching(event)
+    async def prepare(self, event: Event) -> _Foreseen | None:
+        owner = event.owner_id
+        configs = _matching(self._book.last(owner), event)
         # First, so that the rest is asked after the trigger was there.
-        header = header_of(self._store, event.owner_id, event.id)
-        loaded = await self._load(configs, event, event.lane, beside=header)
+        header = header_of(self._store, owner, event.id)
+        loading = self._load(configs, event, event.lane, beside=header)
+        if self._book.is_fresh(owner):
+            loaded = await loading
+        else:  # whether the configs still hold is found out beside it
+            loaded, now = await asyncio.gather(loading, self._matching(event))
+            if now != configs:
+                return None
         return _Foreseen(configs, loaded, header.answer)
 
     async def handle(self, turn: Turn) -> None:
@@ -285,16 +292,16 @@ class ContextBuilder:
             fetching = Fetching(store, config.sources, asker)
             questions += [newest, *fetching.questions]
             loading.append((newest, fetching))
-        # What takes more than that goes on beside it.
         names = {source.schema_name for config in configs for source in config.sources} | {asker.schema_name}
-        missing = self._hints.missing(owner, {name for name in names if name is not None})
+        looking_up = self._hints.looking_up(owner, {name for name in names if name is not None})
+        questions += looking_up.questions.values()
+        # What takes more than that goes on beside it.
         slow: list[Awaitable[Any]] = [fetching.list_all() for _, fetching in loading if fetching.has_listings]
-        if missing:
-            slow.append(self._hints.definitions(owner, missing))
         if slow:
             await asyncio.gather(store.ask(*questions), *slow)
         else:
             await store.ask(*questions)
+        self._hints.learn(looking_up)
         waits_since = None if paused_at is None else paused_at.answer
         return [_Material(as_of.answer, newest.answer, waits_since, fetching) for newest, fetching in loading]
 

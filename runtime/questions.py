@@ -196,15 +196,29 @@ def recent_of(
     """The last breadcrumbs of a schema in a session, the newest first."""
     lane, keys = lane_for(owner, "session", session_id, store.lanes), store.keys
     end = End(keys.by_session(lane, owner, session_id, schema_name), keys.body(lane, owner, b""), limit)
-    return _recent(store, owner, session_id, schema_name, limit, None, [(lane, end)])
+    otherwise = Query(session_id=session_id, schema_name=schema_name, limit=limit)
+    return _recent(store, owner, [(lane, end)], otherwise)
 
 
 def recent_shared(
-    store: Store, owner: UUID, schema_name: str, limit: int, keep: Callable[[Breadcrumb], bool]
+    store: Store,
+    owner: UUID,
+    schema_name: str,
+    limit: int,
+    keep: Callable[[Breadcrumb], bool] | None = None,
 ) -> Question[list[Breadcrumb]]:
     """The last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
     ends = _outside_sessions(store.keys, owner, schema_name, limit)
-    return _recent(store, owner, None, schema_name, limit, keep, ends)
+    otherwise = Query(sessionless=True, schema_name=schema_name, limit=limit, keep=keep)
+    return _recent(store, owner, ends, otherwise)
+
+
+def newest_tagged(
+    store: Store, owner: UUID, schema_name: str, tag: str, keep: Callable[[Breadcrumb], bool]
+) -> Question[list[Breadcrumb]]:
+    """The newest breadcrumb of a schema with a tag that `keep` admits; none, or one."""
+    otherwise = Query(schema_name=schema_name, all_tags=(tag,), limit=1, keep=keep)
+    return _recent(store, owner, _tagged(store.keys, owner, tag), otherwise)
 
 
 @lru_cache(1_024)
@@ -216,16 +230,19 @@ def _outside_sessions(keys: Keys, owner: UUID, schema_name: str, limit: int) -> 
     )
 
 
+@lru_cache(1_024)
+def _tagged(keys: Keys, owner: UUID, tag: str) -> tuple[tuple[int, End], ...]:
+    return tuple(
+        (lane, End(keys.by_tag(lane, owner, tag), keys.body(lane, owner, b""), 1))
+        for lane in range(keys.lanes)
+    )
+
+
 def _recent(
-    store: Store,
-    owner: UUID,
-    session: str | None,
-    schema: str,
-    limit: int,
-    keep: Callable[[Breadcrumb], bool] | None,
-    ends: Sequence[tuple[int, End]],
+    store: Store, owner: UUID, ends: Sequence[tuple[int, End]], query: Query
 ) -> Question[list[Breadcrumb]]:
-    """The ends of one index in some lanes. `session`: None: of those that belong to none."""
+    """What a query finds at the ends of one index in some lanes, as far as they tell."""
+    schema, limit, keep = query.schema_name, query.limit, query.keep
     check_limit(limit)
 
     def read(replies: list[Any]) -> list[Breadcrumb]:
@@ -238,7 +255,11 @@ def _recent(
                     raise NotTold
                 crumb = record.decode_raw(owner, end[place], end[place + 1])
                 oldest = crumb.created
-                if record.is_gone(crumb, now) or not (keep is None or keep(crumb)):
+                if (
+                    record.is_gone(crumb, now)
+                    or crumb.schema_name != schema
+                    or not (keep is None or keep(crumb))
+                ):
                     left_out = True
                 else:
                     alive.append(crumb)
@@ -252,9 +273,6 @@ def _recent(
         return alive[:limit]
 
     async def otherwise() -> list[Breadcrumb]:
-        query = Query(
-            session_id=session, sessionless=session is None, schema_name=schema, limit=limit, keep=keep
-        )
         return (await store.list(owner, query)).items
 
     return Question(ends, read, otherwise)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from breadcrumbs.runtime.access import USER
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.questions import Question, newest_tagged
 from breadcrumbs.runtime.store import Store
 
 DEFINITION: Final = "schema.def.v1"
@@ -22,6 +22,15 @@ _MOST: Final = 1_024
 def own_hints(crumb: Breadcrumb) -> Any:
     """The hints that a breadcrumb carries itself; older RCRT data has them in the context."""
     return crumb.document.get("llm_hints") or crumb.context.get("llm_hints")
+
+
+class LookingUp(NamedTuple):
+    """Definitions that are asked for."""
+
+    owner: UUID
+    at: float
+    questions: dict[str, Question[list[Breadcrumb]]]
+    """By schema."""
 
 
 class SchemaHints:
@@ -38,33 +47,29 @@ class SchemaHints:
 
     async def definitions(self, owner: UUID, schema_names: set[str]) -> dict[str, Breadcrumb]:
         """The definitions of those schemas that have one, looked up side by side."""
-        missing = self.missing(owner, schema_names)
-        found = {name: self._known[owner, name][1] for name in schema_names - missing}
-        if missing:
-            found |= await asyncio.gather(*(self._look_up(owner, name) for name in missing))
+        if (looking_up := self.looking_up(owner, schema_names)).questions:
+            await self._store.ask(*looking_up.questions.values())
+            self.learn(looking_up)
+        found = {name: self._known[owner, name][1] for name in schema_names}
         return {name: crumb for name in sorted(found) if (crumb := found[name]) is not None}
 
-    def missing(self, owner: UUID, schema_names: set[str]) -> set[str]:
-        """The schemas that would have to be looked up now."""
+    def looking_up(self, owner: UUID, schema_names: set[str]) -> LookingUp:
+        """What has to be asked now. It may be asked together with other things."""
         now = time.monotonic()
-        return {
-            name
+        questions = {
+            name: newest_tagged(self._store, owner, DEFINITION, DEFINES + name, speaks_for_all)
             for name in schema_names
             if (known := self._known.get((owner, name))) is None or known[0] <= now
         }
+        return LookingUp(owner, now, questions)
 
-    async def _look_up(self, owner: UUID, schema_name: str) -> tuple[str, Breadcrumb | None]:
-        asked = time.monotonic()
-        page = await self._store.list(
-            owner,
-            Query(schema_name=DEFINITION, all_tags=(DEFINES + schema_name,), limit=1, keep=speaks_for_all),
-        )
-        newest = page.items[0] if page.items else None
-        self._known[owner, schema_name] = (asked + _LIFETIME, newest)
-        self._known.move_to_end((owner, schema_name))
-        if len(self._known) > _MOST:
+    def learn(self, looked_up: LookingUp) -> None:
+        """Take the answers."""
+        for name, question in looked_up.questions.items():
+            self._known[looked_up.owner, name] = (looked_up.at + _LIFETIME, next(iter(question.answer), None))
+            self._known.move_to_end((looked_up.owner, name))
+        while len(self._known) > _MOST:
             self._known.popitem(last=False)
-        return schema_name, newest
 
 
 async def all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:

@@ -88,7 +88,7 @@ async def test_of_too_many_definitions_the_newest_count_and_the_log_says_so(
         agents = AgentBook(store, ())
         with structlog.testing.capture_logs() as logs:
             found = await agents.agents(OWNER)
-            agents._owners.clear()
+            agents._own._known.clear()
             await agents.agents(OWNER)
         assert {agent.definition.agent_id for agent in found} == {"helper-2", "helper-3", "helper-4"}
         (log,) = logs

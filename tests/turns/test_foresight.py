@@ -14,9 +14,10 @@ from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.foresight import Foresight
+from breadcrumbs.runtime.ids import home_lane
 from breadcrumbs.runtime.questions import as_written, header_of
 from breadcrumbs.runtime.store import Store
-from tests.support.turns import ALICE, BOB, MESSAGE, Chat, compose, opened, recite
+from tests.support.turns import ALICE, BOB, MESSAGE, Chat, compose, config, opened, recite
 from tests.turns.stepping import Actor, SteppedConnection, SteppedWorker
 
 PATIENCE = 30
@@ -37,6 +38,9 @@ class Process:
     async def start(self) -> None:
         for worker in (self.builder, self.runner):
             await worker.take_free_lanes(self.store.lanes)
+        for book in (self.handlers.configs, self.handlers.runner_configs):
+            await book.configs(self.chat.owner)
+        await self.handlers.agents.agents(self.chat.owner)
 
     async def answer_all(self) -> None:
         for worker in (self.builder, self.runner):
@@ -59,12 +63,13 @@ async def prepared(worker: SteppedWorker) -> Actor:
 
 
 @pytest.fixture
-async def process(embedded_server: EmbeddedServer) -> AsyncIterator[Process]:
+async def process(embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
+    monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.schema_hints._LIFETIME", 1e9)
     async with opened(embedded_server.url, lanes=4) as store:
         store.connection = SteppedConnection(store.connection)
         process = Process(store)
         await process.start()
-        # The first turn finds out what everybody remembers: configs, agents, hints.
         await process.chat.say("s", "first")
         await process.answer_all()
         assert await process.answers() == ["user: first"]
@@ -179,6 +184,22 @@ async def test_a_header_speaks_for_the_version_and_the_time_of_its_event_only(pr
     assert as_written(store, replace(event, at=event.at + 1), header.answer) is None
     assert as_written(store, replace(event, version=2), header.answer) is None
     assert as_written(store, event, b"") is None
+
+
+@pytest.mark.parametrize("edited", [False, True])
+async def test_configs_that_may_be_out_of_date_are_read_again_beside_the_rest(
+    process: Process, edited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, builder = process.chat, process.handlers.builder
+    message = await chat.say("s", "second")
+    if edited:
+        await chat.post("context.config.v1", [], config(formatting={"max_tokens": 100}))
+    monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", -0.001)
+    event = replace(
+        EXPECTED, id=message.id, tags=message.tags, lane=home_lane(message.id, process.store.lanes)
+    )
+    found = await builder.prepare(event)
+    assert (found is None) == edited  # a turn that asks by itself uses the edit
 
 
 async def test_who_writes_does_not_suffer_from_who_looks_on(

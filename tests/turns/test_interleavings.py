@@ -118,8 +118,9 @@ class Machine:
                 book._file = self.configs[0]
             # Nobody posts agents, configs or hints here: not to look for them every time makes it twice as fast.
             for owner in (ALICE, BOB):
-                handlers.configs._owners[owner] = handlers.runner_configs._owners[owner] = (0.0, ())
-                handlers.agents._owners[owner] = (0.0, {})
+                for configs in (handlers.configs, handlers.runner_configs):
+                    configs._own.note(owner, ())
+                handlers.agents._own.note(owner, {})
                 for hints in handlers.hints:
                     hints._known.update(
                         {(owner, name): (1e9, None) for name in (MESSAGE, RESPONSE, "note.v1")}
@@ -242,7 +243,7 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
     monkeypatch.setattr(anyio, "sleep", at_once)
     # Configs are edited here, not by time: what a worker has read stays until the schedule says so.
     monkeypatch.setattr("breadcrumbs.context_builder.book._FRESH_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.agents.book._FRESH_SECONDS", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.schema_hints._LIFETIME", 1e9)
     # What a worker was told ahead of an event has to be right whenever the event comes, not only soon.
     monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", 1e9)

@@ -90,11 +90,11 @@ async def test_P17_a_hop_takes_at_most_six_round_trips_and_reads_nothing_twice(
         await chat.say("s", f"message {turn}")
         await runner.read()  # the message itself, long before its context
         if caches == "cold":
-            handlers.configs._owners.clear()
+            handlers.configs._own._known.clear()
             handlers.builder._hints._known.clear()
         to_context = await hop(builder)
         if caches == "cold":
-            handlers.agents._owners.clear()
+            handlers.agents._own._known.clear()
         to_answer = await hop(runner)
     assert len(await chat.all("s", RESPONSE)) == turns_before + 1
     print(f"\nround trips: builder {to_context}, runner {to_answer} ({caches}, {turns_before} turns before)")
