@@ -31,7 +31,8 @@ from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.ids import new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.multiplexer import Command
-from breadcrumbs.runtime.store import DEFAULT_LANES, Store
+from breadcrumbs.runtime.opening import DEFAULT_LANES
+from breadcrumbs.runtime.store import Store
 
 OWNER = UUID("0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b")
 AGENT = UUID("0197a3c4-5e6f-7008-8a9b-0c1d2e3f4a5c")

@@ -26,7 +26,8 @@ from breadcrumbs.runtime.embedded import server_binary
 from breadcrumbs.runtime.errors import StartupError, StoreError
 from breadcrumbs.runtime.ids import home_lane
 from breadcrumbs.runtime.keys import BODY, IN_SESSION, INDEXES, SESSION, SESSIONS, UPDATED
-from breadcrumbs.runtime.store import FORMAT, Store
+from breadcrumbs.runtime.opening import FORMAT
+from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.survey import FoundKey, node_lanes, scan
 
 Status = Literal["ok", "wrong", "skipped"]

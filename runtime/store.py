@@ -30,13 +30,7 @@ from breadcrumbs.runtime.breadcrumb import (
     content_of,
     user_in,
 )
-from breadcrumbs.runtime.connection import (
-    ClusterConnection,
-    Connection,
-    Script,
-    StandaloneConnection,
-    parse_address,
-)
+from breadcrumbs.runtime.connection import Connection, Script
 from breadcrumbs.runtime.edge import MAX_BODY_BYTES, canonical
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
@@ -45,7 +39,6 @@ from breadcrumbs.runtime.errors import (
     InvalidInput,
     NotFound,
     SessionGone,
-    StartupError,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -53,9 +46,10 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.events import Event, Operation
 from breadcrumbs.runtime.fresh import Fresh
-from breadcrumbs.runtime.ids import MAX_LANES, home_lane, lane_for, new_id
+from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.lease import Lease, LeaseLost
+from breadcrumbs.runtime.opening import Address, opened
 from breadcrumbs.runtime.query import (
     MOST_SCANNED,
     Index,
@@ -69,9 +63,6 @@ from breadcrumbs.runtime.query import (
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
 from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
-
-DEFAULT_LANES = 16
-FORMAT = "1"
 
 DELETION_REMEMBERED = 7 * 86_400
 """For how many seconds a turn that began before a deletion could still try to write. Nobody thinks that long."""
@@ -160,7 +151,7 @@ class Store:
     @classmethod
     async def open(
         cls,
-        url: str | Callable[[int], Connection],
+        url: Address,
         *,
         lanes: int | None = None,
         namespace: str = "bc",
@@ -168,43 +159,13 @@ class Store:
         idempotency_seconds: int = 86_400,
         max_content_bytes: int = MAX_BODY_BYTES,
     ) -> Store:
-        """Connect, and agree with whoever was here first on the number of lanes.
-
-        `url` is an address, or a function that makes a connection for a number of lanes.
-        """
-        if lanes is not None and not 1 <= lanes <= MAX_LANES:
-            raise StartupError(f"the number of lanes must be from 1 to {MAX_LANES}")
-        wanted = lanes or DEFAULT_LANES
-        connection = await _connect(url, namespace, wanted)
+        """Connect, and agree with whoever was here first on the number of lanes."""
+        connection, keys, secret = await opened(url, namespace, lanes)
         try:
-            keys = Keys(namespace, wanted)
-            meta = await _read_meta(connection, keys)
-            if len(meta) < 3:  # a server that is full cannot be written to, but its store can be opened
-                for field, value in (
-                    ("lanes", wanted),
-                    ("format", FORMAT),
-                    ("secret", secrets.token_hex(32)),
-                ):
-                    await connection.call(0, b"HSETNX", keys.meta, field, value)
-                meta = await _read_meta(connection, keys)
-            if meta[b"format"].decode() != FORMAT:
-                raise StartupError(
-                    f"this store has format {meta[b'format'].decode()}, this version of Breadcrumbs writes {FORMAT}"
-                )
-            stored = int(meta[b"lanes"])
-            if stored != wanted:
-                if lanes is not None:
-                    raise StartupError(
-                        f"this store has {stored} lanes, but {lanes} were asked for: leave the setting out, or "
-                        "export, start with an empty store and import"
-                    )
-                await connection.close()
-                connection = await _connect(url, namespace, stored)
-                keys = Keys(namespace, stored)
             store = cls(
                 connection,
                 keys,
-                secret=bytes.fromhex(meta[b"secret"].decode()),
+                secret=secret,
                 ttl_defaults=ttl_defaults,
                 idempotency_seconds=idempotency_seconds,
                 max_content_bytes=max_content_bytes,
@@ -1163,17 +1124,3 @@ def check_idempotency_key(key: str) -> None:
         raise InvalidInput(f"the Idempotency-Key is not usable: {error}", where="Idempotency-Key") from None
     if len(key) > 255:
         raise InvalidInput("an Idempotency-Key has at most 255 characters", where="Idempotency-Key")
-
-
-async def _read_meta(connection: Connection, keys: Keys) -> dict[bytes, bytes]:
-    pairs = await connection.call(0, b"HGETALL", keys.meta)
-    return dict(zip(pairs[::2], pairs[1::2], strict=True))
-
-
-async def _connect(url: str | Callable[[int], Connection], namespace: str, lanes: int) -> Connection:
-    if callable(url):
-        return url(lanes)
-    if "+cluster://" in url:
-        keys = Keys(namespace, lanes)
-        return await ClusterConnection.open(url, [keys.prefix(lane) for lane in range(lanes)])
-    return StandaloneConnection(parse_address(url), lanes=lanes)
