@@ -12,12 +12,10 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import anyio
-import orjson
 
 from breadcrumbs.runtime import record, ttl
 from breadcrumbs.runtime.breadcrumb import (
@@ -28,10 +26,9 @@ from breadcrumbs.runtime.breadcrumb import (
     Content,
     check_name,
     content_of,
-    user_in,
 )
 from breadcrumbs.runtime.connection import Connection, Script
-from breadcrumbs.runtime.edge import MAX_BODY_BYTES, canonical
+from breadcrumbs.runtime.edge import MAX_BODY_BYTES
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     AnotherSession,
@@ -63,9 +60,7 @@ from breadcrumbs.runtime.query import (
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
 from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
-
-DELETION_REMEMBERED = 7 * 86_400
-"""For how many seconds a turn that began before a deletion could still try to write. Nobody thinks that long."""
+from breadcrumbs.runtime.writes import Arguments, Expects, Writes, private_to, together
 
 _CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
 _CREATE_TOGETHER = Script("create", inside="together")
@@ -107,17 +102,6 @@ class Fence:
     """The time of the event that led to this: a session that was deleted after it takes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Expects:
-    """What a create is to find, and what it is to leave with its session. See `Store.create`."""
-
-    idempotency_key: str | None = None
-    counts: bool = True
-    version: int | Literal["*"] | None = None
-    began: int | None = None
-    since: int | None = None
-
-
 class Store:
     """Breadcrumbs of all owners on one Redis-protocol server or cluster."""
 
@@ -136,7 +120,7 @@ class Store:
         self.lanes = keys.lanes
         self.secret = secret
         self._ttl_defaults = ttl_defaults or {}
-        self._idempotency_seconds = idempotency_seconds
+        self._writes = Writes(keys, idempotency_seconds=idempotency_seconds)
         self._max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_error = 0
@@ -219,22 +203,22 @@ class Store:
         lane = self._lane_of(owner, content.session_id, idempotency_key, id=id)
         if id is None:
             id = new_id(lane)
-        expects = _Expects(
+        expects = Expects(
             idempotency_key,
             counts,
             session_version,
             session_began,
             None if fence is None else fence.since,
         )
-        keys, args = self._creation(lane, owner, id, new, content, by, expects)
+        keys, args = self._writes.creation(lane, owner, id, new, content, by, expects)
         scripts = (_CREATE, _COMMIT_CREATE)
         if along:
             scripts = (_CREATE_TOGETHER, _COMMIT_CREATE)
-            args = [1 + len(along), len(keys), len(args), *args]
-            for other_id, other in along:
-                more = self._creation(lane, owner, other_id, other, self.content(other), by, _Expects())
-                keys += more[0]
-                args += [len(more[0]), len(more[1]), *more[1]]
+            others = [
+                self._writes.creation(lane, owner, other_id, other, self.content(other), by, Expects())
+                for other_id, other in along
+            ]
+            keys, args = together([(keys, args), *others])
         session = content.session_id
         self._tell("created", lane, owner, id, 1, content, new.visibility, by)
         reply = await self._safely(lambda: self._run(lane, scripts, fence, keys, args))
@@ -266,60 +250,6 @@ class Store:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
                 return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)
 
-    def _creation(
-        self,
-        lane: int,
-        owner: UUID,
-        id: UUID,
-        new: BreadcrumbCreate,
-        content: Content,
-        by: UUID | None,
-        expects: _Expects,
-    ) -> tuple[List[bytes], List[bytes | str | int]]:
-        """What create.lua is run with."""
-        keys = self.keys
-        body = keys.body(lane, owner, id.bytes)
-        digest = b""
-        idempotency = body
-        if expects.idempotency_key is not None:
-            digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
-            idempotency = keys.idempotency(lane, owner, content.session_id or "", expects.idempotency_key)
-        expiry, session = content.expiry, content.session_id
-        state: list[bytes | str | int] = []
-        if session is not None:
-            guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
-            for name, value in held_changes(content.schema_name, new.context, guard).items():
-                state += [name, value]
-        return [
-            body,
-            keys.events(lane),
-            keys.clock(lane),
-            keys.expiries(lane),
-            keys.schemas(lane, owner),
-            idempotency,
-            *self._session_keys(lane, owner, session, body),
-            self._state_key(lane, owner, session, body),
-            *self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags),
-        ], [
-            id.bytes,
-            owner.bytes,
-            record.rest(content, by, by),
-            expiry.at,
-            expiry.after,
-            _max_reads(expiry),
-            content.schema_name,
-            record.event_note(content.schema_name, content.tags, _private_to(new.visibility, by)),
-            digest,
-            self._idempotency_seconds,
-            session or "",
-            int(expects.counts and session is not None),
-            "" if expects.version is None or session is None else expects.version,
-            "" if expects.since is None else expects.since,
-            "" if expects.began is None or session is None else expects.began,
-            _user_json(content.tags),
-            *state,
-        ]
-
     async def put(
         self,
         owner: UUID,
@@ -346,7 +276,7 @@ class Store:
                 following = after.version + 1
                 self._tell("updated", lane, owner, id, following, content, new.visibility, after.created_by)
                 reply = await self._run_update(
-                    lane, owner, after, content, new.visibility, None, True, fence=fence, older=older
+                    lane, after, content, new.visibility, None, True, fence=fence, older=older
                 )
                 if int(reply[0]) == 0:
                     written = Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
@@ -370,7 +300,6 @@ class Store:
         """Say what is being written to those who will have to do with it."""
         if content.session_id is None or not self.onlookers:
             return
-        private_to = _private_to(visibility, writer)
         event = Event(
             operation,
             owner,
@@ -378,7 +307,7 @@ class Store:
             version,
             content.schema_name or None,
             content.document["tags"],
-            private_to,
+            private_to(visibility, writer),
             lane,
             0,
         )
@@ -426,27 +355,17 @@ class Store:
         scripts: tuple[Script, Script],
         fence: Fence | None,
         keys: List[bytes],
-        args: List[bytes | str | int],
+        args: Arguments,
     ) -> Any:
         """Run a write: as it is, or as a worker's commit."""
         if fence is None:
             return await self.connection.run(lane, scripts[0], keys, args)
-        lease, names = fence.lease, self.keys
-        if lease.lane != lane:
-            raise StoreError(f"a commit under the lease of lane {lease.lane} cannot write into lane {lane}")
-        reply = await self.connection.run(
-            lane,
-            scripts[1],
-            [
-                *keys,
-                names.lease(lane, lease.kind),
-                names.done(lane, lease.kind),
-                names.low(lane, lease.kind),
-                names.attempts(lane, lease.kind),
-                names.dead_letters(lane, lease.kind),
-            ],
-            [*args, lease.value, "" if fence.event is None else fence.event, fence.low, fence.dead_letter],
-        )
+        if fence.lease.lane != lane:
+            raise StoreError(
+                f"a commit under the lease of lane {fence.lease.lane} cannot write into lane {lane}"
+            )
+        keys, args = self._writes.commit(fence, keys, args)
+        reply = await self.connection.run(lane, scripts[1], keys, args)
         if int(reply[0]) == 4:
             raise LeaseLost(f"lane {lane} belongs to another worker")
         return reply
@@ -493,7 +412,7 @@ class Store:
             try:
                 guarded = await self._guarded_anew(lane, base, after)
                 reply = await self._run_update(
-                    lane, owner, base, content, after.visibility, by, limit_changes, state=guarded
+                    lane, base, content, after.visibility, by, limit_changes, state=guarded
                 )
             except StoreUnavailable:
                 if tried is not None:
@@ -535,7 +454,6 @@ class Store:
     async def _run_update(
         self,
         lane: int,
-        owner: UUID,
         base: Breadcrumb,
         content: Content,
         visibility: str | None,
@@ -546,46 +464,22 @@ class Store:
         older: bytes = b"",
         state: Mapping[str, bytes] | None = None,
     ) -> List[Any]:
-        old = self._indexes_of(lane, base)
-        new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
-        leave = [key for key in old if key not in new]
-        join = [key for key in new if key not in old]
-        session = content.session_id
-        reply: list[Any] = await self._run(
+        keys, args = self._writes.update(
             lane,
-            (_UPDATE, _COMMIT_UPDATE),
-            fence,
-            [
-                *self._keys_of(lane, base),
-                self._state_key(
-                    lane, owner, session if state else None, self.keys.body(lane, owner, base.id.bytes)
-                ),
-                *leave,
-                *join,
-            ],
-            [
-                base.id.bytes,
-                owner.bytes,
-                record.rest(content, base.created_by, by),
-                content.expiry.at if limit_changes else "keep",
-                content.expiry.after,
-                _max_reads(content.expiry),
-                base.version,
-                record.event_note(
-                    content.schema_name, content.tags, _private_to(visibility, base.created_by)
-                ),
-                len(leave),
-                base.schema_name or "",
-                content.schema_name,
-                older,
-                session or "",
-                int(not older and session is not None),
-                "" if fence is None or fence.since is None else fence.since,
-                *(part for change in (state or {}).items() for part in change),
-            ],
+            base,
+            content,
+            visibility,
+            by,
+            limit_changes,
+            since=None if fence is None else fence.since,
+            older=older,
+            state=state or {},
         )
+        reply: list[Any] = await self._run(lane, (_UPDATE, _COMMIT_UPDATE), fence, keys, args)
         if int(reply[0]) == 5:
-            raise SessionGone(f"session {session!r} is being deleted: nothing more can be written into it")
+            raise SessionGone(
+                f"session {content.session_id!r} is being deleted: nothing more can be written into it"
+            )
         return reply
 
     async def delete(
@@ -633,85 +527,25 @@ class Store:
     async def _run_delete(
         self, lane: int, base: Breadcrumb, *, only_expired: bool = False, deletion: int | None = None
     ) -> List[Any]:
-        owner, keys = base.owner_id, self.keys
-        reply: list[Any] = await self.connection.run(
-            lane,
-            _DELETE,
-            [
-                *self._keys_of(lane, base),
-                self._state_key(lane, owner, base.session_id, keys.body(lane, owner, base.id.bytes)),
-                *self._indexes_of(lane, base),
-            ],
-            [
-                base.id.bytes,
-                owner.bytes,
-                base.version,
-                record.event_note(
-                    base.schema_name or "", base.tags, _private_to(base.visibility, base.created_by)
-                ),
-                base.schema_name or "",
-                "*" if deletion is not None else int(only_expired),
-                int(not only_expired),
-                base.session_id or "",
-                "" if deletion is None else deletion,
-                DELETION_REMEMBERED,
-            ],
-        )
+        keys, args = self._writes.deletion(lane, base, only_expired=only_expired, deletion=deletion)
+        reply: list[Any] = await self.connection.run(lane, _DELETE, keys, args)
         return reply
 
     async def restore(self, crumb: Breadcrumb, history: List[Breadcrumb]) -> None:
         """Write a breadcrumb that existed before, with its id, version, times and history."""
-        owner, keys = crumb.owner_id, self.keys
+        owner = crumb.owner_id
         if (await self._look_up(owner, crumb.id))[1] is not None:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         lane = self._lane_of(owner, crumb.session_id, None, id=crumb.id)
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
-            await self.connection.call(home, b"SET", keys.signpost(home, owner, crumb.id.bytes), lane)
-        older: list[bytes | str | int] = []
-        for version in history:
-            older += [version.version, record.whole(version)]
-        # State is what the first version said: later ones are corrections of a text.
-        first = min(history, key=lambda version: version.version, default=crumb)
-        state = {}
-        if crumb.session_id is not None and first.version == 1:
-            guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
-            state = held_changes(first.schema_name or "", first.context, guard)
-        reply = await self.connection.run(
-            lane,
-            _IMPORT,
-            [
-                *self._keys_of(lane, crumb),
-                self._state_key(lane, owner, crumb.session_id, keys.body(lane, owner, crumb.id.bytes)),
-                *self._indexes_of(lane, crumb),
-            ],
-            [
-                crumb.id.bytes,
-                owner.bytes,
-                record.whole(crumb),
-                crumb.version,
-                crumb.created,
-                crumb.updated,
-                crumb.expires if crumb.max_reads >= 0 else 0,
-                crumb.schema_name or "",
-                record.event_note(
-                    crumb.schema_name or "",
-                    crumb.tags,
-                    _private_to(crumb.visibility, crumb.created_by),
-                    imported=True,
-                ),
-                crumb.session_id or "",
-                len(state),
-                _user_json(first.tags),
-                *(part for change in state.items() for part in change),
-                *older,
-            ],
-        )
+            await self.connection.call(home, b"SET", self.keys.signpost(home, owner, crumb.id.bytes), lane)
+        keys, args = self._writes.restoration(lane, crumb, history)
+        reply = await self.connection.run(lane, _IMPORT, keys, args)
         if int(reply[0]) == 3:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         if int(reply[0]) == 5:
-            if home != lane:
-                await self.connection.call(home, b"DEL", keys.signpost(home, owner, crumb.id.bytes))
+            await self._take_signpost_down(lane, crumb)
             raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it afterwards")
 
     # Reading
@@ -1048,44 +882,6 @@ class Store:
     def _default_ttl(self, schema_name: str | None) -> ttl.Expiry:
         return self._ttl_defaults.get(schema_name or "", ttl.NEVER)
 
-    def _keys_of(self, lane: int, crumb: Breadcrumb) -> List[bytes]:
-        """What the scripts that change a breadcrumb expect first, in their order."""
-        keys, owner, id = self.keys, crumb.owner_id, crumb.id.bytes
-        return [
-            keys.body(lane, owner, id),
-            keys.events(lane),
-            keys.clock(lane),
-            keys.expiries(lane),
-            keys.schemas(lane, owner),
-            keys.history(lane, owner, id),
-            keys.updated(lane, owner),
-            *self._session_keys(lane, owner, crumb.session_id, keys.body(lane, owner, id)),
-        ]
-
-    def _session_keys(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> List[bytes]:
-        if session is None:
-            return [instead, instead]
-        return [self.keys.session(lane, owner, session), self.keys.sessions(lane, owner)]
-
-    def _state_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
-        """Of its own, for scripts that need it: a key that is not there holds up whoever names it in a moving lane."""
-        return instead if session is None else self.keys.state(lane, owner, session)
-
-    def _indexes(
-        self, lane: int, owner: UUID, schema: str, session: str | None, tags: set[str]
-    ) -> List[bytes]:
-        """The indexes of a breadcrumb, its schema's first: the scripts rely on that."""
-        found = [
-            self.keys.by_schema(lane, owner, schema),
-            self.keys.by_session(lane, owner, session or "", schema),
-        ]
-        found += [self.keys.by_tag(lane, owner, tag) for tag in tags]
-        return found
-
-    def _indexes_of(self, lane: int, crumb: Breadcrumb) -> List[bytes]:
-        tags = {tag for tag in crumb.tags if not tag.startswith(SESSION)}
-        return self._indexes(lane, crumb.owner_id, crumb.schema_name or "", crumb.session_id, tags)
-
     async def _safely(self, action: Callable[[], Awaitable[_T]]) -> _T:
         """Run what may run twice: once more after a lost link, because a restarted server is a common one."""
         try:
@@ -1100,20 +896,6 @@ class Store:
 def _default_of(crumb: Breadcrumb) -> ttl.Expiry:
     """What the schema gave it when it was written, whatever the default is today."""
     return ttl.Expiry(at=crumb.expires) if crumb.document.get("ttl_source") == "schema-default" else ttl.NEVER
-
-
-def _max_reads(expiry: ttl.Expiry) -> int:
-    return -expiry.max_reads if expiry.needs_all else expiry.max_reads
-
-
-def _user_json(tags: Sequence[str]) -> bytes:
-    """Who begins a session with a breadcrumb that has these tags."""
-    user = user_in(tags)
-    return b"" if user is None else orjson.dumps(user)
-
-
-def _private_to(visibility: str | None, agent: UUID | None) -> UUID | None:
-    return agent if visibility == "private" else None
 
 
 def check_idempotency_key(key: str) -> None:
