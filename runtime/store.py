@@ -9,17 +9,15 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import anyio
 
-from breadcrumbs.runtime import record, ttl
+from breadcrumbs.runtime import listing, record, ttl
 from breadcrumbs.runtime.breadcrumb import (
-    SESSION,
     Breadcrumb,
     BreadcrumbCreate,
     BreadcrumbUpdate,
@@ -47,16 +45,7 @@ from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.opening import Address, opened
-from breadcrumbs.runtime.query import (
-    MOST_SCANNED,
-    Index,
-    Merge,
-    Page,
-    Place,
-    Query,
-    open_cursor,
-    sign_cursor,
-)
+from breadcrumbs.runtime.query import Page, Query
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
 from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
@@ -589,52 +578,13 @@ class Store:
         versions = {version.version: version for version in (crumb, *older)}
         return [versions[number] for number in sorted(versions, reverse=True)]
 
-    async def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Page:
+    def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Coroutine[Any, Any, Page]:
         """One page; `next_cursor` is there exactly as long as there is more.
 
         `with_expired`: also what has expired and is not swept yet, for whoever clears up.
         """
-        query.check()
-        start = open_cursor(self.secret, owner, query) or query.start
-        indexes = await self._plan(owner, query)
-        wanted = query.offset + query.limit
-        found: list[tuple[Place, Breadcrumb]] = []
-        shown: set[bytes] = set()
-        began = self.now() - self._clock_error
-        scanned, place, more = 0, start, bool(indexes)
-        spread = 1 if len(indexes) <= 1 else 2
-        merge = Merge(
-            indexes,
-            self._read_range(query),
-            descending=query.descending,
-            start=start,
-            piece=spread * (wanted + 1) // max(1, len(indexes)) + 1,
-        )
-        batch = wanted + 1
-        # The cursor of a page that ends early knows nothing of an offset: that much has to be found first.
-        while more and len(found) <= wanted and (scanned < MOST_SCANNED or len(found) < query.offset):
-            taken = await merge.take(batch)
-            more = len(taken) == batch
-            scanned += len(taken)
-            bodies = await self._bodies(
-                owner, [(index.lane, at.id) for at, index in taken], with_expired=with_expired
-            )
-            for (at, _), crumb in zip(taken, bodies, strict=True):
-                place = at
-                if crumb is None or at.id in shown or not query.accepts(crumb):
-                    continue
-                # In the order of updates a breadcrumb stands where it was last written, and what is written
-                # while we read still stands where we saw it.
-                if not query.by_update or at.score == crumb.updated or crumb.updated >= began:
-                    shown.add(at.id)
-                    found.append((at, crumb))
-                    if len(found) > wanted:
-                        break
-            batch = min(1_000, max(64, 2 * batch))
-        items = found[query.offset : wanted]
-        if len(found) > wanted:
-            return self._page(owner, query, items, items[-1][0])
-        return self._page(owner, query, items, place if more else None)
+        # Not `async` itself: that would be one more step between a reader and every reply.
+        return listing.page(self, owner, query, with_expired=with_expired)
 
     async def ask(self, *questions: Question[Any]) -> None:
         """Find the answers to some questions, all in one round trip per node."""
@@ -660,87 +610,6 @@ class Store:
             if cursor is None:
                 return
 
-    def _page(
-        self, owner: UUID, query: Query, items: List[tuple[Place, Breadcrumb]], end: Place | None
-    ) -> Page:
-        cursor = None if end is None else sign_cursor(self.secret, owner, query, end)
-        return Page([crumb for _, crumb in items], cursor)
-
-    async def _plan(self, owner: UUID, query: Query) -> List[Index]:
-        """The smallest set of indexes that holds everything the query can find."""
-        sessions = query.sessions
-        if len(sessions) > 1:
-            return []
-        if query.sessionless:
-            base = [] if sessions else await self._sessionless_indexes(owner, query.schema_name)
-            lanes = list(range(self.lanes))
-        elif sessions:
-            base = await self._session_indexes(
-                owner, next(iter(sessions)), query.schema_name, query.schema_names
-            )
-            lanes = [lane_for(owner, "session", next(iter(sessions)), self.lanes)]
-        else:
-            base = await self._smallest(await self._alternatives(owner, query))
-            lanes = sorted({index.lane for index in base}) if not query.by_update else list(range(self.lanes))
-        if query.by_update:
-            base = base + [Index(lane, self.keys.updated(lane, owner)) for lane in lanes]
-        return base
-
-    async def _alternatives(self, owner: UUID, query: Query) -> List[List[Index]]:
-        lanes, keys = range(self.lanes), self.keys
-        choices = [
-            [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
-            for tag in dict.fromkeys(query.all_tags)
-        ]
-        if query.schema_name is not None:
-            choices.append([Index(lane, keys.by_schema(lane, owner, query.schema_name)) for lane in lanes])
-        if query.any_tags:
-            union: list[Index] = []
-            for tag in dict.fromkeys(query.any_tags):
-                if tag.startswith(SESSION):
-                    union += await self._session_indexes(owner, tag[len(SESSION) :], query.schema_name)
-                else:
-                    union += [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
-            choices.append(union)
-        if not choices:
-            schemas = await self.schemas(owner, list(lanes))
-            choices.append(
-                [
-                    Index(lane, keys.by_schema(lane, owner, schema))
-                    for lane, names in schemas.items()
-                    for schema in names
-                ]
-            )
-        return choices
-
-    async def _smallest(self, choices: List[List[Index]]) -> List[Index]:
-        if len(choices) == 1:
-            return choices[0]
-        flat = [index for choice in choices for index in choice]
-        sizes = iter(await self.connection.call_all([(index.lane, (b"ZCARD", index.key)) for index in flat]))
-        totals = [sum(next(sizes) for _ in choice) for choice in choices]
-        return choices[totals.index(min(totals))]
-
-    async def _session_indexes(
-        self, owner: UUID, session: str, schema: str | None, schemas: Sequence[str] = ()
-    ) -> List[Index]:
-        lane = lane_for(owner, "session", session, self.lanes)
-        if schema is not None:
-            return [Index(lane, self.keys.by_session(lane, owner, session, schema))]
-        names = schemas or (await self.schemas(owner, [lane]))[lane]
-        return [Index(lane, self.keys.by_session(lane, owner, session, name)) for name in names]
-
-    async def _sessionless_indexes(self, owner: UUID, schema: str | None) -> List[Index]:
-        lanes = list(range(self.lanes))
-        if schema is not None:
-            return [Index(lane, self.keys.by_session(lane, owner, "", schema)) for lane in lanes]
-        schemas = await self.schemas(owner, lanes)
-        return [
-            Index(lane, self.keys.by_session(lane, owner, "", name))
-            for lane in lanes
-            for name in schemas[lane]
-        ]
-
     async def schemas(self, owner: UUID, lanes: List[int]) -> dict[int, List[str]]:
         """The schema names that an owner has breadcrumbs of, by lane."""
         replies = await self.connection.call_all(
@@ -749,61 +618,6 @@ class Store:
         return {
             lane: sorted(name.decode() for name in names) for lane, names in zip(lanes, replies, strict=True)
         }
-
-    def _read_range(
-        self, query: Query
-    ) -> Callable[[List[tuple[Index, int, int, int]]], Awaitable[List[List[Place]]]]:
-        # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
-        floor = query.updated_since if query.by_update and query.updated_since is not None else 0
-
-        async def read(asked: list[tuple[Index, int, int, int]]) -> list[list[Place]]:
-            command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)
-            replies = await self.connection.call_all(
-                [
-                    (
-                        index.lane,
-                        (
-                            command,
-                            index.key,
-                            max(score, floor) if lowest is None else score,
-                            b"+inf" if lowest is None else lowest,
-                            b"WITHSCORES",
-                            b"LIMIT",
-                            passed,
-                            count,
-                        ),
-                    )
-                    for index, score, passed, count in asked
-                ]
-            )
-            return [
-                [Place(int(float(score)), id) for id, score in zip(flat[::2], flat[1::2], strict=True)]
-                for flat in replies
-            ]
-
-        return read
-
-    async def _bodies(
-        self, owner: UUID, places: List[tuple[int, bytes]], *, with_expired: bool
-    ) -> List[Breadcrumb | None]:
-        """Load bodies, one command per lane; what expired meanwhile is not there unless asked for."""
-        by_lane: dict[int, list[int]] = defaultdict(list)
-        for position, (lane, _) in enumerate(places):
-            by_lane[lane].append(position)
-        replies = await self.connection.call_all(
-            [
-                (lane, (b"MGET", *(self.keys.body(lane, owner, places[at][1]) for at in positions)))
-                for lane, positions in by_lane.items()
-            ]
-        )
-        now = self.now()
-        crumbs: list[Breadcrumb | None] = [None] * len(places)
-        for positions, bodies in zip(by_lane.values(), replies, strict=True):
-            for at, body in zip(positions, bodies, strict=True):
-                if body is not None:
-                    crumb = record.decode_raw(owner, places[at][1], body)
-                    crumbs[at] = crumb if with_expired or not record.is_gone(crumb, now) else None
-        return crumbs
 
     async def _find(self, owner: UUID, id: UUID) -> tuple[int, Breadcrumb]:
         lane, body = await self._safely(lambda: self._look_up(owner, id))
@@ -852,6 +666,10 @@ class Store:
     def now(self) -> int:
         """Microseconds by the server's clock: its times decide what has expired."""
         return time.time_ns() // 1000 + self._clock_offset
+
+    def now_at_least(self) -> int:
+        """What the server's clock has reached for certain, however wrong we are about it."""
+        return self.now() - self._clock_error
 
     async def read_clock(self) -> None:
         """Compare clocks. A question that took long says little: of three, the quickest counts."""
