@@ -305,7 +305,7 @@ class Store:
 
     async def _in_the_way(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         """What is there now. What has expired and is not swept yet would block its successor: it goes."""
-        lane, body = await self._look_up(owner, id)
+        lane, body = await self.look_up(owner, id)
         if body is None:
             return None
         crumb = record.decode(owner, id, body)
@@ -523,7 +523,7 @@ class Store:
     async def restore(self, crumb: Breadcrumb, history: List[Breadcrumb]) -> None:
         """Write a breadcrumb that existed before, with its id, version, times and history."""
         owner = crumb.owner_id
-        if (await self._look_up(owner, crumb.id))[1] is not None:
+        if (await self.look_up(owner, crumb.id))[1] is not None:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         lane = self._lane_of(owner, crumb.session_id, None, id=crumb.id)
         home = home_lane(crumb.id, self.lanes)
@@ -620,14 +620,14 @@ class Store:
         }
 
     async def _find(self, owner: UUID, id: UUID) -> tuple[int, Breadcrumb]:
-        lane, body = await self._safely(lambda: self._look_up(owner, id))
+        lane, body = await self._safely(lambda: self.look_up(owner, id))
         if body is not None:
             crumb = record.decode(owner, id, body)
             if not record.is_gone(crumb, self.now()):
                 return lane, crumb
         raise NotFound("no such breadcrumb")
 
-    async def _look_up(self, owner: UUID, id: UUID) -> tuple[int, bytes | None]:
+    async def look_up(self, owner: UUID, id: UUID) -> tuple[int, bytes | None]:
         """The lane of a breadcrumb and its body, expired or not."""
         lane = home_lane(id, self.lanes)
         body: bytes | None = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
