@@ -67,7 +67,7 @@ class _Recorder:
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         self.asked = (lane, script, keys, args)
-        return [0, b"1", b"0", b"0"]
+        return [0, b"1", b"0", b"0", b"1"]
 
 
 def packed(command: Command) -> bytes:
