@@ -31,7 +31,8 @@ from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.ids import new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.multiplexer import Command
-from breadcrumbs.runtime.store import DEFAULT_LANES, Store
+from breadcrumbs.runtime.opening import DEFAULT_LANES
+from breadcrumbs.runtime.store import Store
 
 OWNER = UUID("0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b")
 AGENT = UUID("0197a3c4-5e6f-7008-8a9b-0c1d2e3f4a5c")
@@ -66,7 +67,7 @@ class _Recorder:
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         self.asked = (lane, script, keys, args)
-        return [0, b"1", b"0", b"0"]
+        return [0, b"1", b"0", b"0", b"1"]
 
 
 def packed(command: Command) -> bytes:

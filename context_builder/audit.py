@@ -210,7 +210,7 @@ async def _check_context(store: Store, newest: Breadcrumb, report: Report, *, hi
 
 async def _newest(store: Store, owner: UUID, id: UUID) -> Breadcrumb | None:
     """A breadcrumb stays in its session, so any version tells; the newest is found with one look."""
-    _, body = await store._look_up(owner, id)
+    _, body = await store.look_up(owner, id)
     return None if body is None else bodies.decode(owner, id, body)
 
 

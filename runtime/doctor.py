@@ -25,8 +25,10 @@ from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.embedded import server_binary
 from breadcrumbs.runtime.errors import StartupError, StoreError
 from breadcrumbs.runtime.ids import home_lane
+from breadcrumbs.runtime.indexes import indexes_of
 from breadcrumbs.runtime.keys import BODY, IN_SESSION, INDEXES, SESSION, SESSIONS, UPDATED
-from breadcrumbs.runtime.store import FORMAT, Store
+from breadcrumbs.runtime.opening import FORMAT
+from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.survey import FoundKey, node_lanes, scan
 
 Status = Literal["ok", "wrong", "skipped"]
@@ -536,7 +538,7 @@ class _IndexSurvey:
 
     async def _is_found_everywhere(self, lane: int, crumb: Breadcrumb) -> bool:
         keys, owner, member = self._store.keys, crumb.owner_id, crumb.id.bytes
-        scores = [(index, crumb.created) for index in self._store._indexes_of(lane, crumb)]
+        scores = [(index, crumb.created) for index in indexes_of(keys, lane, crumb)]
         if _was_updated(crumb):
             scores.append((keys.updated(lane, owner), crumb.updated))
         asked: list[tuple[int, tuple[bytes | str | int | float, ...]]] = [
@@ -566,7 +568,7 @@ class _IndexSurvey:
                     keys.expiries(lane),
                     keys.schemas(lane, owner),
                     keys.updated(lane, owner),
-                    *store._indexes_of(lane, crumb),
+                    *indexes_of(keys, lane, crumb),
                 ],
                 [crumb.id.bytes, owner.bytes, crumb.version, crumb.schema_name or ""],
             )
@@ -613,7 +615,7 @@ class _IndexSurvey:
     def _belongs(self, found: FoundKey, crumb: Breadcrumb) -> bool:
         if found.kind == UPDATED:
             return _was_updated(crumb)
-        return found.key in self._store._indexes_of(found.lane, crumb)
+        return found.key in indexes_of(self._store.keys, found.lane, crumb)
 
     async def _is_stray(self, found: FoundKey, owner: UUID, member: bytes, version: str) -> bool:
         """A second look, because the breadcrumb may have been written between the first two."""

@@ -1,8 +1,6 @@
-"""Listing: which indexes to read, and one ordered page out of many of them.
+"""Queries: what to list and in which order, the merge of several indexes into that order, and cursors.
 
-Every index is sorted by time, so a page is a merge: each index gives its ids in order, the merge takes
-the next one over all of them, and a body is loaded only for ids that made it. Filters that the chosen
-indexes do not answer are checked on the body. All filters are AND; `any_tags` is an OR inside itself.
+All filters are AND; `any_tags` is an OR inside itself. How a page comes about is in listing.py.
 """
 
 from __future__ import annotations
@@ -26,9 +24,6 @@ Sort = Literal["-created_at", "created_at", "-updated_at", "updated_at"]
 DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 MAX_OFFSET = 100_000
-
-# A page ends early (with a cursor) rather than reading the whole store for a filter that hardly matches.
-MOST_SCANNED = 50_000
 
 
 @dataclass(frozen=True, slots=True)

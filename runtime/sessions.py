@@ -54,7 +54,8 @@ from breadcrumbs.runtime.session_state import (
     paused_at,
     shown_state,
 )
-from breadcrumbs.runtime.store import DELETION_REMEMBERED, Store, Written
+from breadcrumbs.runtime.store import Store, Written
+from breadcrumbs.runtime.writes import DELETION_REMEMBERED
 
 _log = structlog.get_logger("breadcrumbs.sessions")
 

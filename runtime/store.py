@@ -9,35 +9,24 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import anyio
-import orjson
 
-from breadcrumbs.runtime import record, ttl
+from breadcrumbs.runtime import listing, record, ttl
 from breadcrumbs.runtime.breadcrumb import (
-    SESSION,
     Breadcrumb,
     BreadcrumbCreate,
     BreadcrumbUpdate,
     Content,
     check_name,
     content_of,
-    user_in,
 )
-from breadcrumbs.runtime.connection import (
-    ClusterConnection,
-    Connection,
-    Script,
-    StandaloneConnection,
-    parse_address,
-)
-from breadcrumbs.runtime.edge import MAX_BODY_BYTES, canonical
+from breadcrumbs.runtime.connection import Connection, Script
+from breadcrumbs.runtime.edge import MAX_BODY_BYTES
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     AnotherSession,
@@ -45,7 +34,6 @@ from breadcrumbs.runtime.errors import (
     InvalidInput,
     NotFound,
     SessionGone,
-    StartupError,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -53,28 +41,15 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.events import Event, Operation
 from breadcrumbs.runtime.fresh import Fresh
-from breadcrumbs.runtime.ids import MAX_LANES, home_lane, lane_for, new_id
+from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.lease import Lease, LeaseLost
-from breadcrumbs.runtime.query import (
-    MOST_SCANNED,
-    Index,
-    Merge,
-    Page,
-    Place,
-    Query,
-    open_cursor,
-    sign_cursor,
-)
+from breadcrumbs.runtime.opening import Address, opened
+from breadcrumbs.runtime.query import Page, Query
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
 from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
-
-DEFAULT_LANES = 16
-FORMAT = "1"
-
-DELETION_REMEMBERED = 7 * 86_400
-"""For how many seconds a turn that began before a deletion could still try to write. Nobody thinks that long."""
+from breadcrumbs.runtime.writes import Arguments, Expects, Writes, private_to, together
 
 _CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
 _CREATE_TOGETHER = Script("create", inside="together")
@@ -116,17 +91,6 @@ class Fence:
     """The time of the event that led to this: a session that was deleted after it takes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Expects:
-    """What a create is to find, and what it is to leave with its session. See `Store.create`."""
-
-    idempotency_key: str | None = None
-    counts: bool = True
-    version: int | Literal["*"] | None = None
-    began: int | None = None
-    since: int | None = None
-
-
 class Store:
     """Breadcrumbs of all owners on one Redis-protocol server or cluster."""
 
@@ -145,7 +109,7 @@ class Store:
         self.lanes = keys.lanes
         self.secret = secret
         self._ttl_defaults = ttl_defaults or {}
-        self._idempotency_seconds = idempotency_seconds
+        self._writes = Writes(keys, idempotency_seconds=idempotency_seconds)
         self._max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_error = 0
@@ -160,7 +124,7 @@ class Store:
     @classmethod
     async def open(
         cls,
-        url: str | Callable[[int], Connection],
+        url: Address,
         *,
         lanes: int | None = None,
         namespace: str = "bc",
@@ -168,43 +132,13 @@ class Store:
         idempotency_seconds: int = 86_400,
         max_content_bytes: int = MAX_BODY_BYTES,
     ) -> Store:
-        """Connect, and agree with whoever was here first on the number of lanes.
-
-        `url` is an address, or a function that makes a connection for a number of lanes.
-        """
-        if lanes is not None and not 1 <= lanes <= MAX_LANES:
-            raise StartupError(f"the number of lanes must be from 1 to {MAX_LANES}")
-        wanted = lanes or DEFAULT_LANES
-        connection = await _connect(url, namespace, wanted)
+        """Connect, and agree with whoever was here first on the number of lanes."""
+        connection, keys, secret = await opened(url, namespace, lanes)
         try:
-            keys = Keys(namespace, wanted)
-            meta = await _read_meta(connection, keys)
-            if len(meta) < 3:  # a server that is full cannot be written to, but its store can be opened
-                for field, value in (
-                    ("lanes", wanted),
-                    ("format", FORMAT),
-                    ("secret", secrets.token_hex(32)),
-                ):
-                    await connection.call(0, b"HSETNX", keys.meta, field, value)
-                meta = await _read_meta(connection, keys)
-            if meta[b"format"].decode() != FORMAT:
-                raise StartupError(
-                    f"this store has format {meta[b'format'].decode()}, this version of Breadcrumbs writes {FORMAT}"
-                )
-            stored = int(meta[b"lanes"])
-            if stored != wanted:
-                if lanes is not None:
-                    raise StartupError(
-                        f"this store has {stored} lanes, but {lanes} were asked for: leave the setting out, or "
-                        "export, start with an empty store and import"
-                    )
-                await connection.close()
-                connection = await _connect(url, namespace, stored)
-                keys = Keys(namespace, stored)
             store = cls(
                 connection,
                 keys,
-                secret=bytes.fromhex(meta[b"secret"].decode()),
+                secret=secret,
                 ttl_defaults=ttl_defaults,
                 idempotency_seconds=idempotency_seconds,
                 max_content_bytes=max_content_bytes,
@@ -258,22 +192,22 @@ class Store:
         lane = self._lane_of(owner, content.session_id, idempotency_key, id=id)
         if id is None:
             id = new_id(lane)
-        expects = _Expects(
+        expects = Expects(
             idempotency_key,
             counts,
             session_version,
             session_began,
             None if fence is None else fence.since,
         )
-        keys, args = self._creation(lane, owner, id, new, content, by, expects)
+        keys, args = self._writes.creation(lane, owner, id, new, content, by, expects)
         scripts = (_CREATE, _COMMIT_CREATE)
         if along:
             scripts = (_CREATE_TOGETHER, _COMMIT_CREATE)
-            args = [1 + len(along), len(keys), len(args), *args]
-            for other_id, other in along:
-                more = self._creation(lane, owner, other_id, other, self.content(other), by, _Expects())
-                keys += more[0]
-                args += [len(more[0]), len(more[1]), *more[1]]
+            others = [
+                self._writes.creation(lane, owner, other_id, other, self.content(other), by, Expects())
+                for other_id, other in along
+            ]
+            keys, args = together([(keys, args), *others])
         session = content.session_id
         self._tell("created", lane, owner, id, 1, content, new.visibility, by)
         reply = await self._safely(lambda: self._run(lane, scripts, fence, keys, args))
@@ -305,60 +239,6 @@ class Store:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
                 return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)
 
-    def _creation(
-        self,
-        lane: int,
-        owner: UUID,
-        id: UUID,
-        new: BreadcrumbCreate,
-        content: Content,
-        by: UUID | None,
-        expects: _Expects,
-    ) -> tuple[List[bytes], List[bytes | str | int]]:
-        """What create.lua is run with."""
-        keys = self.keys
-        body = keys.body(lane, owner, id.bytes)
-        digest = b""
-        idempotency = body
-        if expects.idempotency_key is not None:
-            digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
-            idempotency = keys.idempotency(lane, owner, content.session_id or "", expects.idempotency_key)
-        expiry, session = content.expiry, content.session_id
-        state: list[bytes | str | int] = []
-        if session is not None:
-            guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
-            for name, value in held_changes(content.schema_name, new.context, guard).items():
-                state += [name, value]
-        return [
-            body,
-            keys.events(lane),
-            keys.clock(lane),
-            keys.expiries(lane),
-            keys.schemas(lane, owner),
-            idempotency,
-            *self._session_keys(lane, owner, session, body),
-            self._state_key(lane, owner, session, body),
-            *self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags),
-        ], [
-            id.bytes,
-            owner.bytes,
-            record.rest(content, by, by),
-            expiry.at,
-            expiry.after,
-            _max_reads(expiry),
-            content.schema_name,
-            record.event_note(content.schema_name, content.tags, _private_to(new.visibility, by)),
-            digest,
-            self._idempotency_seconds,
-            session or "",
-            int(expects.counts and session is not None),
-            "" if expects.version is None or session is None else expects.version,
-            "" if expects.since is None else expects.since,
-            "" if expects.began is None or session is None else expects.began,
-            _user_json(content.tags),
-            *state,
-        ]
-
     async def put(
         self,
         owner: UUID,
@@ -385,7 +265,7 @@ class Store:
                 following = after.version + 1
                 self._tell("updated", lane, owner, id, following, content, new.visibility, after.created_by)
                 reply = await self._run_update(
-                    lane, owner, after, content, new.visibility, None, True, fence=fence, older=older
+                    lane, after, content, new.visibility, None, True, fence=fence, older=older
                 )
                 if int(reply[0]) == 0:
                     written = Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
@@ -409,7 +289,6 @@ class Store:
         """Say what is being written to those who will have to do with it."""
         if content.session_id is None or not self.onlookers:
             return
-        private_to = _private_to(visibility, writer)
         event = Event(
             operation,
             owner,
@@ -417,7 +296,7 @@ class Store:
             version,
             content.schema_name or None,
             content.document["tags"],
-            private_to,
+            private_to(visibility, writer),
             lane,
             0,
         )
@@ -426,7 +305,7 @@ class Store:
 
     async def _in_the_way(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         """What is there now. What has expired and is not swept yet would block its successor: it goes."""
-        lane, body = await self._look_up(owner, id)
+        lane, body = await self.look_up(owner, id)
         if body is None:
             return None
         crumb = record.decode(owner, id, body)
@@ -465,27 +344,17 @@ class Store:
         scripts: tuple[Script, Script],
         fence: Fence | None,
         keys: List[bytes],
-        args: List[bytes | str | int],
+        args: Arguments,
     ) -> Any:
         """Run a write: as it is, or as a worker's commit."""
         if fence is None:
             return await self.connection.run(lane, scripts[0], keys, args)
-        lease, names = fence.lease, self.keys
-        if lease.lane != lane:
-            raise StoreError(f"a commit under the lease of lane {lease.lane} cannot write into lane {lane}")
-        reply = await self.connection.run(
-            lane,
-            scripts[1],
-            [
-                *keys,
-                names.lease(lane, lease.kind),
-                names.done(lane, lease.kind),
-                names.low(lane, lease.kind),
-                names.attempts(lane, lease.kind),
-                names.dead_letters(lane, lease.kind),
-            ],
-            [*args, lease.value, "" if fence.event is None else fence.event, fence.low, fence.dead_letter],
-        )
+        if fence.lease.lane != lane:
+            raise StoreError(
+                f"a commit under the lease of lane {fence.lease.lane} cannot write into lane {lane}"
+            )
+        keys, args = self._writes.commit(fence, keys, args)
+        reply = await self.connection.run(lane, scripts[1], keys, args)
         if int(reply[0]) == 4:
             raise LeaseLost(f"lane {lane} belongs to another worker")
         return reply
@@ -532,7 +401,7 @@ class Store:
             try:
                 guarded = await self._guarded_anew(lane, base, after)
                 reply = await self._run_update(
-                    lane, owner, base, content, after.visibility, by, limit_changes, state=guarded
+                    lane, base, content, after.visibility, by, limit_changes, state=guarded
                 )
             except StoreUnavailable:
                 if tried is not None:
@@ -574,7 +443,6 @@ class Store:
     async def _run_update(
         self,
         lane: int,
-        owner: UUID,
         base: Breadcrumb,
         content: Content,
         visibility: str | None,
@@ -585,46 +453,22 @@ class Store:
         older: bytes = b"",
         state: Mapping[str, bytes] | None = None,
     ) -> List[Any]:
-        old = self._indexes_of(lane, base)
-        new = self._indexes(lane, owner, content.schema_name, content.session_id, content.indexed_tags)
-        leave = [key for key in old if key not in new]
-        join = [key for key in new if key not in old]
-        session = content.session_id
-        reply: list[Any] = await self._run(
+        keys, args = self._writes.update(
             lane,
-            (_UPDATE, _COMMIT_UPDATE),
-            fence,
-            [
-                *self._keys_of(lane, base),
-                self._state_key(
-                    lane, owner, session if state else None, self.keys.body(lane, owner, base.id.bytes)
-                ),
-                *leave,
-                *join,
-            ],
-            [
-                base.id.bytes,
-                owner.bytes,
-                record.rest(content, base.created_by, by),
-                content.expiry.at if limit_changes else "keep",
-                content.expiry.after,
-                _max_reads(content.expiry),
-                base.version,
-                record.event_note(
-                    content.schema_name, content.tags, _private_to(visibility, base.created_by)
-                ),
-                len(leave),
-                base.schema_name or "",
-                content.schema_name,
-                older,
-                session or "",
-                int(not older and session is not None),
-                "" if fence is None or fence.since is None else fence.since,
-                *(part for change in (state or {}).items() for part in change),
-            ],
+            base,
+            content,
+            visibility,
+            by,
+            limit_changes,
+            since=None if fence is None else fence.since,
+            older=older,
+            state=state or {},
         )
+        reply: list[Any] = await self._run(lane, (_UPDATE, _COMMIT_UPDATE), fence, keys, args)
         if int(reply[0]) == 5:
-            raise SessionGone(f"session {session!r} is being deleted: nothing more can be written into it")
+            raise SessionGone(
+                f"session {content.session_id!r} is being deleted: nothing more can be written into it"
+            )
         return reply
 
     async def delete(
@@ -672,85 +516,25 @@ class Store:
     async def _run_delete(
         self, lane: int, base: Breadcrumb, *, only_expired: bool = False, deletion: int | None = None
     ) -> List[Any]:
-        owner, keys = base.owner_id, self.keys
-        reply: list[Any] = await self.connection.run(
-            lane,
-            _DELETE,
-            [
-                *self._keys_of(lane, base),
-                self._state_key(lane, owner, base.session_id, keys.body(lane, owner, base.id.bytes)),
-                *self._indexes_of(lane, base),
-            ],
-            [
-                base.id.bytes,
-                owner.bytes,
-                base.version,
-                record.event_note(
-                    base.schema_name or "", base.tags, _private_to(base.visibility, base.created_by)
-                ),
-                base.schema_name or "",
-                "*" if deletion is not None else int(only_expired),
-                int(not only_expired),
-                base.session_id or "",
-                "" if deletion is None else deletion,
-                DELETION_REMEMBERED,
-            ],
-        )
+        keys, args = self._writes.deletion(lane, base, only_expired=only_expired, deletion=deletion)
+        reply: list[Any] = await self.connection.run(lane, _DELETE, keys, args)
         return reply
 
     async def restore(self, crumb: Breadcrumb, history: List[Breadcrumb]) -> None:
         """Write a breadcrumb that existed before, with its id, version, times and history."""
-        owner, keys = crumb.owner_id, self.keys
-        if (await self._look_up(owner, crumb.id))[1] is not None:
+        owner = crumb.owner_id
+        if (await self.look_up(owner, crumb.id))[1] is not None:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         lane = self._lane_of(owner, crumb.session_id, None, id=crumb.id)
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
-            await self.connection.call(home, b"SET", keys.signpost(home, owner, crumb.id.bytes), lane)
-        older: list[bytes | str | int] = []
-        for version in history:
-            older += [version.version, record.whole(version)]
-        # State is what the first version said: later ones are corrections of a text.
-        first = min(history, key=lambda version: version.version, default=crumb)
-        state = {}
-        if crumb.session_id is not None and first.version == 1:
-            guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
-            state = held_changes(first.schema_name or "", first.context, guard)
-        reply = await self.connection.run(
-            lane,
-            _IMPORT,
-            [
-                *self._keys_of(lane, crumb),
-                self._state_key(lane, owner, crumb.session_id, keys.body(lane, owner, crumb.id.bytes)),
-                *self._indexes_of(lane, crumb),
-            ],
-            [
-                crumb.id.bytes,
-                owner.bytes,
-                record.whole(crumb),
-                crumb.version,
-                crumb.created,
-                crumb.updated,
-                crumb.expires if crumb.max_reads >= 0 else 0,
-                crumb.schema_name or "",
-                record.event_note(
-                    crumb.schema_name or "",
-                    crumb.tags,
-                    _private_to(crumb.visibility, crumb.created_by),
-                    imported=True,
-                ),
-                crumb.session_id or "",
-                len(state),
-                _user_json(first.tags),
-                *(part for change in state.items() for part in change),
-                *older,
-            ],
-        )
+            await self.connection.call(home, b"SET", self.keys.signpost(home, owner, crumb.id.bytes), lane)
+        keys, args = self._writes.restoration(lane, crumb, history)
+        reply = await self.connection.run(lane, _IMPORT, keys, args)
         if int(reply[0]) == 3:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         if int(reply[0]) == 5:
-            if home != lane:
-                await self.connection.call(home, b"DEL", keys.signpost(home, owner, crumb.id.bytes))
+            await self._take_signpost_down(lane, crumb)
             raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it afterwards")
 
     # Reading
@@ -794,52 +578,13 @@ class Store:
         versions = {version.version: version for version in (crumb, *older)}
         return [versions[number] for number in sorted(versions, reverse=True)]
 
-    async def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Page:
+    def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Coroutine[Any, Any, Page]:
         """One page; `next_cursor` is there exactly as long as there is more.
 
         `with_expired`: also what has expired and is not swept yet, for whoever clears up.
         """
-        query.check()
-        start = open_cursor(self.secret, owner, query) or query.start
-        indexes = await self._plan(owner, query)
-        wanted = query.offset + query.limit
-        found: list[tuple[Place, Breadcrumb]] = []
-        shown: set[bytes] = set()
-        began = self.now() - self._clock_error
-        scanned, place, more = 0, start, bool(indexes)
-        spread = 1 if len(indexes) <= 1 else 2
-        merge = Merge(
-            indexes,
-            self._read_range(query),
-            descending=query.descending,
-            start=start,
-            piece=spread * (wanted + 1) // max(1, len(indexes)) + 1,
-        )
-        batch = wanted + 1
-        # The cursor of a page that ends early knows nothing of an offset: that much has to be found first.
-        while more and len(found) <= wanted and (scanned < MOST_SCANNED or len(found) < query.offset):
-            taken = await merge.take(batch)
-            more = len(taken) == batch
-            scanned += len(taken)
-            bodies = await self._bodies(
-                owner, [(index.lane, at.id) for at, index in taken], with_expired=with_expired
-            )
-            for (at, _), crumb in zip(taken, bodies, strict=True):
-                place = at
-                if crumb is None or at.id in shown or not query.accepts(crumb):
-                    continue
-                # In the order of updates a breadcrumb stands where it was last written, and what is written
-                # while we read still stands where we saw it.
-                if not query.by_update or at.score == crumb.updated or crumb.updated >= began:
-                    shown.add(at.id)
-                    found.append((at, crumb))
-                    if len(found) > wanted:
-                        break
-            batch = min(1_000, max(64, 2 * batch))
-        items = found[query.offset : wanted]
-        if len(found) > wanted:
-            return self._page(owner, query, items, items[-1][0])
-        return self._page(owner, query, items, place if more else None)
+        # Not `async` itself: that would be one more step between a reader and every reply.
+        return listing.page(self, owner, query, with_expired=with_expired)
 
     async def ask(self, *questions: Question[Any]) -> None:
         """Find the answers to some questions, all in one round trip per node."""
@@ -865,87 +610,6 @@ class Store:
             if cursor is None:
                 return
 
-    def _page(
-        self, owner: UUID, query: Query, items: List[tuple[Place, Breadcrumb]], end: Place | None
-    ) -> Page:
-        cursor = None if end is None else sign_cursor(self.secret, owner, query, end)
-        return Page([crumb for _, crumb in items], cursor)
-
-    async def _plan(self, owner: UUID, query: Query) -> List[Index]:
-        """The smallest set of indexes that holds everything the query can find."""
-        sessions = query.sessions
-        if len(sessions) > 1:
-            return []
-        if query.sessionless:
-            base = [] if sessions else await self._sessionless_indexes(owner, query.schema_name)
-            lanes = list(range(self.lanes))
-        elif sessions:
-            base = await self._session_indexes(
-                owner, next(iter(sessions)), query.schema_name, query.schema_names
-            )
-            lanes = [lane_for(owner, "session", next(iter(sessions)), self.lanes)]
-        else:
-            base = await self._smallest(await self._alternatives(owner, query))
-            lanes = sorted({index.lane for index in base}) if not query.by_update else list(range(self.lanes))
-        if query.by_update:
-            base = base + [Index(lane, self.keys.updated(lane, owner)) for lane in lanes]
-        return base
-
-    async def _alternatives(self, owner: UUID, query: Query) -> List[List[Index]]:
-        lanes, keys = range(self.lanes), self.keys
-        choices = [
-            [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
-            for tag in dict.fromkeys(query.all_tags)
-        ]
-        if query.schema_name is not None:
-            choices.append([Index(lane, keys.by_schema(lane, owner, query.schema_name)) for lane in lanes])
-        if query.any_tags:
-            union: list[Index] = []
-            for tag in dict.fromkeys(query.any_tags):
-                if tag.startswith(SESSION):
-                    union += await self._session_indexes(owner, tag[len(SESSION) :], query.schema_name)
-                else:
-                    union += [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
-            choices.append(union)
-        if not choices:
-            schemas = await self.schemas(owner, list(lanes))
-            choices.append(
-                [
-                    Index(lane, keys.by_schema(lane, owner, schema))
-                    for lane, names in schemas.items()
-                    for schema in names
-                ]
-            )
-        return choices
-
-    async def _smallest(self, choices: List[List[Index]]) -> List[Index]:
-        if len(choices) == 1:
-            return choices[0]
-        flat = [index for choice in choices for index in choice]
-        sizes = iter(await self.connection.call_all([(index.lane, (b"ZCARD", index.key)) for index in flat]))
-        totals = [sum(next(sizes) for _ in choice) for choice in choices]
-        return choices[totals.index(min(totals))]
-
-    async def _session_indexes(
-        self, owner: UUID, session: str, schema: str | None, schemas: Sequence[str] = ()
-    ) -> List[Index]:
-        lane = lane_for(owner, "session", session, self.lanes)
-        if schema is not None:
-            return [Index(lane, self.keys.by_session(lane, owner, session, schema))]
-        names = schemas or (await self.schemas(owner, [lane]))[lane]
-        return [Index(lane, self.keys.by_session(lane, owner, session, name)) for name in names]
-
-    async def _sessionless_indexes(self, owner: UUID, schema: str | None) -> List[Index]:
-        lanes = list(range(self.lanes))
-        if schema is not None:
-            return [Index(lane, self.keys.by_session(lane, owner, "", schema)) for lane in lanes]
-        schemas = await self.schemas(owner, lanes)
-        return [
-            Index(lane, self.keys.by_session(lane, owner, "", name))
-            for lane in lanes
-            for name in schemas[lane]
-        ]
-
     async def schemas(self, owner: UUID, lanes: List[int]) -> dict[int, List[str]]:
         """The schema names that an owner has breadcrumbs of, by lane."""
         replies = await self.connection.call_all(
@@ -955,70 +619,15 @@ class Store:
             lane: sorted(name.decode() for name in names) for lane, names in zip(lanes, replies, strict=True)
         }
 
-    def _read_range(
-        self, query: Query
-    ) -> Callable[[List[tuple[Index, int, int, int]]], Awaitable[List[List[Place]]]]:
-        # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
-        floor = query.updated_since if query.by_update and query.updated_since is not None else 0
-
-        async def read(asked: list[tuple[Index, int, int, int]]) -> list[list[Place]]:
-            command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)
-            replies = await self.connection.call_all(
-                [
-                    (
-                        index.lane,
-                        (
-                            command,
-                            index.key,
-                            max(score, floor) if lowest is None else score,
-                            b"+inf" if lowest is None else lowest,
-                            b"WITHSCORES",
-                            b"LIMIT",
-                            passed,
-                            count,
-                        ),
-                    )
-                    for index, score, passed, count in asked
-                ]
-            )
-            return [
-                [Place(int(float(score)), id) for id, score in zip(flat[::2], flat[1::2], strict=True)]
-                for flat in replies
-            ]
-
-        return read
-
-    async def _bodies(
-        self, owner: UUID, places: List[tuple[int, bytes]], *, with_expired: bool
-    ) -> List[Breadcrumb | None]:
-        """Load bodies, one command per lane; what expired meanwhile is not there unless asked for."""
-        by_lane: dict[int, list[int]] = defaultdict(list)
-        for position, (lane, _) in enumerate(places):
-            by_lane[lane].append(position)
-        replies = await self.connection.call_all(
-            [
-                (lane, (b"MGET", *(self.keys.body(lane, owner, places[at][1]) for at in positions)))
-                for lane, positions in by_lane.items()
-            ]
-        )
-        now = self.now()
-        crumbs: list[Breadcrumb | None] = [None] * len(places)
-        for positions, bodies in zip(by_lane.values(), replies, strict=True):
-            for at, body in zip(positions, bodies, strict=True):
-                if body is not None:
-                    crumb = record.decode_raw(owner, places[at][1], body)
-                    crumbs[at] = crumb if with_expired or not record.is_gone(crumb, now) else None
-        return crumbs
-
     async def _find(self, owner: UUID, id: UUID) -> tuple[int, Breadcrumb]:
-        lane, body = await self._safely(lambda: self._look_up(owner, id))
+        lane, body = await self._safely(lambda: self.look_up(owner, id))
         if body is not None:
             crumb = record.decode(owner, id, body)
             if not record.is_gone(crumb, self.now()):
                 return lane, crumb
         raise NotFound("no such breadcrumb")
 
-    async def _look_up(self, owner: UUID, id: UUID) -> tuple[int, bytes | None]:
+    async def look_up(self, owner: UUID, id: UUID) -> tuple[int, bytes | None]:
         """The lane of a breadcrumb and its body, expired or not."""
         lane = home_lane(id, self.lanes)
         body: bytes | None = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
@@ -1058,6 +667,10 @@ class Store:
         """Microseconds by the server's clock: its times decide what has expired."""
         return time.time_ns() // 1000 + self._clock_offset
 
+    def now_at_least(self) -> int:
+        """What the server's clock has reached for certain, however wrong we are about it."""
+        return self.now() - self._clock_error
+
     async def read_clock(self) -> None:
         """Compare clocks. A question that took long says little: of three, the quickest counts."""
         error = 1 << 60
@@ -1087,44 +700,6 @@ class Store:
     def _default_ttl(self, schema_name: str | None) -> ttl.Expiry:
         return self._ttl_defaults.get(schema_name or "", ttl.NEVER)
 
-    def _keys_of(self, lane: int, crumb: Breadcrumb) -> List[bytes]:
-        """What the scripts that change a breadcrumb expect first, in their order."""
-        keys, owner, id = self.keys, crumb.owner_id, crumb.id.bytes
-        return [
-            keys.body(lane, owner, id),
-            keys.events(lane),
-            keys.clock(lane),
-            keys.expiries(lane),
-            keys.schemas(lane, owner),
-            keys.history(lane, owner, id),
-            keys.updated(lane, owner),
-            *self._session_keys(lane, owner, crumb.session_id, keys.body(lane, owner, id)),
-        ]
-
-    def _session_keys(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> List[bytes]:
-        if session is None:
-            return [instead, instead]
-        return [self.keys.session(lane, owner, session), self.keys.sessions(lane, owner)]
-
-    def _state_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
-        """Of its own, for scripts that need it: a key that is not there holds up whoever names it in a moving lane."""
-        return instead if session is None else self.keys.state(lane, owner, session)
-
-    def _indexes(
-        self, lane: int, owner: UUID, schema: str, session: str | None, tags: set[str]
-    ) -> List[bytes]:
-        """The indexes of a breadcrumb, its schema's first: the scripts rely on that."""
-        found = [
-            self.keys.by_schema(lane, owner, schema),
-            self.keys.by_session(lane, owner, session or "", schema),
-        ]
-        found += [self.keys.by_tag(lane, owner, tag) for tag in tags]
-        return found
-
-    def _indexes_of(self, lane: int, crumb: Breadcrumb) -> List[bytes]:
-        tags = {tag for tag in crumb.tags if not tag.startswith(SESSION)}
-        return self._indexes(lane, crumb.owner_id, crumb.schema_name or "", crumb.session_id, tags)
-
     async def _safely(self, action: Callable[[], Awaitable[_T]]) -> _T:
         """Run what may run twice: once more after a lost link, because a restarted server is a common one."""
         try:
@@ -1141,20 +716,6 @@ def _default_of(crumb: Breadcrumb) -> ttl.Expiry:
     return ttl.Expiry(at=crumb.expires) if crumb.document.get("ttl_source") == "schema-default" else ttl.NEVER
 
 
-def _max_reads(expiry: ttl.Expiry) -> int:
-    return -expiry.max_reads if expiry.needs_all else expiry.max_reads
-
-
-def _user_json(tags: Sequence[str]) -> bytes:
-    """Who begins a session with a breadcrumb that has these tags."""
-    user = user_in(tags)
-    return b"" if user is None else orjson.dumps(user)
-
-
-def _private_to(visibility: str | None, agent: UUID | None) -> UUID | None:
-    return agent if visibility == "private" else None
-
-
 def check_idempotency_key(key: str) -> None:
     """A key is text of one line that fits into 255 characters."""
     try:
@@ -1163,17 +724,3 @@ def check_idempotency_key(key: str) -> None:
         raise InvalidInput(f"the Idempotency-Key is not usable: {error}", where="Idempotency-Key") from None
     if len(key) > 255:
         raise InvalidInput("an Idempotency-Key has at most 255 characters", where="Idempotency-Key")
-
-
-async def _read_meta(connection: Connection, keys: Keys) -> dict[bytes, bytes]:
-    pairs = await connection.call(0, b"HGETALL", keys.meta)
-    return dict(zip(pairs[::2], pairs[1::2], strict=True))
-
-
-async def _connect(url: str | Callable[[int], Connection], namespace: str, lanes: int) -> Connection:
-    if callable(url):
-        return url(lanes)
-    if "+cluster://" in url:
-        keys = Keys(namespace, lanes)
-        return await ClusterConnection.open(url, [keys.prefix(lane) for lane in range(lanes)])
-    return StandaloneConnection(parse_address(url), lanes=lanes)

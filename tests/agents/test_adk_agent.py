@@ -1,94 +1,31 @@
-"""Agents that live on an ADK server: the real `adk api_server`, and one that misbehaves."""
+"""Agents that live on an ADK server: the real `adk api_server`, and one that does as it is told."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
 import orjson
 import pytest
-import structlog
-from pydantic import ValidationError
 
-from breadcrumbs.agents.adk.servers import AdkServers
-from breadcrumbs.agents.answer import parse_answer, product
-from breadcrumbs.agents.book import Agent
-from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.cli.workers import agent_worker, context_worker, running
-from breadcrumbs.context_builder.book import ConfigBook
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.errors import InvalidInput, StartupError
+from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
-from tests.support.adk_backend import APP, AdkApiServer, Exchange, FakeAdk, fake_adk, said
-from tests.support.turns import ALICE, BOB, Chat, Working, all_taken, config, eventually, opened
+from tests.support.adk_agents import (
+    chatting,
+    forgotten,
+    hang,
+    history,
+    records,
+    remote_agent,
+    status_of,
+    talk,
+)
+from tests.support.adk_backend import APP, AdkApiServer, Exchange, FakeAdk, fake_adk
+from tests.support.turns import ALICE, BOB, Chat, config, eventually
 
-RECORD = "adk.session.v1"
 PATIENT = 60.0
-MESSAGES = {"schema_name": "user.message.v1", "any_tags": ["user:message"]}
-
-
-def remote_agent(agent_id: str = "remote", **changes: Any) -> Agent:
-    fields = {"agent_id": agent_id, "kind": "adk", "subscriptions": {"selectors": [MESSAGES]}, **changes}
-    return Agent(AgentDefinition.model_validate(fields), trusted=True)
-
-
-@pytest.fixture
-async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
-    async with opened(embedded_server.url) as store:
-        yield store
-
-
-@asynccontextmanager
-async def chatting(
-    store: Store,
-    url: str,
-    *,
-    agents: tuple[Agent, ...] = (),
-    configs: list[dict[str, Any]] | None = None,
-    attempts: int = 3,
-    backoff: float = 0.02,
-    **adk: Any,
-) -> AsyncIterator[Working]:
-    """The runner as `crumb run-agents` makes it, with agents that live on the server at `url`."""
-    settings = Settings(
-        adk={"servers": {"house": {"url": url, "app": APP}}, "read_timeout": 20, "total_timeout": 40, **adk},
-        turn_attempts=attempts,
-    )
-    book = ConfigBook(store, None, default=orjson.dumps(configs or [config("nobody")]))
-    async with agent_worker(store, settings, book, agents or (remote_agent(),), kind="agents") as runner:
-        workers = [runner, *([context_worker(store, settings, book)] if configs else [])]
-        for worker in workers:
-            worker._backoff = lambda _: backoff
-        problem = None
-        async with running(*workers):
-            await eventually(lambda: all_taken(workers, store.lanes), "the lanes were not taken")
-            try:
-                yield Working(store, ALICE, workers=workers)
-            except Exception as error:
-                problem = error  # raised out of the group: a failed assertion reads better alone
-        if problem is not None:
-            raise problem
-
-
-async def records(chat: Chat, session: str) -> list[Breadcrumb]:
-    return await chat.all(session, RECORD)
-
-
-def history(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Who said what, of events in either direction."""
-    return [
-        (event["author"], part["text"])
-        for event in events
-        for part in (event.get("content") or {}).get("parts", ())
-        if part.get("text")
-    ]
 
 
 # The real server
@@ -215,17 +152,6 @@ async def test_users_have_their_own_state_on_the_server_and_owners_never_meet(
 # One that does as it is told
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeAdk]:
-    with fake_adk() as backend:
-        yield backend
-
-
-async def talk(chat: Chat, session: str | None, *texts: str) -> list[Breadcrumb]:
-    """Say things one after the other; their answers."""
-    return [await chat.answer_to(await chat.say(session, text)) for text in texts]
-
-
 async def test_P4_P15_P16_a_session_is_created_once_with_its_state_and_runs_carry_the_message_alone(
     store: Store, fake: FakeAdk
 ) -> None:
@@ -265,7 +191,7 @@ async def test_P2_P14_P19_a_forgotten_session_is_created_again_with_state_and_hi
 
         def forget(exchange: Exchange) -> None:
             known = exchange.body["sessionId"] == f"made-{fake.made}" and fake.made > 2
-            (fake._run_sse if known else _forgotten)(exchange)
+            (fake._run_sse if known else forgotten)(exchange)
 
         fake.behaviours["run_sse"] = forget
         (third,) = await talk(chat, "s", "Third")
@@ -284,17 +210,13 @@ async def test_P2_P14_P19_a_forgotten_session_is_created_again_with_state_and_hi
     assert third.context["adk"]["session"] == "made-3"
 
 
-def _forgotten(exchange: Exchange) -> None:
-    exchange.json(404, {"detail": f"Session not found: {exchange.body['sessionId']}"})
-
-
 async def test_a_backend_that_always_forgets_is_asked_exactly_twice_and_no_more(
     store: Store, fake: FakeAdk
 ) -> None:
     async with chatting(store, fake.url) as chat:
         await talk(chat, "s", "Hello")
         fake.asked.clear()
-        fake.behaviours["run_sse"] = _forgotten
+        fake.behaviours["run_sse"] = forgotten
         error = await chat.error_about(await chat.say("s", "Second"))
         assert "does not know the session" in error.context["error"]
         assert error.context["attempts"] == 1
@@ -302,17 +224,13 @@ async def test_a_backend_that_always_forgets_is_asked_exactly_twice_and_no_more(
     assert len(fake.paths("/sessions")) == 1
 
 
-def _status(status: int, content: Any = None) -> Callable[[Exchange], None]:
-    return lambda exchange: exchange.json(status, content)
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (_status(500, {"detail": "out of order"}), "could not create a session (500: out of order)"),
-        (_status(400, {"detail": "no"}), "could not create a session (400: no)"),
-        (_status(200, {"name": "no id"}), "did not say which"),
-        (_status(200, {"id": None}), "did not say which"),
+        (status_of(500, {"detail": "out of order"}), "could not create a session (500: out of order)"),
+        (status_of(400, {"detail": "no"}), "could not create a session (400: no)"),
+        (status_of(200, {"name": "no id"}), "did not say which"),
+        (status_of(200, {"id": None}), "did not say which"),
         (lambda exchange: exchange.reply(200, b"<html>", "text/html"), "did not say which"),
         (lambda exchange: exchange.cut(), "the connection broke"),
     ],
@@ -337,7 +255,7 @@ async def test_a_failing_recovery_is_an_error_at_once_and_the_next_message_recov
 ) -> None:
     async with chatting(store, fake.url) as chat:
         await talk(chat, "s", "Hello")
-        fake.behaviours |= {"run_sse": _forgotten, "sessions": _status(500, {"detail": "out of order"})}
+        fake.behaviours |= {"run_sse": forgotten, "sessions": status_of(500, {"detail": "out of order"})}
         await chat.error_about(await chat.say("s", "Second"))
         del fake.behaviours["run_sse"], fake.behaviours["sessions"]
         fake.asked.clear()
@@ -403,7 +321,7 @@ async def test_messages_that_wait_are_told_in_their_turn_and_once(store: Store, 
         assert [answer.context["message"] for answer in answers] == ["answer 1", "answer 2", "answer 3"]
         assert len(fake.paths("/sessions")) == 1
         fake.behaviours["run_sse"] = lambda exchange: (
-            _forgotten if exchange.body["sessionId"] == "made-1" else fake._run_sse
+            forgotten if exchange.body["sessionId"] == "made-1" else fake._run_sse
         )(exchange)
         await talk(chat, "s", "Four")
     created = fake.paths("/sessions")[-1]
@@ -433,7 +351,7 @@ async def test_what_the_app_changes_of_the_state_is_written_with_its_answer(
         assert answer.context["state_delta"] == kept
         assert await Sessions(store).state(ALICE, "s") == kept
         fake.behaviours["run_sse"] = lambda exchange: (
-            _forgotten if exchange.body["sessionId"] == "made-1" else fake._run_sse
+            forgotten if exchange.body["sessionId"] == "made-1" else fake._run_sse
         )(exchange)
         await talk(chat, "s", "Second")
     created = fake.paths("/sessions")
@@ -452,7 +370,7 @@ async def test_a_backend_that_takes_no_events_gets_the_history_as_state(store: S
         fake.behaviours["sessions"] = without_events
         await talk(chat, "s", "Hello")
         fake.behaviours["run_sse"] = lambda exchange: (
-            fake._run_sse if exchange.body["sessionId"] == "made-3" else _forgotten
+            fake._run_sse if exchange.body["sessionId"] == "made-3" else forgotten
         )(exchange)
         await talk(chat, "s", "Second")
     assert fake.paths("/sessions")[-1].body["state"]["breadcrumbs_history"] == [
@@ -504,11 +422,11 @@ async def test_a_message_of_no_session_is_a_conversation_of_its_own(store: Store
 async def test_a_turn_of_no_session_leaves_none_on_the_server_however_it_ends(
     store: Store, fake: FakeAdk
 ) -> None:
-    fake.behaviours["run_sse"] = _status(503, {"detail": "busy"})
+    fake.behaviours["run_sse"] = status_of(503, {"detail": "busy"})
     async with chatting(store, fake.url, attempts=2) as chat:
         await chat.error_about(await chat.say(None, "Hello"))
         assert _deleted(fake) == ["made-1", "made-2"] and fake.made == 2
-        fake.behaviours["run_sse"] = _hang
+        fake.behaviours["run_sse"] = hang
         agents = (remote_agent(timeout_seconds=0.3),)
     async with chatting(store, fake.url, attempts=1, agents=agents) as chat:
         message = await chat.say(None, "Hello?")
@@ -518,307 +436,3 @@ async def test_a_turn_of_no_session_leaves_none_on_the_server_however_it_ends(
 
 def _deleted(fake: FakeAdk) -> list[str]:
     return [asked.path.rpartition("/")[2] for asked in fake.asked if asked.method == "DELETE"]
-
-
-# Badly behaved servers
-
-
-def _stream(*chunks: bytes, end: bool = True) -> Callable[[Exchange], None]:
-    def behave(exchange: Exchange) -> None:
-        exchange.stream()
-        for chunk in chunks:
-            exchange.chunk(chunk)
-        if end:
-            exchange.end()
-        else:
-            exchange.cut()
-
-    return behave
-
-
-def _event(text: str, **fields: Any) -> bytes:
-    return b"data: " + orjson.dumps(said(text, **fields)) + b"\n\n"
-
-
-def _endless(piece: bytes, pause: float = 0.0) -> Callable[[Exchange], None]:
-    def behave(exchange: Exchange) -> None:
-        exchange.stream()
-        while True:
-            exchange.chunk(piece)
-            time.sleep(pause)
-
-    return behave
-
-
-def _hang(exchange: Exchange) -> None:
-    time.sleep(6)
-
-
-BAD: dict[str, tuple[Callable[[Exchange], None], str]] = {
-    "garbage": (_stream(b"\x00\xff garbage\n\n"), "this is no stream of events"),
-    "no JSON": (_stream(b"data: {oops\n\n"), "is not JSON"),
-    "no event": (_stream(b"data: [1]\n\n"), "this is no event of an ADK server"),
-    "nothing": (_stream(), "the app ran and said nothing"),
-    "no words": (_stream(_event("  ")), "the app ran and said nothing"),
-    "half an answer": (_stream(_event("Hel", partial=True)), "ended in the middle"),
-    "half an utterance more": (_stream(_event("Let me look."), _event("It is", partial=True)), "ended in the middle"),
-    "an error code after words": (
-        _stream(_event("Let me look."), b'data: {"author": "a", "errorCode": "SAFETY", "errorMessage": "blocked"}\n\n'),
-        "the app failed: SAFETY blocked",
-    ),
-    "cut": (_stream(_event("Hel", partial=True), end=False), "the connection broke in the middle"),
-    "an exception": (_stream(b'data: {"error": "ValueError: no luck"}\n\n'), "the app failed: ValueError: no luck"),
-    "an error code": (
-        _stream(b'data: {"author": "a", "errorCode": "SAFETY", "errorMessage": "blocked"}\n\n'),
-        "the app failed: SAFETY blocked",
-    ),
-    "10 MB": (_stream(_event("x" * (10 << 20))), "a single line of the answer is longer than"),
-    "endless words": (_endless(_event("word " * 1000, partial=True)), "cut off"),
-    "endless pings": (_endless(b": ping\n\n", 0.05), "cut off after 3 s"),
-    "an endless line": (_endless(b"data: " + b"x" * 65536), "a single line"),
-    "silence": (_hang, "no answer began within 2 s"),
-    "500": (lambda exchange: exchange.reply(500, b"Internal Server Error", "text/plain"), "500: Internal Server"),
-    "401": (_status(401, {"detail": "who are you?"}), "it wants a key"),
-    "a web page": (lambda exchange: exchange.reply(200, b"<html>hi", "text/html"), "is no list of events: <html>"),
-    "a redirect": (lambda exchange: exchange.reply(307, b"", Location="http://127.0.0.1:1/"), "redirects"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD)
-async def test_a_bad_answer_is_a_visible_error_with_a_reason(store: Store, name: str) -> None:
-    behaviour, reason = BAD[name]
-    special: dict[str, dict[str, Any]] = {
-        "silence": {"read_timeout": 2},
-        "endless pings": {"total_timeout": 3},
-    }
-    limits = special.get(name, {})
-    with fake_adk(run_sse=behaviour) as fake:
-        async with chatting(store, fake.url, attempts=1, max_answer_bytes=100_000, **limits) as chat:
-            error = await chat.error_about(await chat.say("s", "Hello"))
-            assert error.context["error"].startswith("ADK server house: ")
-            assert reason in error.context["error"]
-            assert len(error.context["error"]) < 500
-            assert not await chat.answers("s")
-            # The session is not lost with it.
-            del fake.behaviours["run_sse"]
-            await talk(chat, "s", "Again")
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        (b'data: {"author": "a", "errorCode": "MALFORMED_FUNCTION_CALL"}\n\n', _event("All the same.")),
-        (_event("All the ", partial=True), _event("All the same."), _event("\n", partial=True), _event("\n")),
-        (_event("All the same.", errorCode="MAX_TOKENS"),),
-    ],
-    ids=["recovered", "blank", "cut short"],
-)
-async def test_words_after_an_error_or_with_one_are_an_answer(
-    store: Store, fake: FakeAdk, events: tuple[bytes, ...]
-) -> None:
-    fake.behaviours["run_sse"] = _stream(*events)
-    async with chatting(store, fake.url) as chat:
-        (answer,) = await talk(chat, "s", "Hello")
-        assert answer.context["message"] == "All the same."
-
-
-async def test_a_server_that_is_busy_is_asked_again(store: Store, fake: FakeAdk) -> None:
-    def busy(exchange: Exchange) -> None:
-        del fake.behaviours["run_sse"]
-        exchange.json(503, {"detail": "starting"})
-
-    async with chatting(store, fake.url) as chat:
-        fake.behaviours["run_sse"] = busy
-        (answer,) = await talk(chat, "s", "Hello")
-        assert answer.context["message"] == "answer 2"
-
-
-async def test_a_server_that_is_not_there_is_named_and_its_agents_say_so(store: Store) -> None:
-    with fake_adk() as fake:
-        url = fake.url
-    with structlog.testing.capture_logs() as logs:
-        async with chatting(store, url, attempts=2) as chat:
-            error = await chat.error_about(await chat.say("s", "Hello"))
-            assert f"cannot connect to {url}" in error.context["error"]
-            assert error.context["attempts"] == 2
-    problem = next(line for line in logs if line["event"] == "an ADK agent cannot answer")
-    assert problem["agent"] == "remote" and "cannot connect" in problem["problem"]
-
-
-async def test_a_server_that_cannot_stream_is_asked_without(store: Store, fake: FakeAdk) -> None:
-    async with chatting(store, fake.url) as chat:
-        fake.behaviours["run_sse"] = _status(404, {"detail": "Not Found"})
-        answers = await talk(chat, "s", "Hello", "Second")
-        assert [answer.context["message"] for answer in answers] == ["a whole answer"] * 2
-        fake.behaviours["run"] = lambda exchange: (
-            _forgotten if exchange.body["sessionId"] == "made-1" else fake._run
-        )(exchange)
-        await talk(chat, "s", "Third")
-    assert len(fake.paths("/run_sse")) == 1
-    assert len(fake.paths("/run")) == 4
-    assert len(fake.paths("/sessions")) == 2
-
-
-async def test_a_cancelled_turn_stops_reading(store: Store, fake: FakeAdk) -> None:
-    async with chatting(store, fake.url) as chat:
-        fake.behaviours["run_sse"] = _endless(_event("and ", partial=True), 0.02)
-        message = await chat.say("s", "Talk for ever")
-        await eventually(lambda: _was_run(fake), "the app was not asked")
-        await chat.cancel("s")
-        error = await chat.error_about(message)
-        assert error.context["cancelled"] is True
-        assert await anyio.to_thread.run_sync(fake.gone.wait, 10), "the connection was kept"
-        del fake.behaviours["run_sse"]
-        await talk(chat, "s", "Next")
-    assert history(fake.paths("/sessions")[-1].body["events"]) == [("user", "Talk for ever")]
-
-
-async def _was_run(fake: FakeAdk) -> bool:
-    return bool(fake.paths("/run_sse"))
-
-
-async def test_thoughts_are_not_said(store: Store, fake: FakeAdk) -> None:
-    def think(exchange: Exchange) -> None:
-        exchange.stream()
-        exchange.event(
-            "", content={"parts": [{"text": "hm", "thought": True}, {"text": "Yes"}]}, partial=True
-        )
-        exchange.event("", content={"parts": [{"text": "hm", "thought": True}, {"text": "Yes."}]})
-        exchange.end()
-
-    async with chatting(store, fake.url) as chat:
-        fake.behaviours["run_sse"] = think
-        (answer,) = await talk(chat, "s", "Hello")
-        assert answer.context["message"] == "Yes."
-
-
-# Settings and definitions
-
-
-async def test_P22_an_app_that_is_not_on_the_server_is_said_in_the_log_at_start_and_in_the_session(
-    store: Store, fake: FakeAdk
-) -> None:
-    """P22."""
-    with structlog.testing.capture_logs() as logs:
-        async with chatting(store, fake.url, agents=(remote_agent(adk={"app": "reciters"}),)) as chat:
-            (problem,) = [line for line in logs if line["event"] == "an ADK agent cannot answer"]
-            error = await chat.error_about(await chat.say("s", "Hello"))
-    for words in (problem["problem"], error.context["error"]):
-        assert words == f"ADK server house: there is no app 'reciters', only: another, {APP}"
-    assert problem["log_level"] == "error"
-    assert {asked.path for asked in fake.asked} == {"/list-apps"}
-
-
-async def test_a_server_that_lists_no_apps_is_believed(store: Store, fake: FakeAdk) -> None:
-    fake.behaviours["list-apps"] = _status(404, {"detail": "Not Found"})
-    async with chatting(store, fake.url) as chat:
-        await talk(chat, "s", "Hello")
-
-
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"servers": {"a": {}}}, "adk.servers.a.url"),
-        ({"servers": {"a": {"url": "shop:8000"}}}, "adk.servers.a.url: the URL of an ADK server looks like"),
-        ({"servers": {"a": {"url": "http://me:secret@shop"}}}, "key_env"),
-        ({"servers": {"a": {"url": "http://shop", "ap": "x"}}}, "adk.servers.a.ap"),
-        ({"servers": {"a": {"url": "http://shop", "key_env": "NO_SUCH_KEY"}}}, "NO_SUCH_KEY is not set"),
-        ({"server": {}}, "adk.server"),
-    ],
-)
-def test_P21_settings_are_checked_at_start(settings: dict[str, Any], complaint: str) -> None:
-    """P21."""
-    with pytest.raises(StartupError, match=complaint) as caught:
-        AdkServers(settings, environment={})
-    assert "secret" not in str(caught.value)
-
-
-async def test_P21_P22_an_agent_without_a_server_or_an_app_is_refused_at_start(store: Store) -> None:
-    """P21, P22."""
-    book = ConfigBook(store, None, default=orjson.dumps([config("nobody")]))
-    for adk, complaint in (
-        ({}, "The settings have none"),
-        ({"servers": {"a": {"url": "http://127.0.0.1:1"}}}, "which app of a"),
-        (
-            {"servers": {"a": {"url": "http://127.0.0.1:1"}, "b": {"url": "http://127.0.0.1:2"}}},
-            "which ADK server",
-        ),
-    ):
-        with pytest.raises(StartupError, match=complaint):
-            async with agent_worker(store, Settings(adk=adk), book, [remote_agent()], kind="agents"):
-                pass
-
-
-async def test_a_definition_of_a_client_cannot_name_a_server_of_its_own() -> None:
-    servers = AdkServers({"servers": {"house": {"url": "http://127.0.0.1:1/prefix/", "app": APP}}})
-    definition = remote_agent(adk={"server": "http://evil.example", "app": "x"}).definition
-    with pytest.raises(InvalidInput, match="only these may be used"):
-        servers.resolve(Agent(definition))
-    with pytest.raises(InvalidInput, match="There is house"):
-        servers.resolve(remote_agent(adk={"server": "horse"}))
-    assert servers.resolve(Agent(definition, trusted=True)).server.name == "http://evil.example"
-    by_url = remote_agent(adk={"server": "http://127.0.0.1:1/prefix", "app": "x"}).definition
-    assert servers.resolve(Agent(by_url)).server.name == "house"
-    assert servers.resolve(remote_agent()).app == APP
-    await servers.close()
-
-
-async def test_a_definition_that_is_posted_answers_and_one_that_cannot_says_so_in_the_session(
-    store: Store, fake: FakeAdk, tmp_path: Path
-) -> None:
-    servers = {"house": {"url": fake.url, "app": APP}}
-    settings = Settings(adk={"servers": servers}, agents=tmp_path, turn_attempts=1)
-    book = ConfigBook(store, None, default=orjson.dumps([config("nobody")]))
-    chat = Chat(store)
-    for name, adk in (
-        ("good", {}),
-        ("lost", {"server": "elsewhere"}),
-        ("evil", {"server": "http://127.0.0.1:1"}),
-    ):
-        trigger = {**MESSAGES, "any_tags": [f"for:{name}"]}
-        fields = {"agent_id": name, "kind": "adk", "adk": adk, "subscriptions": {"selectors": [trigger]}}
-        await chat.post("agent.def.v1", [], fields)
-    async with agent_worker(store, settings, book) as worker, running(worker):
-        await chat.answer_to(await chat.say("s", "Hello", tags=["for:good"]))
-        lost = await chat.error_about(await chat.say("s", "Hello", tags=["for:lost"]))
-        evil = await chat.error_about(await chat.say("s", "Hello", tags=["for:evil"]))
-    assert lost.context["error"] == "lost: there is no ADK server 'elsewhere'. There is house"
-    assert "only these may be used" in evil.context["error"]
-
-
-def test_no_model_gets_to_change_a_sessions_state_or_to_speak_for_a_server() -> None:
-    answer = parse_answer(
-        '{"action": "create", "breadcrumb": {"context": {"message": "Hi", "state_delta": {"a": 1}, "adk": {}}}}'
-    )
-    new = product(answer, remote_agent().definition, ["session:s"], {"session_id": "s"}, ("session",))
-    assert new.context == {"message": "Hi", "content": "Hi", "session_id": "s"}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"model": "offline"}, {"tools": ["calculator"]}, {"system_prompt": "Be nice"}, {"temperature": 0.0}],
-)
-def test_an_adk_agent_has_no_model_of_its_own(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="an ADK app has its own"):
-        remote_agent(**changes)
-
-
-def test_only_an_adk_agent_lives_on_an_adk_server() -> None:
-    with pytest.raises(ValidationError, match="is for agents with"):
-        remote_agent(kind="model", adk={"app": "x"})
-
-
-async def test_a_key_goes_with_every_call_and_into_no_error(store: Store) -> None:
-    key = "sk-adk-0123456789abcdef"
-    seen: list[str | None] = []
-
-    def refuse(exchange: Exchange) -> None:
-        seen.append(exchange.headers.get("Authorization"))
-        exchange.json(500, {"detail": f"I do not like {key}"})
-
-    with fake_adk(run_sse=refuse) as fake:
-        servers = {"house": {"url": fake.url, "app": APP, "key": key}}
-        async with chatting(store, fake.url, servers=servers) as chat:
-            error = await chat.error_about(await chat.say("s", "Hello"))
-            assert "500" in error.context["error"] and key not in error.context["error"]
-    assert seen == [f"Bearer {key}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,12 +16,6 @@ from tests.support.model_server import ModelServer
 
 KEYS = {"OPENAI_API_KEY": "sk-openai-secret", "OPENROUTER_API_KEY": "sk-or-secret"}
 ASK = ModelRequest((Message("user", "Hello"),))
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
 
 
 def pool(environment: dict[str, str] | None = None, **settings: Any) -> ModelPool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any
 from uuid import UUID
@@ -20,6 +20,7 @@ import orjson
 from breadcrumbs.agents.book import Agent, AgentBook
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.executor import Executor
+from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.models.base import Model, ModelError, ModelReply, ModelRequest, OnDelta
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.runner import AgentRunner
@@ -32,7 +33,7 @@ from breadcrumbs.runtime.ids import home_lane
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store import Store, Written
 from breadcrumbs.runtime.worker import Worker, _Lane
 
 ALICE = UUID("00000000-0000-7000-8000-00000000a11c")
@@ -68,6 +69,11 @@ def agent(agent_id: str = ASSISTANT, **changes: Any) -> Agent:
         **changes,
     }
     return Agent(AgentDefinition.model_validate(fields), trusted=True)
+
+
+def function_agent(function: Callable[[Call], Awaitable[Any]]) -> Agent:
+    """The same, but its answers come from a function."""
+    return replace(agent(), function=function)
 
 
 def spoken(request: ModelRequest) -> list[tuple[str, str]]:
@@ -349,3 +355,18 @@ async def all_taken(workers: Iterable[Worker], lanes: int) -> bool:
     for worker in workers:
         taken.setdefault(worker.handler.kind, set()).update(worker.lanes)
     return all(len(numbers) == lanes for numbers in taken.values())
+
+
+def failing_for(store: Store, schema: str, error: Exception, *, times: int) -> list[str]:
+    """Make the next commits of a schema fail before they reach the server."""
+    create = store.create
+    failed: list[str] = []
+
+    async def sometimes(owner: UUID, new: Any, **options: Any) -> Written:
+        if new.schema_name == schema and options.get("fence") is not None and len(failed) < times:
+            failed.append(schema)
+            raise error
+        return await create(owner, new, **options)
+
+    store.create = sometimes  # type: ignore[method-assign]
+    return failed

@@ -190,7 +190,7 @@ class Listing(Contract):
     async def test_a_filter_that_hardly_matches_ends_pages_early_and_loses_nothing(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("breadcrumbs.runtime.store.MOST_SCANNED", 10)
+        monkeypatch.setattr("breadcrumbs.runtime.listing.MOST_SCANNED", 10)
         for number in range(300):
             await store.create(ALICE, crumb(str(number), session=f"s{number % 7}"))
         rare = Query(limit=2, keep=lambda item: int(item.title) % 97 == 0)

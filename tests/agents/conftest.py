@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.store import Store
+from tests.support.adk_backend import FakeAdk, fake_adk
+from tests.support.model_server import ModelServer
+from tests.support.turns import opened
+
+
+@pytest.fixture
+async def store(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
+    """A store of its own, on a real server."""
+    async with opened(embedded_server.url) as store:
+        yield store
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeAdk]:
+    """An ADK server that does as it is told."""
+    with fake_adk() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ModelServer]:
+    """Models over HTTP, each as a test wants it."""
+    with ModelServer() as running:
+        yield running

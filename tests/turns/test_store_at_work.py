@@ -1,0 +1,131 @@
+"""A store that is full, away, or that loses a reply in a turn, and what was in it before the message."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.runtime.errors import StoreFull, StoreUnavailable
+from breadcrumbs.runtime.ids import new_id
+from breadcrumbs.runtime.store import Store, Written
+from tests.support.turns import (
+    CONTEXT,
+    RESPONSE,
+    agent,
+    config,
+    eventually,
+    failing_for,
+    recite,
+    working,
+)
+
+
+@pytest.mark.parametrize("error", [StoreFull("full"), StoreUnavailable("away")])
+async def test_an_answer_waits_for_a_store_that_is_full_or_away_and_the_model_is_not_asked_again(
+    store: Store, error: Exception
+) -> None:
+    failed = failing_for(store, RESPONSE, error, times=3)
+    model = FunctionModel(recite)
+    async with working(store, model) as chat:
+        await chat.answer_to(await chat.say("s", "Hello"))
+        assert len(failed) == 3 and len(model.requests) == 1
+        assert await chat.errors("s") == []
+
+
+async def test_P2_an_answer_that_was_committed_is_in_the_history_once_though_its_confirmation_was_lost(
+    store: Store,
+) -> None:
+    create = store.create
+    lost: list[UUID] = []
+
+    async def without_reply(owner: UUID, new: Any, **options: Any) -> Written:
+        written = await create(owner, new, **options)
+        if new.schema_name == RESPONSE and not lost:
+            lost.append(written.id)
+            raise StoreUnavailable("the reply was lost")
+        return written
+
+    store.create = without_reply  # type: ignore[method-assign]
+    model = FunctionModel(recite)
+    async with working(store, model) as chat:
+        answer = await chat.answer_to(await chat.say("s", "Hello"))
+        await chat.settled()
+        assert [crumb.id for crumb in await chat.answers("s")] == lost == [answer.id]
+        assert len(model.requests) == 1
+        # What was shown is what the next turn knows.
+        await chat.answer_to(await chat.say("s", "And?"))
+        assert ("assistant", answer.context["message"]) in [
+            (message.role, message.content) for message in model.requests[-1].messages
+        ]
+
+
+async def test_a_context_whose_confirmation_was_lost_is_not_built_twice(store: Store) -> None:
+    put = store.put
+    lost: list[str] = []
+
+    async def without_reply(*args: Any, **options: Any) -> Any:
+        written = await put(*args, **options)
+        if not lost:
+            lost.append("reply")
+            raise StoreUnavailable("the reply was lost")
+        return written
+
+    store.put = without_reply  # type: ignore[method-assign]
+    async with working(store, agents=[agent(when_busy="reject")]) as chat:
+        await chat.answer_to(await chat.say("s", "Hello"))
+        await chat.settled()
+        (context,) = await chat.all("s", CONTEXT)
+        assert context.version == 1 and lost
+        assert await chat.errors("s") == []
+
+
+async def test_a_context_that_has_expired_does_not_stand_in_the_way_of_the_next_message(store: Store) -> None:
+    """Nobody has swept it yet: its key is taken, but nothing is there."""
+    short = config(output={"schema_name": CONTEXT, "tags": ["agent:context"], "ttl_seconds": 1})
+    async with working(store, configs=[short]) as chat:
+        await chat.answer_to(await chat.say("one", "Hello"))
+        for text in ("Hello", "Again"):
+            await chat.answer_to(await chat.say("two", text))
+        await anyio.sleep(1.1)
+        await chat.answer_to(await chat.say("one", "Still there?"))
+        await chat.answer_to(await chat.say("two", "Still there?"))
+        await chat.settled()
+        assert len(await chat.answers("one")) == 2 and len(await chat.answers("two")) == 3
+
+
+async def test_what_was_imported_is_history_and_nobody_answers_it(store: Store) -> None:
+    model = FunctionModel(recite)
+    async with working(store, model) as chat:
+        message = await chat.say("s", "Hello")
+        await chat.answer_to(message)
+        old = replace(message, id=new_id(0), created=message.created - 10**9, updated=message.created - 10**9)
+        await store.restore(old, [])
+        await chat.settled()
+        assert len(model.requests) == 1 and await chat.errors("s") == []
+        # It is part of the conversation all the same.
+        await chat.answer_to(await chat.say("s", "And now?"))
+        assert [text for text in (m.content for m in model.requests[-1].messages) if text == "Hello"] == [
+            "Hello"
+        ] * 2
+
+
+async def test_a_message_that_was_deleted_while_it_waited_is_not_answered(store: Store) -> None:
+    from tests.support.turns import PacedModel
+
+    model = PacedModel()
+    async with working(store, model) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        second = await chat.say("s", "second")
+        await eventually(lambda: chat.handled("contexts"), "no context was built")
+        await store.delete(chat.owner, second.id)
+        model.allow("first", "second")
+        await chat.answer_to(first)
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first"] and await chat.errors("s") == []
