@@ -105,7 +105,8 @@ class ContextBuilder:
         return bool(_matching(self._book.known(event.owner_id), event))
 
     async def prepare(self, event: Event) -> _Foreseen:
-        configs = await self._matching(event)
+        # As they were last read: its turn will know whether they still hold.
+        configs = _matching(self._book.known(event.owner_id), event)
         # First, so that the rest is asked after the trigger was there.
         header = header_of(self._store, event.owner_id, event.id)
         loaded = await self._load(configs, event, event.lane, beside=header)
@@ -150,12 +151,13 @@ class ContextBuilder:
         """What an event speaks of (None: it is gone), the configs that react to it, and what each needs."""
         event = turn.event
         foreseen: _Foreseen | None = await turn.foreseen()
-        if foreseen is not None:
+        configs = await self._matching(event)
+        # A config that was posted before the trigger may have come to be known after it was looked ahead.
+        if foreseen is not None and foreseen.configs == configs:
             trigger = as_written(self._store, event, foreseen.header)
             if trigger is not None:
-                return trigger, foreseen.configs, foreseen.loaded
+                return trigger, configs, foreseen.loaded
         # All that the contexts are made of is asked for together with the trigger: its event says enough.
-        configs = await self._matching(event)
         asked = version_of(self._store, event.owner_id, event.id, event.version)
         loaded = await self._load(configs, event, event.lane, beside=asked)
         return asked.answer, configs, loaded

@@ -16,7 +16,7 @@ from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.foresight import Foresight
 from breadcrumbs.runtime.questions import as_written, header_of
 from breadcrumbs.runtime.store import Store
-from tests.support.turns import ALICE, BOB, MESSAGE, Chat, compose, opened, recite
+from tests.support.turns import ALICE, BOB, MESSAGE, Chat, compose, config, opened, recite
 from tests.turns.stepping import Actor, SteppedConnection, SteppedWorker
 
 PATIENCE = 30
@@ -168,6 +168,16 @@ async def test_a_trigger_that_is_gone_when_its_turn_begins_is_not_answered(proce
     await process.builder.handle_all()
     await process.answer_all()
     assert await process.answers() == ["user: first"]
+
+
+async def test_a_config_that_was_posted_before_a_message_holds_for_it(process: Process) -> None:
+    """Its event comes before the message's, but perhaps not before somebody looks ahead for the message."""
+    only_messages = [{"key": "conversation", "schema_name": MESSAGE}]
+    await process.chat.post("context.config.v1", [], config(sources=only_messages))
+    await process.chat.say("s", "second")
+    await prepared(process.builder)
+    await process.answer_all()
+    assert (await process.answers())[1] == "user: first | user: second"
 
 
 async def test_a_header_speaks_for_the_version_and_the_time_of_its_event_only(process: Process) -> None:
