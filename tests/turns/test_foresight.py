@@ -3,12 +3,15 @@ it may have changed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.embedded import EmbeddedServer
@@ -16,7 +19,7 @@ from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.foresight import Foresight
 from breadcrumbs.runtime.questions import as_written, header_of
 from breadcrumbs.runtime.store import Store
-from tests.support.turns import ALICE, BOB, MESSAGE, Chat, compose, config, opened, recite
+from tests.support.turns import ALICE, BOB, MESSAGE, Chat, agent, compose, config, opened, recite, working
 from tests.turns.stepping import Actor, SteppedConnection, SteppedWorker
 
 PATIENCE = 30
@@ -201,6 +204,33 @@ async def test_who_writes_does_not_suffer_from_who_looks_on(
     await process.chat.say("s", "second")
     await process.answer_all()
     assert len(await process.answers()) == 2
+
+
+async def test_what_is_set_for_one_request_does_not_show_in_the_turns_of_others(
+    embedded_server: EmbeddedServer,
+) -> None:
+    """A log's fields, a trace: they lie in variables that every task passes on to those that it starts."""
+    whose: ContextVar[str] = ContextVar("whose", default="nobody's")
+    seen: list[str] = []
+
+    def answer(request: ModelRequest) -> str:
+        seen.append(whose.get())
+        return "yes"
+
+    direct = agent(subscriptions={"selectors": [{"schema_name": MESSAGE}]})
+    async with (
+        opened(embedded_server.url) as store,
+        working(store, FunctionModel(answer), agents=[direct]) as chat,
+    ):
+
+        async def request(session: str) -> None:
+            whose.set(session)
+            for _ in range(4):
+                await chat.answer_to(await chat.say(session, "well?"))
+
+        for session in "ab":
+            await asyncio.create_task(request(session))
+    assert seen == ["nobody's"] * 8
 
 
 EXPECTED = Event("created", ALICE, BOB, 1, MESSAGE, ["session:s"], None, 0, 0)
