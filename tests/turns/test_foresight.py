@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -28,10 +29,10 @@ PATIENCE = 30
 class Process:
     """One process with a builder and a runner in it, turned by hand."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, **parts: Any) -> None:
         self.store = store
         self.chat = Chat(store)
-        self.handlers = compose(store, FunctionModel(recite))
+        self.handlers = compose(store, FunctionModel(recite), **parts)
         self.builder = SteppedWorker(store, self.handlers.builder, "builder")
         self.runner = SteppedWorker(store, self.handlers.runner, "runner")
         for worker in (self.builder, self.runner):
@@ -61,16 +62,22 @@ async def prepared(worker: SteppedWorker) -> Actor:
     return actor
 
 
-@pytest.fixture
-async def process(embedded_server: EmbeddedServer) -> AsyncIterator[Process]:
-    async with opened(embedded_server.url, lanes=4) as store:
+@asynccontextmanager
+async def started(server: EmbeddedServer, **parts: Any) -> AsyncIterator[Process]:
+    async with opened(server.url, lanes=4) as store:
         store.connection = SteppedConnection(store.connection)
-        process = Process(store)
+        process = Process(store, **parts)
         await process.start()
         # The first turn finds out what everybody remembers: configs, agents, hints.
         await process.chat.say("s", "first")
         await process.answer_all()
-        assert await process.answers() == ["user: first"]
+        assert set(await process.answers()) == {"user: first"}
+        yield process
+
+
+@pytest.fixture
+async def process(embedded_server: EmbeddedServer) -> AsyncIterator[Process]:
+    async with started(embedded_server) as process:
         yield process
 
 
@@ -83,6 +90,29 @@ async def test_from_a_message_to_its_answer_three_round_trips_follow_each_other(
         turn = worker.begin(0)
         assert await turn.finish(PATIENCE) == 1  # the commit
     assert (await process.answers())[1] == "user: first | assistant: user: first | user: second"
+
+
+async def test_of_two_contexts_for_one_message_the_first_is_looked_ahead_for(
+    embedded_server: EmbeddedServer,
+) -> None:
+    """The second is written by the time that the event of the first comes, and its turn is the later one."""
+    names = ("ann", "ben")
+    async with started(
+        embedded_server, configs=[config(name) for name in names], agents=[agent(name) for name in names]
+    ) as process:
+        await process.chat.say("s", "second")
+        await prepared(process.builder)
+        await process.builder.read()
+        building = process.builder.begin(0)
+        await building.settle(PATIENCE)
+        await building.step(patience=PATIENCE)
+        assert building.asked  # the second one is on its way
+        assert (await prepared(process.runner)).round_trips == 1
+        await process.runner.read()
+        assert await process.runner.begin(0).finish(PATIENCE) == 1  # the commit
+        await building.finish(PATIENCE)
+        await process.answer_all()
+        assert len(await process.answers()) == 4
 
 
 async def test_a_turn_waits_for_what_is_being_found_out_for_it(process: Process) -> None:
@@ -279,12 +309,23 @@ async def test_what_happens_after_the_event_makes_it_useless_and_what_came_befor
     assert foresight.take("s", lane, CAME) is None
 
 
+async def test_what_is_expected_first_in_a_session_stays_until_its_turn_or_its_lane_is_over() -> None:
+    foresight, lane, next_one = Foresight(), object(), replace(EXPECTED, id=ALICE)
+    first = foresight.expect("s", lane, EXPECTED)
+    assert first is not None and foresight.expect("s", lane, next_one) is None
+    assert foresight.take("s", lane, CAME) is first.found
+    assert foresight.expect("s", lane, next_one) is not None
+    assert foresight.expect("s", object(), EXPECTED) is not None
+    foresight.passed("s", CAME)  # and nobody wanted it: else there would be no room for others in its session
+    assert foresight.expect("s", lane, next_one) is not None
+
+
 async def test_only_a_few_are_expected_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("breadcrumbs.runtime.foresight._MOST", 2)
     foresight, lane = Foresight(), object()
     first, second, third = (foresight.expect(session, lane, EXPECTED) for session in "abc")
     assert first is not None and second is not None and third is None
-    assert foresight.expect("b", lane, EXPECTED) is not None  # instead of what was expected there before
+    assert foresight.expect("b", lane, EXPECTED) is not None  # the same once more: what was tried has failed
     assert foresight.take("a", lane, CAME) is first.found
     assert foresight.expect("c", lane, EXPECTED) is not None
 
