@@ -110,6 +110,8 @@ class ContextBuilder:
         # First, so that the rest is asked after the trigger was there.
         header = header_of(self._store, event.owner_id, event.id)
         loaded = await self._load(configs, event, event.lane, beside=header)
+        for material in loaded:
+            material.fetching.fetched()  # where a listing failed, this is for nothing: its turn asks once more
         return _Foreseen(configs, loaded, header.answer)
 
     async def handle(self, turn: Turn) -> None:

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 
 from breadcrumbs.agents.models.base import ModelRequest
@@ -138,6 +139,27 @@ async def test_a_turn_asks_by_itself_where_nothing_could_be_found_out(process: P
         await worker.read()
         assert await worker.begin(0).finish(PATIENCE) >= 2
     assert (await process.answers())[1] == "user: first | assistant: user: first | user: second"
+
+
+async def test_a_turn_does_not_fail_by_what_failed_ahead_of_it(
+    embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions are asked again after a lost link; what has to be listed is not, and fails for good."""
+    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", 60.0)
+    marked = {"key": "conversation", "schema_name": MESSAGE, "any_tags": ["user:message"]}
+    async with started(embedded_server, configs=[config(sources=[marked])]) as process:
+        await process.chat.say("s", "second")
+        (asking,) = under_way(process.builder)
+        await asking.settle(PATIENCE)
+        await asking.step(lose_replies=True)
+        await asking.finish(PATIENCE)
+
+        async def not_now(seconds: float) -> None:
+            raise AssertionError("a turn waits for its store")
+
+        monkeypatch.setattr(anyio, "sleep", not_now)
+        await process.answer_all()
+        assert (await process.answers())[1] == "user: first | user: second"
 
 
 async def test_an_answer_that_is_on_its_way_is_known_to_the_next_turn(process: Process) -> None:
