@@ -235,6 +235,14 @@ async def test_a_config_that_was_posted_before_a_message_holds_for_it(process: P
     assert (await process.answers())[1] == "user: first | user: second"
 
 
+async def test_nobody_looks_ahead_for_what_is_too_large_to_be_remembered(process: Process) -> None:
+    """Its turn has to read it anyway, and asks all the rest beside that."""
+    await process.chat.say("s", "second" + " and so on" * 10_000)
+    assert not under_way(process.builder)
+    await process.answer_all()
+    assert len(await process.answers()) == 2
+
+
 async def test_a_header_speaks_for_the_version_and_the_time_of_its_event_only(process: Process) -> None:
     store, message = process.store, await process.chat.say("s", "second")
     header = header_of(store, message.owner_id, message.id)
