@@ -104,18 +104,19 @@ class ContextBuilder:
             return False
         return bool(_matching(self._book.last(event.owner_id), event))
 
-    async def prepare(self, event: Event) -> _Foreseen | None:
+    async def prepare(self, event: Event) -> _Foreseen:
         owner = event.owner_id
+        # As they were last read: its turn will know whether they still hold.
         configs = _matching(self._book.last(owner), event)
         # First, so that the rest is asked after the trigger was there.
         header = header_of(self._store, owner, event.id)
         loading = self._load(configs, event, event.lane, beside=header)
         if self._book.is_fresh(owner):
             loaded = await loading
-        else:  # whether the configs still hold is found out beside it
-            loaded, now = await asyncio.gather(loading, self._matching(event))
-            if now != configs:
-                return None
+        else:  # so that nobody need wait for that when the event comes
+            loaded, _ = await asyncio.gather(loading, self._book.configs(owner))
+        for material in loaded:
+            material.fetching.fetched()  # where a listing failed, this is for nothing: its turn asks once more
         return _Foreseen(configs, loaded, header.answer)
 
     async def handle(self, turn: Turn) -> None:
@@ -157,12 +158,13 @@ class ContextBuilder:
         """What an event speaks of (None: it is gone), the configs that react to it, and what each needs."""
         event = turn.event
         foreseen: _Foreseen | None = await turn.foreseen()
-        if foreseen is not None:
+        configs = await self._matching(event)
+        # A config that was posted before the trigger may have come to be known after it was looked ahead.
+        if foreseen is not None and foreseen.configs == configs:
             trigger = as_written(self._store, event, foreseen.header)
             if trigger is not None:
-                return trigger, foreseen.configs, foreseen.loaded
+                return trigger, configs, foreseen.loaded
         # All that the contexts are made of is asked for together with the trigger: its event says enough.
-        configs = await self._matching(event)
         asked = version_of(self._store, event.owner_id, event.id, event.version)
         loaded = await self._load(configs, event, event.lane, beside=asked)
         return asked.answer, configs, loaded

@@ -42,6 +42,10 @@ class Ahead:
             expected.id, expected.version, expected.operation, expected.owner_id,
         )  # fmt: skip
 
+    def goes_before(self, lane: object, event: Event) -> bool:
+        """Whether its turn comes first, and changes what that of the other one will want to know."""
+        return self.lane is lane and not self.came and self.event.id != event.id
+
 
 class Foresight:
     """What a worker expects: at most one event in each session."""
@@ -53,9 +57,12 @@ class Foresight:
         """None: not now. `lane`: as long as it is the worker's; one that is lost and taken again is another one."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._ahead.pop(session, None)
         while self._ahead and next(iter(self._ahead.values())).until < now:  # of writes that came to nothing
             self._ahead.popitem(last=False)
+        earlier = self._ahead.get(session)
+        if earlier is not None and earlier.goes_before(lane, event):
+            return None
+        self._ahead.pop(session, None)
         if len(self._ahead) >= _MOST:
             return None
         ahead = self._ahead[session] = Ahead(lane, event, now + _FRESH_SECONDS, loop.create_future())

@@ -31,11 +31,16 @@ class Fresh:
         """`lasts`: nothing but a deletion ends it."""
         key = (crumb.owner_id, crumb.id)
         self._known.pop(key, None)
-        if len(crumb.json) > _LONGEST:
+        if not self.has_room_for(crumb.json):
             return
         self._known[key] = (crumb, lasts)
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
+
+    @staticmethod
+    def has_room_for(json: bytes) -> bool:
+        """Not for what is very large: a few such would fill the memory."""
+        return len(json) <= _LONGEST
 
     def knows(self, owner: UUID, id: UUID, version: int | None = None) -> bool:
         known = self._known.get((owner, id))

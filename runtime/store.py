@@ -289,6 +289,8 @@ class Store:
         """Say what is being written to those who will have to do with it."""
         if content.session_id is None or not self.onlookers:
             return
+        if not self.fresh.has_room_for(content.json):
+            return  # whoever handles it has to read it first, and asks the rest beside that
         event = Event(
             operation,
             owner,

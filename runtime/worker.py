@@ -9,6 +9,7 @@ run can commit: the commit is one script that checks the lease, writes the resul
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import random
 import secrets
@@ -266,6 +267,7 @@ class Worker:
         self._stop_asked = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._hands: list[asyncio.Future[_Job]] = []
+        self._own_variables = contextvars.Context()
         self._kept = -float("inf")
 
     @property
@@ -282,6 +284,7 @@ class Worker:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
+                self._own_variables = contextvars.copy_context()
                 tasks.start_soon(self._keep_lanes)
                 tasks.start_soon(self._read)
                 self.store.onlookers.append(self.expect)
@@ -526,7 +529,9 @@ class Worker:
                 called.set_result((function, args))
                 return
         if self._tasks is not None:
-            self._tasks.start_soon(self._lend_hand, function, args)
+            # Perhaps it is a writer that calls: a hand stays, and what is set for one request (a log's fields, a
+            # trace) must not show in the turns of others.
+            self._own_variables.copy().run(self._tasks.start_soon, self._lend_hand, function, args)
 
     async def _lend_hand(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Run something, and then what is started next: a task of its own for each turn costs a good part of it."""

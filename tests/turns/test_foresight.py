@@ -3,21 +3,37 @@ it may have changed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 
+from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.foresight import Foresight
-from breadcrumbs.runtime.ids import home_lane
 from breadcrumbs.runtime.questions import as_written, header_of
 from breadcrumbs.runtime.store import Store
-from tests.support.turns import ALICE, BOB, MESSAGE, Chat, compose, config, opened, recite
+from tests.support.turns import (
+    ALICE,
+    BOB,
+    CONTEXT,
+    MESSAGE,
+    Chat,
+    agent,
+    compose,
+    config,
+    opened,
+    recite,
+    working,
+)
 from tests.turns.stepping import Actor, SteppedConnection, SteppedWorker
 
 PATIENCE = 30
@@ -26,10 +42,10 @@ PATIENCE = 30
 class Process:
     """One process with a builder and a runner in it, turned by hand."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, **parts: Any) -> None:
         self.store = store
         self.chat = Chat(store)
-        self.handlers = compose(store, FunctionModel(recite))
+        self.handlers = compose(store, FunctionModel(recite), **parts)
         self.builder = SteppedWorker(store, self.handlers.builder, "builder")
         self.runner = SteppedWorker(store, self.handlers.runner, "runner")
         for worker in (self.builder, self.runner):
@@ -62,17 +78,28 @@ async def prepared(worker: SteppedWorker) -> Actor:
     return actor
 
 
-@pytest.fixture
-async def process(embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
+@pytest.fixture(autouse=True)
+def _remembering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for somebody else's reading, in a world that is turned by hand, waits for ever."""
     monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.schema_hints._LIFETIME", 1e9)
-    async with opened(embedded_server.url, lanes=4) as store:
+
+
+@asynccontextmanager
+async def started(server: EmbeddedServer, **parts: Any) -> AsyncIterator[Process]:
+    async with opened(server.url, lanes=4) as store:
         store.connection = SteppedConnection(store.connection)
-        process = Process(store)
+        process = Process(store, **parts)
         await process.start()
         await process.chat.say("s", "first")
         await process.answer_all()
-        assert await process.answers() == ["user: first"]
+        assert set(await process.answers()) == {"user: first"}
+        yield process
+
+
+@pytest.fixture
+async def process(embedded_server: EmbeddedServer) -> AsyncIterator[Process]:
+    async with started(embedded_server) as process:
         yield process
 
 
@@ -85,6 +112,29 @@ async def test_from_a_message_to_its_answer_three_round_trips_follow_each_other(
         turn = worker.begin(0)
         assert await turn.finish(PATIENCE) == 1  # the commit
     assert (await process.answers())[1] == "user: first | assistant: user: first | user: second"
+
+
+async def test_of_two_contexts_for_one_message_the_first_is_looked_ahead_for(
+    embedded_server: EmbeddedServer,
+) -> None:
+    """The second is written by the time that the event of the first comes, and its turn is the later one."""
+    names = ("ann", "ben")
+    async with started(
+        embedded_server, configs=[config(name) for name in names], agents=[agent(name) for name in names]
+    ) as process:
+        await process.chat.say("s", "second")
+        await prepared(process.builder)
+        await process.builder.read()
+        building = process.builder.begin(0)
+        await building.settle(PATIENCE)
+        await building.step(patience=PATIENCE)
+        assert building.asked  # the second one is on its way
+        assert (await prepared(process.runner)).round_trips == 1
+        await process.runner.read()
+        assert await process.runner.begin(0).finish(PATIENCE) == 1  # the commit
+        await building.finish(PATIENCE)
+        await process.answer_all()
+        assert len(await process.answers()) == 4
 
 
 async def test_a_turn_waits_for_what_is_being_found_out_for_it(process: Process) -> None:
@@ -110,6 +160,27 @@ async def test_a_turn_asks_by_itself_where_nothing_could_be_found_out(process: P
         await worker.read()
         assert await worker.begin(0).finish(PATIENCE) >= 2
     assert (await process.answers())[1] == "user: first | assistant: user: first | user: second"
+
+
+async def test_a_turn_does_not_fail_by_what_failed_ahead_of_it(
+    embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions are asked again after a lost link; what has to be listed is not, and fails for good."""
+    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", 60.0)
+    marked = {"key": "conversation", "schema_name": MESSAGE, "any_tags": ["user:message"]}
+    async with started(embedded_server, configs=[config(sources=[marked])]) as process:
+        await process.chat.say("s", "second")
+        (asking,) = under_way(process.builder)
+        await asking.settle(PATIENCE)
+        await asking.step(lose_replies=True)
+        await asking.finish(PATIENCE)
+
+        async def not_now(seconds: float) -> None:
+            raise AssertionError("a turn waits for its store")
+
+        monkeypatch.setattr(anyio, "sleep", not_now)
+        await process.answer_all()
+        assert (await process.answers())[1] == "user: first | user: second"
 
 
 async def test_an_answer_that_is_on_its_way_is_known_to_the_next_turn(process: Process) -> None:
@@ -175,6 +246,24 @@ async def test_a_trigger_that_is_gone_when_its_turn_begins_is_not_answered(proce
     assert await process.answers() == ["user: first"]
 
 
+async def test_a_config_that_was_posted_before_a_message_holds_for_it(process: Process) -> None:
+    """Its event comes before the message's, but perhaps not before somebody looks ahead for the message."""
+    only_messages = [{"key": "conversation", "schema_name": MESSAGE}]
+    await process.chat.post("context.config.v1", [], config(sources=only_messages))
+    await process.chat.say("s", "second")
+    await prepared(process.builder)
+    await process.answer_all()
+    assert (await process.answers())[1] == "user: first | user: second"
+
+
+async def test_nobody_looks_ahead_for_what_is_too_large_to_be_remembered(process: Process) -> None:
+    """Its turn has to read it anyway, and asks all the rest beside that."""
+    await process.chat.say("s", "second" + " and so on" * 10_000)
+    assert not under_way(process.builder)
+    await process.answer_all()
+    assert len(await process.answers()) == 2
+
+
 async def test_a_header_speaks_for_the_version_and_the_time_of_its_event_only(process: Process) -> None:
     store, message = process.store, await process.chat.say("s", "second")
     header = header_of(store, message.owner_id, message.id)
@@ -186,20 +275,17 @@ async def test_a_header_speaks_for_the_version_and_the_time_of_its_event_only(pr
     assert as_written(store, event, b"") is None
 
 
-@pytest.mark.parametrize("edited", [False, True])
-async def test_configs_that_may_be_out_of_date_are_read_again_beside_the_rest(
-    process: Process, edited: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chat, builder = process.chat, process.handlers.builder
-    message = await chat.say("s", "second")
-    if edited:
-        await chat.post("context.config.v1", [], config(formatting={"max_tokens": 100}))
-    monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", -0.001)
-    event = replace(
-        EXPECTED, id=message.id, tags=message.tags, lane=home_lane(message.id, process.store.lanes)
-    )
-    found = await builder.prepare(event)
-    assert (found is None) == edited  # a turn that asks by itself uses the edit
+async def test_configs_that_may_be_out_of_date_are_read_again_beside_the_rest(process: Process) -> None:
+    chat, book = process.chat, process.handlers.configs
+    await chat.post("context.config.v1", [], config(formatting={"max_tokens": 100}))
+    book._own._known[chat.owner] = (-1e9, ())  # read long ago
+    await chat.say("s", "second")
+    assert (await prepared(process.builder)).round_trips == 1
+    (now,) = book.last(chat.owner)
+    assert now.formatting.max_tokens == 100 and book.is_fresh(chat.owner)
+    await process.answer_all()
+    (context,) = await process.chat.all("s", CONTEXT)
+    assert context.context["explain"]["budget"] == 100  # what was looked for by the old config is not used
 
 
 async def test_who_writes_does_not_suffer_from_who_looks_on(
@@ -212,6 +298,33 @@ async def test_who_writes_does_not_suffer_from_who_looks_on(
     await process.chat.say("s", "second")
     await process.answer_all()
     assert len(await process.answers()) == 2
+
+
+async def test_what_is_set_for_one_request_does_not_show_in_the_turns_of_others(
+    embedded_server: EmbeddedServer,
+) -> None:
+    """A log's fields, a trace: they lie in variables that every task passes on to those that it starts."""
+    whose: ContextVar[str] = ContextVar("whose", default="nobody's")
+    seen: list[str] = []
+
+    def answer(request: ModelRequest) -> str:
+        seen.append(whose.get())
+        return "yes"
+
+    direct = agent(subscriptions={"selectors": [{"schema_name": MESSAGE}]})
+    async with (
+        opened(embedded_server.url) as store,
+        working(store, FunctionModel(answer), agents=[direct]) as chat,
+    ):
+
+        async def request(session: str) -> None:
+            whose.set(session)
+            for _ in range(4):
+                await chat.answer_to(await chat.say(session, "well?"))
+
+        for session in "ab":
+            await asyncio.create_task(request(session))
+    assert seen == ["nobody's"] * 8
 
 
 EXPECTED = Event("created", ALICE, BOB, 1, MESSAGE, ["session:s"], None, 0, 0)
@@ -260,12 +373,23 @@ async def test_what_happens_after_the_event_makes_it_useless_and_what_came_befor
     assert foresight.take("s", lane, CAME) is None
 
 
+async def test_what_is_expected_first_in_a_session_stays_until_its_turn_or_its_lane_is_over() -> None:
+    foresight, lane, next_one = Foresight(), object(), replace(EXPECTED, id=ALICE)
+    first = foresight.expect("s", lane, EXPECTED)
+    assert first is not None and foresight.expect("s", lane, next_one) is None
+    assert foresight.take("s", lane, CAME) is first.found
+    assert foresight.expect("s", lane, next_one) is not None
+    assert foresight.expect("s", object(), EXPECTED) is not None
+    foresight.passed("s", CAME)  # and nobody wanted it: else there would be no room for others in its session
+    assert foresight.expect("s", lane, next_one) is not None
+
+
 async def test_only_a_few_are_expected_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("breadcrumbs.runtime.foresight._MOST", 2)
     foresight, lane = Foresight(), object()
     first, second, third = (foresight.expect(session, lane, EXPECTED) for session in "abc")
     assert first is not None and second is not None and third is None
-    assert foresight.expect("b", lane, EXPECTED) is not None  # instead of what was expected there before
+    assert foresight.expect("b", lane, EXPECTED) is not None  # the same once more: what was tried has failed
     assert foresight.take("a", lane, CAME) is first.found
     assert foresight.expect("c", lane, EXPECTED) is not None
 

@@ -1,10 +1,11 @@
 """Random interleavings: whatever order things happen in, and whoever dies, a session's messages are answered
 once each, in order, by agents that saw that session and nothing else.
 
-A schedule is a string of bytes; each byte is one thing that happens: somebody says something, a worker reads,
-begins with a session, comes one round trip further, hears of a broken link instead of its reply, is killed
-before or after its request reached the server, loses its leases without knowing, gives a lane back, takes
-lanes, or gets an edited config. At its end everybody works until nothing is left to do; then all is counted.
+A schedule is a string of bytes; each byte is one thing that happens: somebody says something, cancels what was
+said or deletes the session, a worker reads, begins with a session, comes one round trip further, hears of a broken
+link instead of its reply, is killed before or after its request reached the server, loses its leases without
+knowing, gives a lane back, takes lanes, or gets an edited config. At its end everybody works until nothing is left
+to do; then all is counted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -32,6 +34,7 @@ from breadcrumbs.context_builder.references import recorded
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.connection import StandaloneConnection, parse_address
 from breadcrumbs.runtime.keys import Keys
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import INTERNAL
 from tests.support.servers import Server
@@ -65,10 +68,6 @@ ECHO = "echo"
 MARK = re.compile(r"<(\w+)/(\w+)/(\d+)>")
 
 
-def mark(owner: UUID, session: str, number: int) -> str:
-    return f"<{'alice' if owner == ALICE else 'bob'}/{session}/{number}>"
-
-
 @dataclass
 class World:
     """One schedule: a store of its own, workers, and what was said."""
@@ -76,6 +75,11 @@ class World:
     store: Store
     chats: dict[UUID, Chat]
     said: dict[tuple[UUID, str], list[Breadcrumb]] = field(default_factory=dict)
+    deletions: Counter[tuple[UUID, str]] = field(default_factory=Counter)
+    may_stop: set[str] = field(default_factory=set)
+    """Messages that were cancelled."""
+    must_stop: set[str] = field(default_factory=set)
+    """Those of them that nobody was at work on: the cancellation is there when their turn begins."""
     bled: list[str] = field(default_factory=list)
     """What a model saw that it must not see."""
     crew: Crew = field(default_factory=Crew)
@@ -90,10 +94,36 @@ class World:
         known = {message.content for message in request.messages if message.role == "assistant"}
         return f"re {last_words(request)} after {len(known)}"
 
+    def mark(self, owner: UUID, session: str, number: int) -> str:
+        """Not that of a session of the same name that was deleted."""
+        place = f"{session}_{self.deletions[owner, session]}"
+        return f"<{'alice' if owner == ALICE else 'bob'}/{place}/{number}>"
+
     async def say(self, owner: UUID, session: str) -> None:
         messages = self.said.setdefault((owner, session), [])
-        text = mark(owner, session, len(messages))
+        text = self.mark(owner, session, len(messages))
         messages.append(await self.chats[owner].say(session, text))
+
+    async def cancel(self, owner: UUID, session: str) -> None:
+        messages = {str(message.id) for message in self.said.get((owner, session), ())}
+        answers = await self.store.recent(owner, session, RESPONSE, 1_000)
+        unanswered = messages - {answer.context["trigger_id"] for answer in answers}
+        running = [
+            turn
+            for worker in self.crew.workers[1::2]
+            for lane in worker._lanes.values()
+            if (turn := lane.running.get((owner, session))) is not None
+        ]
+        self.may_stop |= unanswered
+        if not running:
+            self.must_stop |= unanswered
+        await self.chats[owner].cancel(session)
+
+    async def delete(self, owner: UUID, session: str) -> None:
+        if self.said.get((owner, session)):
+            await Sessions(self.store).delete(owner, session)
+            self.said[owner, session] = []
+            self.deletions[owner, session] += 1
 
 
 @dataclass
@@ -149,6 +179,10 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
     at_work = [worker for worker in workers if any(not actor.over for actor in worker.actors)]
     under_way = [actor for worker in at_work for actor in worker.actors if not actor.over]
     match kind:
+        case 0 if which >= 12:
+            await world.delete(*PEOPLE[which % len(PEOPLE)])
+        case 0 if which >= 8 and len(world.agents) == 1:
+            await world.cancel(*PEOPLE[which % len(PEOPLE)])
         case 0 | 1 | 2:
             await world.say(*PEOPLE[which % len(PEOPLE)])
             if kind:  # and it gets its context at once, if somebody is there to make it
@@ -195,25 +229,39 @@ async def check(world: World) -> None:
     for (owner, session), messages in world.said.items():
         ids = [str(message.id) for message in messages]
         answers = (await store.recent(owner, session, RESPONSE, 1_000))[::-1]
+        errors = await store.recent(owner, session, ERROR, 1_000)
+        assert all(error.context["cancelled"] for error in errors)
+        stopped = [error.context["trigger_id"] for error in errors]
+        assert len(stopped) == len(set(stopped))
+        assert world.must_stop & set(ids) <= set(stopped) <= world.may_stop
         for name in world.agents:
             given_answers = [crumb for crumb in answers if crumb.context["creator"]["agent_id"] == name]
-            assert [answer.context["trigger_id"] for answer in given_answers] == ids
+            to_answer = [(n, id) for n, id in enumerate(ids) if id not in stopped]
+            assert [answer.context["trigger_id"] for answer in given_answers] == [id for _, id in to_answer]
             texts = [answer.context["message"] for answer in given_answers]
             # Each one knows all the answers that were given before it.
-            assert texts == [f"re {mark(owner, session, n)} after {n}" for n in range(len(messages))]
-        assert len(answers) == len(messages) * len(world.agents)
-        assert await store.recent(owner, session, ERROR) == []
-        (context,) = await store.recent(owner, session, CONTEXT)
+            assert texts == [
+                f"re {world.mark(owner, session, n)} after {known}" for known, (n, _) in enumerate(to_answer)
+            ]
+        assert len(answers) == (len(messages) - len(stopped)) * len(world.agents)
+        contexts = await store.recent(owner, session, CONTEXT)
+        assert len(contexts) == min(1, len(messages))
         mine = {crumb.id for crumb in (*messages, *answers)}
         built: list[str] = []
-        for version in await store.history(owner, context.id):
-            assert {item.id for item in recorded(version).items} <= mine
-            if INTERNAL not in version.tags:
-                built.append(version.context["trigger_id"])
+        for context in contexts:
+            for version in await store.history(owner, context.id):
+                assert {item.id for item in recorded(version).items} <= mine
+                if INTERNAL not in version.tags:
+                    built.append(version.context["trigger_id"])
         assert built[::-1] == ids  # one context each; those made again by a turn for itself aside
     for owner in (ALICE, BOB):
-        written = [(event.id, event.version) for event in await events_of(store, owner)]
-        assert len(written) == len(set(written))
+        written: set[tuple[UUID, int]] = set()
+        for event in await events_of(store, owner):
+            if event.operation == "deleted":  # what a context was called, the next session's is called too
+                written = {other for other in written if other[0] != event.id}
+            elif event.operation != "session_deleted":
+                assert (event.id, event.version) not in written
+                written.add((event.id, event.version))
     for kind in ("contexts", "agents"):
         assert await Chat(store).dead_letters(kind) == []
 
