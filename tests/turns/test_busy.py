@@ -46,6 +46,43 @@ async def until_the_runner_knows(chat: Working, message: Breadcrumb) -> None:
     await eventually(look, "the runner did not read of the message")
 
 
+async def test_messages_that_wait_do_not_push_out_what_was_said_before_them(store: Store) -> None:
+    """More of them than a source looks for: each is answered with what was said before it, and nothing after."""
+    model = PacedModel()
+    model.allow("early")
+    async with working(store, model) as chat:
+        await chat.answer_to(await chat.say("s", "early"))
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        late = [await chat.say("s", f"late {number}") for number in range(12)]
+        await until_the_runner_knows(chat, late[-1])
+        model.allow("first", "late 0", "late 1")
+        await model.begun("late 2")
+        await chat.answer_to(first)
+    said = [[text for role, text in spoken(request) if role == "user"] for request in model.requests]
+    assert said[1:5] == [
+        ["early", "first"],
+        ["early", "first", "late 0"],
+        ["early", "first", "late 0", "late 1"],
+        ["early", "first", "late 0", "late 1", "late 2"],
+    ]
+
+
+async def test_an_agent_with_sources_of_its_own_does_not_see_what_comes_after_the_message_it_answers(
+    store: Store,
+) -> None:
+    model = PacedModel()
+    source = {"schema_name": MESSAGE, "role": "context", "key": "said", "fetch": {"limit": 3}}
+    own = agent("own", subscriptions={"selectors": [{"schema_name": MESSAGE}, source]})
+    async with working(store, model, agents=[own]) as chat:
+        messages = [await chat.say("s", f"message {number}") for number in range(5)]
+        model.allow(*(f"message {number}" for number in range(5)))
+        for message in messages:
+            await chat.answer_to(message)
+    said = [[text.removeprefix("message ") for _, text in spoken(request)] for request in model.requests]
+    assert said == [["0"], ["0", "1"], ["0", "1", "2"], ["1", "2", "3"], ["2", "3", "4"]]
+
+
 async def test_a_message_that_arrives_while_the_agent_is_busy_waits_and_knows_the_answer_given_meanwhile(
     store: Store,
 ) -> None:
