@@ -18,10 +18,13 @@ from breadcrumbs.agents.functions import AgentFunction
 from breadcrumbs.runtime.access import USER
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, complaints_of
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
 
 _log = structlog.get_logger("breadcrumbs.agents")
+
+DEFINITION = "agent.def.v1"
 
 _FRESH_SECONDS = 0.5
 _MOST = 1_000
@@ -50,6 +53,10 @@ class AgentBook:
         self._complained: set[tuple[UUID, int]] = set()
         self._warned: set[UUID] = set()
 
+    def reads(self, event: Event) -> bool:
+        """Whether an event speaks of a definition that may count here."""
+        return self._breadcrumbs and event.schema_name == DEFINITION
+
     async def agents(self, owner: UUID) -> list[Agent]:
         """Everybody's agents, and the owner's own on top: the same agent_id replaces."""
         if not self._breadcrumbs:
@@ -69,7 +76,7 @@ class AgentBook:
         return list((self._everybodys | (known[1] if known else {})).values())
 
     async def _from_breadcrumbs(self, owner: UUID) -> dict[str, Agent]:
-        page = await self._store.list(owner, Query(schema_name="agent.def.v1", limit=_MOST))
+        page = await self._store.list(owner, Query(schema_name=DEFINITION, limit=_MOST))
         if page.next_cursor is not None and owner not in self._warned:
             self._warned.add(owner)
             _log.warning(
@@ -100,7 +107,9 @@ def definition_in(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
     try:
         return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
     except ValidationError as error:
-        return None, "; ".join(f"{c.where}: {c.message}" for c in complaints_of(error))
+        return None, "; ".join(
+            f"{c.where}: {c.message}" if c.where else c.message for c in complaints_of(error)
+        )
 
 
 def definitions_from(folder: Path | None) -> list[Agent]:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import anyio
 
-from breadcrumbs.agents.book import Agent, AgentBook
+from breadcrumbs.agents.book import Agent, AgentBook, definition_in
 from breadcrumbs.agents.definition import CONTEXT
 from breadcrumbs.agents.executor import (
     CANCEL,
@@ -68,7 +68,11 @@ class AgentRunner:
         """Which agents have tried to answer an event, and failed."""
 
     async def wants(self, event: Event) -> bool:
-        if event.operation == "deleted" or event.imported:
+        if event.operation == "deleted":
+            return False
+        if self._book.reads(event):
+            return True
+        if event.imported:
             return False
         agents = await self._book.agents(event.owner_id)
         return any(_triggers(agent, event) for agent in agents) or bool(await self._left_alone(event, agents))
@@ -116,6 +120,10 @@ class AgentRunner:
     async def handle(self, turn: Turn) -> None:
         event = turn.event
         self._failed.pop(_place(event), None)
+        if self._book.reads(event):
+            await self._check_definition(turn)
+        if event.imported:
+            return
         agents = await self._book.agents(event.owner_id)
         trigger, seen = await self._executor.look(event, await turn.foreseen())
         if trigger is None:
@@ -143,6 +151,19 @@ class AgentRunner:
             # All of them are asked again at once: when the last of them wants to be.
             raise max(passing, key=_pause) if passing else errors[0]
         self._refused.pop(_place(event), None)
+
+    async def _check_definition(self, turn: Turn) -> None:
+        """A definition that cannot be used leaves an error where its writer can see it."""
+        event = turn.event
+        try:
+            crumb = await self._store.get_version(event.owner_id, event.id, event.version)
+        except NotFound:
+            return
+        definition, problem = definition_in(crumb)
+        if definition is None:
+            error = TurnFailed(f"this agent definition is not used: {problem}")
+            creator, inherited = self._creator, self._inherited
+            await leave_error(self._store, turn, error, creator=creator, origin=event.id, inherited=inherited)
 
     def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
         if len(self._failed) > 10_000:  # of lanes that were lost
@@ -179,8 +200,7 @@ class AgentRunner:
             self._store,
             turn,
             error,
-            # Two kinds may fail on the same event; each says so, once.
-            creator="agent-runner" if self.kind == AgentRunner.kind else self.kind,
+            creator=self._creator,
             origin=origin,
             inherited=self._inherited,
             hops=hops + 1,
@@ -188,6 +208,11 @@ class AgentRunner:
             answers=answers,
         )
         self._failed.pop(_place(turn.event), None)
+
+    @property
+    def _creator(self) -> str:
+        """Two kinds may fail on the same event; each says so, once."""
+        return "agent-runner" if self.kind == AgentRunner.kind else self.kind
 
     def _whose(self, event: Event) -> str | None:
         """The agent whose failure this is; None where several failed, or where it was not found out."""

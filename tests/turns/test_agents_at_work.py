@@ -723,6 +723,33 @@ async def test_a_message_that_was_deleted_while_it_waited_is_not_answered(store:
 # Agents among themselves
 
 
+@pytest.mark.parametrize(
+    ("session", "changes", "says"),
+    [
+        (None, {"max_steps": -1}, "max_steps: Input should be greater than or equal to 1"),
+        (None, {"subscriptions": {"selectors": [{"schema_nam": "note.v1"}]}}, "schema_nam: there is no such field"),
+        (None, {"subscriptions": {"selectors": [{"role": "trigger"}]}}, "not used: a trigger that matches everything"),
+        ("mine", {}, "without session: and user: tags"),
+    ],
+)  # fmt: skip
+async def test_a_definition_that_cannot_be_used_leaves_an_error_and_the_others_answer(
+    store: Store, session: str | None, changes: dict[str, Any], says: str
+) -> None:
+    usable = {"agent_id": "eve", "subscriptions": {"selectors": [{"schema_name": "note.v1"}]}}
+    tags = [] if session is None else [f"session:{session}"]
+    async with working(store) as chat:
+        posted = await chat.post("agent.def.v1", tags, {**usable, **changes})
+        error = await chat.error_about(posted)
+        assert error.context["error"].startswith("this agent definition is not used: ")
+        assert says in error.context["error"]
+        await chat.answer_to(await chat.say("s", "Hello"))
+        if session is None:  # mended, it is silent
+            change = BreadcrumbUpdate(context=usable)
+            await store.update(chat.owner, posted.id, change)
+        await chat.settled()
+        assert len(await chat.errors(session)) == 1 and not await chat.dead_letters()
+
+
 async def test_agents_that_trigger_each_other_stop_at_the_hop_limit(store: Store) -> None:
     def listens_to(name: str, other: str) -> Any:
         return agent(
