@@ -36,6 +36,7 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
+from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, as_written, header_of, recent_of, version_of
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import plain_text, writable
@@ -48,6 +49,8 @@ _log = structlog.get_logger("breadcrumbs.agents")
 
 _MOST_INPUT = 100_000
 LAST_ANSWERS = 5
+_MOST_MERGED = 1_000
+"""Messages that one answer names as those it is an answer to."""
 _BETWEEN = "\n\n"
 """Between what a model says before and after it uses a tool."""
 
@@ -190,8 +193,7 @@ class Executor:
         except NotFound:
             await _finish(turn, last)  # deleted or expired meanwhile: there is nothing to answer
             return
-        mine = [crumb for crumb in seen.answers if creator_of(crumb) == definition.agent_id]
-        new, content = await self._make(turn, agent, trigger, origin, answer_id, mine)
+        new, content = await self._make(turn, agent, trigger, origin, answer_id)
         await self._commit(turn, owner, answer_id, new, content, acknowledge=last)
 
     async def _commit(
@@ -244,9 +246,12 @@ class Executor:
         trigger: Breadcrumb,
         origin: Origin,
         answer_id: UUID,
-        answers: list[Breadcrumb],
     ) -> tuple[BreadcrumbCreate, Content]:
         definition = agent.definition
+        # Now, and not when the model has spoken: a store that is away must not cost what it said.
+        merged = (
+            await unanswered(self._store, definition, trigger) if definition.when_busy == "merge" else None
+        )
         answer: Answer | None = None
         try:
             with anyio.move_on_after(definition.timeout_seconds):
@@ -264,8 +269,8 @@ class Executor:
             glue["session_id"] = trigger.session_id
         if trigger.schema_name == CONTEXT:
             glue |= {"context_id": str(trigger.id), "context_version": trigger.version}
-        if definition.when_busy == "merge" and trigger.schema_name == CONTEXT:
-            glue["answers"] = unanswered(trigger.context.get("parts", []), answers)
+        if merged is not None:
+            glue["answers"] = merged
         glue |= answer.glue
         problem: InvalidInput | None = None
         # What a model adds to its words may be what cannot be stored: then the words alone.
@@ -458,22 +463,39 @@ def _creator(definition: AgentDefinition) -> dict[str, str]:
     return {"type": "agent", "agent_id": definition.agent_id}
 
 
-def unanswered(parts: list[dict[str, Any]], answers: list[Breadcrumb]) -> list[str]:
-    """The messages since the last one that was answered: a merged answer is an answer to each of them.
+async def unanswered(store: Store, definition: AgentDefinition, trigger: Breadcrumb) -> list[str]:
+    """The messages since the last one that an agent has answered: a merged answer is an answer to each of them.
 
-    Messages are answered in their order, but they may be older than the answer to the one before them.
+    Messages are answered in their order, but they may be older than the answer to the one before them. They are
+    read from the session, for a prompt may hold fewer of them than have piled up.
     """
+    owner, session, origin = trigger.owner_id, trigger.session_id, Origin.of(trigger)
+    if session is None:
+        return [origin.id]
+    last = await store.list(
+        owner,
+        Query(
+            session_id=session,
+            schema_name=definition.emits.schema_name,
+            limit=LAST_ANSWERS,
+            keep=lambda crumb: creator_of(crumb) == definition.agent_id,
+        ),
+    )
     # Anybody can write an answer; the runtime's own name their message by its id.
-    answered = {id for crumb in answers if isinstance(id := crumb.context.get("trigger_id"), str)}
-    messages = [
-        item["id"]
-        for part in parts
-        if part["place"] == "conversation"
-        for item in part["items"]
-        if item.get("schema_name") == "user.message.v1" and isinstance(item.get("id"), str)
-    ]
-    last = max((place for place, id in enumerate(messages) if id in answered), default=-1)
-    return messages[last + 1 :]
+    answered = {id for crumb in last.items if isinstance(id := crumb.context.get("trigger_id"), str)}
+    found: list[str] = []
+    schema = "user.message.v1" if trigger.schema_name == CONTEXT else trigger.schema_name
+    query = Query(session_id=session, schema_name=schema, limit=2 * LAST_ANSWERS)
+    async for message in store.walk(owner, query):
+        if message.created > origin.created:
+            continue
+        if message.id_text in answered or len(found) == _MOST_MERGED:
+            break
+        if message.visibility == "private" or message.sensitivity == "secret":
+            continue  # shown to no model, and its writer was told so
+        if trigger.schema_name == CONTEXT or any(own.matches(message) for own in definition.triggers):
+            found.append(message.id_text)
+    return found[::-1]
 
 
 def _asked_again(turn: Turn, trigger: Breadcrumb) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
 from uuid import UUID
 
 import anyio
@@ -12,15 +11,11 @@ from breadcrumbs.agents.book import Agent, AgentBook, definition_in
 from breadcrumbs.agents.definition import CONTEXT
 from breadcrumbs.agents.executor import (
     CANCEL,
-    LAST_ANSWERS,
-    RESPONSE,
     Executor,
     Origin,
     Seen,
-    creator_of,
     unanswered,
 )
-from breadcrumbs.agents.prompt import problem_in
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events import Event
@@ -227,22 +222,13 @@ class AgentRunner:
     async def _merged(self, trigger: Breadcrumb, event: Event) -> list[str]:
         """The messages that a turn was to answer, where those before its own were left to it."""
         failed = self._may_have_failed(event)
-        merging = failed & {
-            agent.definition.agent_id
+        merging = [
+            agent.definition
             for agent in self._book.known(event.owner_id)
-            if agent.definition.when_busy == "merge"
-        }
-        session = trigger.session_id
-        if not merging or session is None or trigger.schema_name != CONTEXT:
-            return []
-        # The turn may have made its context again; then only the newest version still holds the messages.
-        # Where that is about a later message, that one's turn speaks for all of them.
-        newest = await self._store.get(trigger.owner_id, trigger.id, count_read=False)
-        parts: Any = newest.context.get("parts")
-        if Origin.of(newest).id != Origin.of(trigger).id or problem_in(parts):
-            return []
-        answers = await self._store.recent(trigger.owner_id, session, RESPONSE, LAST_ANSWERS)
-        return unanswered(parts, [crumb for crumb in answers if creator_of(crumb) in merging])
+            if agent.definition.when_busy == "merge" and agent.definition.agent_id in failed
+        ]
+        left = [await unanswered(self._store, definition, trigger) for definition in merging]
+        return max(left, key=len, default=[])
 
     async def _wanted_by(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
         if not any(selector.matches(trigger) for selector in agent.definition.triggers):
@@ -250,7 +236,9 @@ class AgentRunner:
         return agent.definition.when_busy != "merge" or not await self._is_merged(agent, turn, trigger)
 
     async def _is_merged(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
-        """Whether a later message waits already: its context holds this one too."""
+        """Whether a later message waits already, and will be answered with this one in sight."""
+        if trigger.schema_name != CONTEXT and not agent.definition.recalls(trigger):
+            return False
         for event in turn.waiting():
             if not _triggers(agent, event):
                 continue

@@ -171,6 +171,60 @@ async def test_merge_answers_what_has_piled_up_with_one_answer(store: Store) -> 
         ]  # fmt: skip
 
 
+async def test_a_merged_answer_is_one_to_every_message_however_many_there_are(store: Store) -> None:
+    """Also to those that did not find room in its context: else who sent them would wait for ever."""
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        piled = [await chat.say("s", f"piled {number}") for number in range(14)]
+        await until_the_runner_knows(chat, piled[-1])
+        model.allow("first", "piled 13")
+        await chat.answer_to(first)
+        answer = await chat.answer_to(piled[-1])
+        assert answer.context["answers"] == [str(message.id) for message in piled]
+        everybody = Principal(chat.owner, chat.owner)
+        for message in piled:
+            assert await outcome_of(store, everybody, message) == answer
+
+
+async def test_an_agent_with_sources_of_its_own_merges_what_they_show_and_tells_everybody(
+    store: Store,
+) -> None:
+    model = PacedModel()
+    selectors = [
+        {"schema_name": MESSAGE, "all_tags": ["for:own"]},
+        {"schema_name": MESSAGE, "role": "context"},
+    ]
+    own = agent("own", when_busy="merge", subscriptions={"selectors": selectors})
+    async with working(store, model, agents=[own]) as chat:
+        first = await chat.say("s", "first", tags=("for:own",))
+        await model.begun("first")
+        await chat.say("s", "to nobody")
+        piled = [await chat.say("s", text, tags=("for:own",)) for text in ("second", "third")]
+        await eventually(lambda: chat.read_all("agents"), "the runner did not read of the messages")
+        model.allow("first", "third")
+        await chat.answer_to(first)
+        answer = await chat.answer_to(piled[-1])
+        assert answer.context["answers"] == [str(message.id) for message in piled]
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first", "re: third"]
+
+
+async def test_what_an_agent_would_not_be_shown_is_not_merged_but_answered(store: Store) -> None:
+    model = PacedModel()
+    deaf = agent("deaf", when_busy="merge", subscriptions={"selectors": [{"schema_name": MESSAGE}]})
+    async with working(store, model, agents=[deaf]) as chat:
+        messages = [await chat.say("s", "first")]
+        await model.begun("first")
+        messages += [await chat.say("s", text) for text in ("second", "third")]
+        await eventually(lambda: chat.read_all("agents"), "the runner did not read of the messages")
+        model.allow("first", "second", "third")
+        for message in messages:
+            answer = await chat.answer_to(message)
+            assert answer.context["answers"] == [str(message.id)]
+
+
 async def test_merge_tells_everybody_whose_message_was_left_to_a_turn_that_fails(store: Store) -> None:
     model = PacedModel(refuses="third")
     async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
