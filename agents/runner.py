@@ -55,8 +55,8 @@ class AgentRunner:
         self._executor = executor
         self._consumers = consumers
         self._inherited = inherited
-        self._answering: dict[tuple[int, int], tuple[str, anyio.CancelScope]] = {}
-        """Which agent is at work on an event just now."""
+        self._answering: dict[tuple[int, int], tuple[str, str, anyio.CancelScope]] = {}
+        """Which agent is at work on an event just now, and which message it answers."""
         self._refused: dict[tuple[int, int], dict[str, str]] = {}
         """Which agents shall not answer an event, and why."""
         self._failed: dict[tuple[int, int], set[str]] = {}
@@ -72,18 +72,19 @@ class AgentRunner:
         agents = await self._book.agents(event.owner_id)
         return any(_triggers(agent, event) for agent in agents) or bool(await self._left_alone(event, agents))
 
-    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
         if event.operation == "deleted" or event.imported:
-            return  # that something is gone, or was long ago, asks for nothing
+            return False  # that something is gone, or was long ago, asks for nothing
         # To cancel is to post a cancellation, and not to correct one that was posted long ago.
         if event.schema_name == CANCEL and event.operation == "created" and running is not None:
             running.cancel("cancelled")
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:
-            return
-        for agent in self._book.known(event.owner_id):
+            return False
+        asked = [agent for agent in self._book.known(event.owner_id) if _triggers(agent, event)]
+        for agent in asked:
             busy_with = [other for other in earlier if _triggers(agent, other)]
-            if not busy_with or not _triggers(agent, event):
+            if not busy_with:
                 continue
             name = agent.definition.agent_id
             if agent.definition.when_busy == "interrupt":
@@ -94,10 +95,15 @@ class AgentRunner:
             elif agent.definition.when_busy == "reject":
                 reason = "busy: still answering an earlier message, send it again later"
                 self._refuse(event, name, reason)
+        # Who is told no wants to know now, and not when the others are answered.
+        return (
+            bool(asked)
+            and {agent.definition.agent_id for agent in asked} == self._refused.get(_place(event), {}).keys()
+        )
 
     def _interrupt(self, event: Event, agent_id: str) -> None:
         self._refuse(event, agent_id, "interrupted by a newer message")
-        at_work, scope = self._answering.get(_place(event), (None, None))
+        at_work, _, scope = self._answering.get(_place(event), (None, None, None))
         if at_work == agent_id and scope is not None:
             scope.cancel()
 
@@ -166,11 +172,13 @@ class AgentRunner:
         self._failed[_place(event)] = set(agents)
 
     async def _answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, seen: Seen, *, last: bool) -> None:
-        place, name = _place(turn.event), agent.definition.agent_id
+        place, name, message = _place(turn.event), agent.definition.agent_id, Origin.of(trigger).id
         if reason := self._refused.get(place, {}).get(name):
+            if (name, message) in (at_work[:2] for at_work in self._answering.values()):
+                return  # an edit of what is being answered: no, but not to the message itself
             raise TurnCancelled(reason)
         with anyio.CancelScope() as scope:
-            self._answering[place] = (name, scope)
+            self._answering[place] = (name, message, scope)
             try:
                 await self._executor.answer(turn, agent, trigger, seen, last=last)
             finally:

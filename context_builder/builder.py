@@ -97,8 +97,8 @@ class ContextBuilder:
             return True
         return event.schema_name == CONFIG_SCHEMA or bool(await self._matching(event))
 
-    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
-        pass
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
+        return False
 
     def foresees(self, event: Event) -> bool:
         if event.schema_name in (CONFIG_SCHEMA, STATE_CHANGE):

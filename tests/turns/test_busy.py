@@ -139,6 +139,56 @@ async def test_reject_refuses_what_comes_while_it_answers(store: Store) -> None:
         assert await chat.dead_letters() == []
 
 
+async def test_reject_says_so_at_once_and_not_when_the_answer_is_there(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="reject")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        for text in ("second", "third"):
+            error = await chat.error_about(await chat.say("s", text))
+            assert "busy" in error.context["error"]
+        assert await chat.answers("s") == []
+        model.allow("first", "fourth")
+        await chat.answer_to(first)
+        await chat.answer_to(await chat.say("s", "fourth"))
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first", "re: fourth"] and len(await chat.errors("s")) == 2
+
+
+async def test_a_message_that_is_edited_while_it_is_answered_is_not_rejected(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="reject")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        await store.update(chat.owner, first.id, BreadcrumbUpdate(context={"message": "first, mended"}))
+        await eventually(lambda: chat.handled("contexts"), "the edit did not get its context")
+        await chat.error_about(await chat.say("s", "second"))
+        model.allow("first", "first, mended")
+        await chat.answer_to(first)
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first"] and len(await chat.errors("s")) == 1
+
+
+async def test_a_message_waits_for_its_turn_where_only_one_of_its_agents_rejects_it(store: Store) -> None:
+    model = PacedModel()
+    selectors = {"selectors": [{"schema_name": MESSAGE}]}
+    agents = [
+        agent("busy", when_busy="reject", subscriptions=selectors),
+        agent("patient", subscriptions=selectors),
+    ]
+    async with working(store, model, agents=agents) as chat:
+        await chat.say("s", "first")
+        await model.begun("first")
+        second = await chat.say("s", "second")
+        await eventually(lambda: chat.read_all("agents"), "the runner did not read of the message")
+        assert await chat.errors("s") == []
+        model.allow("first", "second")
+        error = await chat.error_about(second)
+        assert error.context["agent_id"] == "busy"
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first", "re: first", "re: second"]
+
+
 async def test_interrupt_stops_for_the_newer_message(store: Store) -> None:
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
