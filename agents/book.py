@@ -84,32 +84,51 @@ class AgentBook:
                 owner=str(owner),
                 read=f"the newest {_MOST}",
             )
-        found: dict[str, Agent] = {}
-        # Of two with one agent_id the one that was written last holds.
-        for crumb in sorted(page.items, key=lambda crumb: crumb.updated):
+        read: list[tuple[int, AgentDefinition]] = []
+        for crumb in page.items:
             definition, problem = definition_in(crumb)
             if definition is not None:
-                found[definition.agent_id] = Agent(definition)
-            elif (crumb.id, crumb.version) not in self._complained:
+                read.append((crumb.updated, definition))
+                continue
+            # A misspelt edit must not silence an agent, nor leave its place to another one.
+            if not _withheld(crumb) and (earlier := await self._store.last_usable(crumb, _written)):
+                read.append(earlier)
+            if (crumb.id, crumb.version) not in self._complained:
                 self._complained.add((crumb.id, crumb.version))
                 _log.warning("an agent definition is not usable", breadcrumb=str(crumb.id), problem=problem)
-        return found
+        # Of two with one agent_id the one that was written last holds.
+        return {
+            definition.agent_id: Agent(definition)
+            for _, definition in sorted(read, key=lambda entry: entry[0])
+        }
 
 
 def definition_in(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
     """The definition in an `agent.def.v1` breadcrumb, or why it cannot be used."""
-    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
-    # not answer in other sessions, nor read them.
-    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
-        return None, "an agent is there for all sessions and users: post it without session: and user: tags"
-    if crumb.visibility == "private" or crumb.sensitivity == "secret":
-        return None, "an agent that is private or secret is there for nobody"
+    if withheld := _withheld(crumb):
+        return None, withheld
     try:
         return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
     except ValidationError as error:
         return None, "; ".join(
             f"{c.where}: {c.message}" if c.where else c.message for c in complaints_of(error)
         )
+
+
+def _written(crumb: Breadcrumb) -> tuple[int, AgentDefinition] | None:
+    definition = definition_in(crumb)[0]
+    return None if definition is None else (crumb.updated, definition)
+
+
+def _withheld(crumb: Breadcrumb) -> str:
+    """Why a definition is there for nobody, whatever is in it; empty: it may count."""
+    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
+    # not answer in other sessions, nor read them.
+    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
+        return "an agent is there for all sessions and users: post it without session: and user: tags"
+    if crumb.visibility == "private" or crumb.sensitivity == "secret":
+        return "an agent that is private or secret is there for nobody"
+    return ""
 
 
 def definitions_from(folder: Path | None) -> list[Agent]:
