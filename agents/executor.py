@@ -7,6 +7,7 @@ made before instead of making it twice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from breadcrumbs.agents.answer import Answer, parse_answer, product
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
 from breadcrumbs.agents.deltas import DeltaWriter
-from breadcrumbs.agents.functions import Call
+from breadcrumbs.agents.functions import AgentFunction, Call
 from breadcrumbs.agents.models.base import (
     Message,
     Model,
@@ -30,7 +31,8 @@ from breadcrumbs.agents.models.base import (
     ToolCall,
 )
 from breadcrumbs.agents.prompt import build_prompt, problem_in
-from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult
+from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult, is_being_cancelled
+from breadcrumbs.agents.tools.output import in_words
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
@@ -302,14 +304,15 @@ class Executor:
                     trigger_id=origin.id,
                     say=deltas.write,
                 )
-                return self._function_answer(definition.agent_id, await agent.function(call))
+                said = await _called(definition.agent_id, agent.function, call)
+                return self._function_answer(definition.agent_id, said)
             if definition.kind == "adk":
                 if self._remote is None:
                     raise TurnFailed(
                         f"{definition.agent_id} lives on an ADK server: nobody here talks to these"
                     )
-                said = await self._remote(turn, agent, trigger, origin, parts, deltas.write)
-                return replace(parse_answer(self._checked(said.text)), glue=said.glue)
+                remote = await self._remote(turn, agent, trigger, origin, parts, deltas.write)
+                return replace(parse_answer(self._checked(remote.text)), glue=remote.glue)
             *before, last = await self._converse(turn, agent, trigger, origin, messages, deltas.write)
         answer = parse_answer(self._checked(last))
         # What was shown is what is stored.
@@ -451,6 +454,18 @@ class Executor:
                 "context": context,
             }
         )
+
+
+async def _called(agent_id: str, function: AgentFunction, call: Call) -> object:
+    """What a function says. It must not be able to end the worker, nor its turn without a word."""
+    try:
+        return await function(call)
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        raise TurnFailed(f"{agent_id} was cancelled from within", retry=True) from None
+    except SystemExit as error:
+        raise TurnFailed(f"{agent_id} failed: {in_words(error)}", retry=True) from error
 
 
 def creator_of(crumb: Breadcrumb) -> str | None:

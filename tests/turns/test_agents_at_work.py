@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +17,7 @@ import pytest
 
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.functions import Call
+from breadcrumbs.agents.functions import agent as decorated_as_agent
 from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ModelRequest, ToolCall
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import Tool, tool
@@ -335,6 +338,48 @@ async def test_a_time_limit_of_a_functions_own_is_not_taken_for_that_of_the_turn
         error = await chat.error_about(await chat.say("s", "Go"))
         assert error.context["error"] == "the shop did not answer within 5 s"
         assert error.context["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [(SystemExit(3), "failed: SystemExit: 3"), (asyncio.CancelledError(), "cancelled from within")],
+)
+async def test_a_function_that_wants_to_end_everything_ends_its_turn_alone(
+    store: Store, failure: BaseException, words: str
+) -> None:
+    async def function(call: Call) -> str:
+        if call.text == "Go":
+            raise failure
+        return "still here"
+
+    async with working(store, agents=[function_agent(function)], attempts=2) as chat:
+        error = await chat.error_about(await chat.say("s", "Go"))
+        assert words in error.context["error"] and error.context["attempts"] == 2
+        for session in ("s", "another"):
+            answer = await chat.answer_to(await chat.say(session, "Hello"))
+            assert answer.context["message"] == "still here"
+
+
+def test_a_function_that_is_not_async_is_refused_where_it_is_written() -> None:
+    def plain(call: Call) -> str:
+        return call.text
+
+    with pytest.raises(TypeError, match="eve: an agent is an async function"):
+        decorated_as_agent("eve")(plain)  # type: ignore[arg-type]  # what mypy would have said
+
+    class Speaker:
+        async def __call__(self, call: Call) -> str:
+            return call.text
+
+    async def speak(call: Call) -> str:
+        return call.text
+
+    @wraps(speak)
+    def wrapped(call: Call) -> Awaitable[str]:
+        return speak(call)
+
+    for function in (Speaker(), speak, wrapped, partial(speak)):
+        assert decorated_as_agent("eve")(function).definition.agent_id == "eve"
 
 
 # What others have written
