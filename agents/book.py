@@ -17,11 +17,14 @@ from breadcrumbs.agents.functions import AgentFunction
 from breadcrumbs.runtime.access import USER
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, complaints_of
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.questions import recent_shared
 from breadcrumbs.runtime.remembered import Remembered
 from breadcrumbs.runtime.store import Store
 
 _log = structlog.get_logger("breadcrumbs.agents")
+
+DEFINITION = "agent.def.v1"
 
 _MOST = 1_000
 """Definitions of an owner that count: the newest."""
@@ -49,6 +52,10 @@ class AgentBook:
         self._complained: set[tuple[UUID, int]] = set()
         self._warned: set[UUID] = set()
 
+    def reads(self, event: Event) -> bool:
+        """Whether an event speaks of a definition that may count here."""
+        return self._breadcrumbs and event.schema_name == DEFINITION
+
     async def agents(self, owner: UUID) -> list[Agent]:
         """Everybody's agents, and the owner's own on top: the same agent_id replaces."""
         if not self._breadcrumbs:
@@ -61,7 +68,7 @@ class AgentBook:
 
     async def _from_breadcrumbs(self, owner: UUID) -> dict[str, Agent]:
         # Those in a session are nobody's agents.
-        newest = recent_shared(self._store, owner, "agent.def.v1", _MOST)
+        newest = recent_shared(self._store, owner, DEFINITION, _MOST)
         await self._store.ask(newest)
         if len(newest.answer) == _MOST and owner not in self._warned:
             self._warned.add(owner)
@@ -70,30 +77,51 @@ class AgentBook:
                 owner=str(owner),
                 read=f"the newest {_MOST}",
             )
-        found: dict[str, Agent] = {}
-        # Of two with one agent_id the one that was written last holds.
-        for crumb in sorted(newest.answer, key=lambda crumb: crumb.updated):
+        read: list[tuple[int, AgentDefinition]] = []
+        for crumb in newest.answer:
             definition, problem = definition_in(crumb)
             if definition is not None:
-                found[definition.agent_id] = Agent(definition)
-            elif (crumb.id, crumb.version) not in self._complained:
+                read.append((crumb.updated, definition))
+                continue
+            # A misspelt edit must not silence an agent, nor leave its place to another one.
+            if not _withheld(crumb) and (earlier := await self._store.last_usable(crumb, _written)):
+                read.append(earlier)
+            if (crumb.id, crumb.version) not in self._complained:
                 self._complained.add((crumb.id, crumb.version))
                 _log.warning("an agent definition is not usable", breadcrumb=str(crumb.id), problem=problem)
-        return found
+        # Of two with one agent_id the one that was written last holds.
+        return {
+            definition.agent_id: Agent(definition)
+            for _, definition in sorted(read, key=lambda entry: entry[0])
+        }
 
 
 def definition_in(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
     """The definition in an `agent.def.v1` breadcrumb, or why it cannot be used."""
-    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
-    # not answer in other sessions, nor read them.
-    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
-        return None, "an agent is there for all sessions and users: post it without session: and user: tags"
-    if crumb.visibility == "private" or crumb.sensitivity == "secret":
-        return None, "an agent that is private or secret is there for nobody"
+    if withheld := _withheld(crumb):
+        return None, withheld
     try:
         return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
     except ValidationError as error:
-        return None, "; ".join(f"{c.where}: {c.message}" for c in complaints_of(error))
+        return None, "; ".join(
+            f"{c.where}: {c.message}" if c.where else c.message for c in complaints_of(error)
+        )
+
+
+def _written(crumb: Breadcrumb) -> tuple[int, AgentDefinition] | None:
+    definition = definition_in(crumb)[0]
+    return None if definition is None else (crumb.updated, definition)
+
+
+def _withheld(crumb: Breadcrumb) -> str:
+    """Why a definition is there for nobody, whatever is in it; empty: it may count."""
+    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
+    # not answer in other sessions, nor read them.
+    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
+        return "an agent is there for all sessions and users: post it without session: and user: tags"
+    if crumb.visibility == "private" or crumb.sensitivity == "secret":
+        return "an agent that is private or secret is there for nobody"
+    return ""
 
 
 def definitions_from(folder: Path | None) -> list[Agent]:

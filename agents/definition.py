@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from breadcrumbs.runtime.breadcrumb import SchemaName, Tag
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.selectors import Selector
 from breadcrumbs.runtime.sources import Fetch, Source
 
@@ -133,6 +133,15 @@ class AgentDefinition(BaseModel):
                 fetch=selector.fetch or Fetch(),
             )
             for number, selector in enumerate(self.contexts)
+        )
+
+    def recalls(self, message: Breadcrumb) -> bool:
+        """Whether it would be shown this message, when it answers a later one without a ready-made context."""
+        if self.kind == "adk":
+            return True  # it keeps the conversation in mind
+        return any(
+            (selector.fetch or Fetch()).method == "recent" and selector.matches(message)
+            for selector in self.contexts
         )
 
     @property

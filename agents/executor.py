@@ -7,6 +7,7 @@ made before instead of making it twice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from breadcrumbs.agents.answer import Answer, parse_answer, product
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
 from breadcrumbs.agents.deltas import DeltaWriter
-from breadcrumbs.agents.functions import Call
+from breadcrumbs.agents.functions import AgentFunction, Call
 from breadcrumbs.agents.models.base import (
     Message,
     Model,
@@ -30,12 +31,14 @@ from breadcrumbs.agents.models.base import (
     ToolCall,
 )
 from breadcrumbs.agents.prompt import build_prompt, problem_in
-from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult
+from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult, is_being_cancelled
+from breadcrumbs.agents.tools.output import in_words
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
+from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, as_written, header_of, recent_of, version_of
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import plain_text, writable
@@ -48,6 +51,8 @@ _log = structlog.get_logger("breadcrumbs.agents")
 
 _MOST_INPUT = 100_000
 LAST_ANSWERS = 5
+_MOST_MERGED = 1_000
+"""Messages that one answer names as those it is an answer to."""
 _BETWEEN = "\n\n"
 """Between what a model says before and after it uses a tool."""
 
@@ -190,8 +195,7 @@ class Executor:
         except NotFound:
             await _finish(turn, last)  # deleted or expired meanwhile: there is nothing to answer
             return
-        mine = [crumb for crumb in seen.answers if creator_of(crumb) == definition.agent_id]
-        new, content = await self._make(turn, agent, trigger, origin, answer_id, mine)
+        new, content = await self._make(turn, agent, trigger, origin, answer_id)
         await self._commit(turn, owner, answer_id, new, content, acknowledge=last)
 
     async def _commit(
@@ -244,9 +248,12 @@ class Executor:
         trigger: Breadcrumb,
         origin: Origin,
         answer_id: UUID,
-        answers: list[Breadcrumb],
     ) -> tuple[BreadcrumbCreate, Content]:
         definition = agent.definition
+        # Now, and not when the model has spoken: a store that is away must not cost what it said.
+        merged = (
+            await unanswered(self._store, definition, trigger) if definition.when_busy == "merge" else None
+        )
         answer: Answer | None = None
         try:
             with anyio.move_on_after(definition.timeout_seconds):
@@ -264,8 +271,8 @@ class Executor:
             glue["session_id"] = trigger.session_id
         if trigger.schema_name == CONTEXT:
             glue |= {"context_id": str(trigger.id), "context_version": trigger.version}
-        if definition.when_busy == "merge" and trigger.schema_name == CONTEXT:
-            glue["answers"] = unanswered(trigger.context.get("parts", []), answers)
+        if merged is not None:
+            glue["answers"] = merged
         glue |= answer.glue
         problem: InvalidInput | None = None
         # What a model adds to its words may be what cannot be stored: then the words alone.
@@ -297,14 +304,15 @@ class Executor:
                     trigger_id=origin.id,
                     say=deltas.write,
                 )
-                return self._function_answer(definition.agent_id, await agent.function(call))
+                said = await _called(definition.agent_id, agent.function, call)
+                return self._function_answer(definition.agent_id, said)
             if definition.kind == "adk":
                 if self._remote is None:
                     raise TurnFailed(
                         f"{definition.agent_id} lives on an ADK server: nobody here talks to these"
                     )
-                said = await self._remote(turn, agent, trigger, origin, parts, deltas.write)
-                return replace(parse_answer(self._checked(said.text)), glue=said.glue)
+                remote = await self._remote(turn, agent, trigger, origin, parts, deltas.write)
+                return replace(parse_answer(self._checked(remote.text)), glue=remote.glue)
             *before, last = await self._converse(turn, agent, trigger, origin, messages, deltas.write)
         answer = parse_answer(self._checked(last))
         # What was shown is what is stored.
@@ -448,6 +456,18 @@ class Executor:
         )
 
 
+async def _called(agent_id: str, function: AgentFunction, call: Call) -> object:
+    """What a function says. It must not be able to end the worker, nor its turn without a word."""
+    try:
+        return await function(call)
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        raise TurnFailed(f"{agent_id} was cancelled from within", retry=True) from None
+    except SystemExit as error:
+        raise TurnFailed(f"{agent_id} failed: {in_words(error)}", retry=True) from error
+
+
 def creator_of(crumb: Breadcrumb) -> str | None:
     creator = crumb.context.get("creator")
     name = creator.get("agent_id") if isinstance(creator, dict) else creator
@@ -458,22 +478,39 @@ def _creator(definition: AgentDefinition) -> dict[str, str]:
     return {"type": "agent", "agent_id": definition.agent_id}
 
 
-def unanswered(parts: list[dict[str, Any]], answers: list[Breadcrumb]) -> list[str]:
-    """The messages since the last one that was answered: a merged answer is an answer to each of them.
+async def unanswered(store: Store, definition: AgentDefinition, trigger: Breadcrumb) -> list[str]:
+    """The messages since the last one that an agent has answered: a merged answer is an answer to each of them.
 
-    Messages are answered in their order, but they may be older than the answer to the one before them.
+    Messages are answered in their order, but they may be older than the answer to the one before them. They are
+    read from the session, for a prompt may hold fewer of them than have piled up.
     """
+    owner, session, origin = trigger.owner_id, trigger.session_id, Origin.of(trigger)
+    if session is None:
+        return [origin.id]
+    last = await store.list(
+        owner,
+        Query(
+            session_id=session,
+            schema_name=definition.emits.schema_name,
+            limit=LAST_ANSWERS,
+            keep=lambda crumb: creator_of(crumb) == definition.agent_id,
+        ),
+    )
     # Anybody can write an answer; the runtime's own name their message by its id.
-    answered = {id for crumb in answers if isinstance(id := crumb.context.get("trigger_id"), str)}
-    messages = [
-        item["id"]
-        for part in parts
-        if part["place"] == "conversation"
-        for item in part["items"]
-        if item.get("schema_name") == "user.message.v1" and isinstance(item.get("id"), str)
-    ]
-    last = max((place for place, id in enumerate(messages) if id in answered), default=-1)
-    return messages[last + 1 :]
+    answered = {id for crumb in last.items if isinstance(id := crumb.context.get("trigger_id"), str)}
+    found: list[str] = []
+    schema = "user.message.v1" if trigger.schema_name == CONTEXT else trigger.schema_name
+    query = Query(session_id=session, schema_name=schema, limit=2 * LAST_ANSWERS)
+    async for message in store.walk(owner, query):
+        if message.created > origin.created:
+            continue
+        if message.id_text in answered or len(found) == _MOST_MERGED:
+            break
+        if message.visibility == "private" or message.sensitivity == "secret":
+            continue  # shown to no model, and its writer was told so
+        if trigger.schema_name == CONTEXT or any(own.matches(message) for own in definition.triggers):
+            found.append(message.id_text)
+    return found[::-1]
 
 
 def _asked_again(turn: Turn, trigger: Breadcrumb) -> int:

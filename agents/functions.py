@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -61,6 +62,18 @@ def agent(
     )
 
     def decorate(function: AgentFunction) -> FunctionAgent:
+        if not _is_async(function):
+            # It would hold up everybody else while it runs, and then have nothing to wait for.
+            raise TypeError(
+                f"{agent_id}: an agent is an async function: write async def, and await what takes time"
+            )
         return FunctionAgent(definition, function)
 
     return decorate
+
+
+def _is_async(function: AgentFunction) -> bool:
+    inner = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
+        getattr(inner, "__call__", None)  # noqa: B004 (an object with an async __call__)
+    )

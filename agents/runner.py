@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
 from uuid import UUID
 
 import anyio
 
-from breadcrumbs.agents.book import Agent, AgentBook
+from breadcrumbs.agents.book import Agent, AgentBook, definition_in
 from breadcrumbs.agents.definition import CONTEXT
 from breadcrumbs.agents.executor import (
     CANCEL,
-    LAST_ANSWERS,
-    RESPONSE,
     Executor,
     Origin,
     Seen,
-    creator_of,
     unanswered,
 )
-from breadcrumbs.agents.prompt import problem_in
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events import Event
@@ -60,31 +55,36 @@ class AgentRunner:
         self._executor = executor
         self._consumers = consumers
         self._inherited = inherited
-        self._answering: dict[tuple[int, int], tuple[str, anyio.CancelScope]] = {}
-        """Which agent is at work on an event just now."""
+        self._answering: dict[tuple[int, int], tuple[str, str, anyio.CancelScope]] = {}
+        """Which agent is at work on an event just now, and which message it answers."""
         self._refused: dict[tuple[int, int], dict[str, str]] = {}
         """Which agents shall not answer an event, and why."""
         self._failed: dict[tuple[int, int], set[str]] = {}
         """Which agents have tried to answer an event, and failed."""
 
     async def wants(self, event: Event) -> bool:
-        if event.operation == "deleted" or event.imported:
+        if event.operation == "deleted":
+            return False
+        if self._book.reads(event):
+            return True
+        if event.imported:
             return False
         agents = await self._book.agents(event.owner_id)
         return any(_triggers(agent, event) for agent in agents) or bool(await self._left_alone(event, agents))
 
-    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
         if event.operation == "deleted" or event.imported:
-            return  # that something is gone, or was long ago, asks for nothing
+            return False  # that something is gone, or was long ago, asks for nothing
         # To cancel is to post a cancellation, and not to correct one that was posted long ago.
         if event.schema_name == CANCEL and event.operation == "created" and running is not None:
             running.cancel("cancelled")
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:
-            return
-        for agent in self._book.last(event.owner_id):
+            return False
+        asked = [agent for agent in self._book.last(event.owner_id) if _triggers(agent, event)]
+        for agent in asked:
             busy_with = [other for other in earlier if _triggers(agent, other)]
-            if not busy_with or not _triggers(agent, event):
+            if not busy_with:
                 continue
             name = agent.definition.agent_id
             if agent.definition.when_busy == "interrupt":
@@ -95,10 +95,15 @@ class AgentRunner:
             elif agent.definition.when_busy == "reject":
                 reason = "busy: still answering an earlier message, send it again later"
                 self._refuse(event, name, reason)
+        # Who is told no wants to know now, and not when the others are answered.
+        return (
+            bool(asked)
+            and {agent.definition.agent_id for agent in asked} == self._refused.get(_place(event), {}).keys()
+        )
 
     def _interrupt(self, event: Event, agent_id: str) -> None:
         self._refuse(event, agent_id, "interrupted by a newer message")
-        at_work, scope = self._answering.get(_place(event), (None, None))
+        at_work, _, scope = self._answering.get(_place(event), (None, None, None))
         if at_work == agent_id and scope is not None:
             scope.cancel()
 
@@ -116,6 +121,10 @@ class AgentRunner:
     async def handle(self, turn: Turn) -> None:
         event = turn.event
         self._failed.pop(_place(event), None)
+        if self._book.reads(event):
+            await self._check_definition(turn)
+        if event.imported:
+            return
         agents = await self._book.agents(event.owner_id)
         trigger, seen = await self._executor.look(event, await turn.foreseen())
         if trigger is None:
@@ -144,17 +153,32 @@ class AgentRunner:
             raise max(passing, key=_pause) if passing else errors[0]
         self._refused.pop(_place(event), None)
 
+    async def _check_definition(self, turn: Turn) -> None:
+        """A definition that cannot be used leaves an error where its writer can see it."""
+        event = turn.event
+        try:
+            crumb = await self._store.get_version(event.owner_id, event.id, event.version)
+        except NotFound:
+            return
+        definition, problem = definition_in(crumb)
+        if definition is None:
+            error = TurnFailed(f"this agent definition is not used: {problem}")
+            creator, inherited = self._creator, self._inherited
+            await leave_error(self._store, turn, error, creator=creator, origin=event.id, inherited=inherited)
+
     def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
         if len(self._failed) > 10_000:  # of lanes that were lost
             self._failed.clear()
         self._failed[_place(event)] = set(agents)
 
     async def _answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, seen: Seen, *, last: bool) -> None:
-        place, name = _place(turn.event), agent.definition.agent_id
+        place, name, message = _place(turn.event), agent.definition.agent_id, Origin.of(trigger).id
         if reason := self._refused.get(place, {}).get(name):
+            if (name, message) in (at_work[:2] for at_work in self._answering.values()):
+                return  # an edit of what is being answered: no, but not to the message itself
             raise TurnCancelled(reason)
         with anyio.CancelScope() as scope:
-            self._answering[place] = (name, scope)
+            self._answering[place] = (name, message, scope)
             try:
                 await self._executor.answer(turn, agent, trigger, seen, last=last)
             finally:
@@ -179,8 +203,7 @@ class AgentRunner:
             self._store,
             turn,
             error,
-            # Two kinds may fail on the same event; each says so, once.
-            creator="agent-runner" if self.kind == AgentRunner.kind else self.kind,
+            creator=self._creator,
             origin=origin,
             inherited=self._inherited,
             hops=hops + 1,
@@ -188,6 +211,11 @@ class AgentRunner:
             answers=answers,
         )
         self._failed.pop(_place(turn.event), None)
+
+    @property
+    def _creator(self) -> str:
+        """Two kinds may fail on the same event; each says so, once."""
+        return "agent-runner" if self.kind == AgentRunner.kind else self.kind
 
     def _whose(self, event: Event) -> str | None:
         """The agent whose failure this is; None where several failed, or where it was not found out."""
@@ -202,22 +230,13 @@ class AgentRunner:
     async def _merged(self, trigger: Breadcrumb, event: Event) -> list[str]:
         """The messages that a turn was to answer, where those before its own were left to it."""
         failed = self._may_have_failed(event)
-        merging = failed & {
-            agent.definition.agent_id
+        merging = [
+            agent.definition
             for agent in self._book.last(event.owner_id)
-            if agent.definition.when_busy == "merge"
-        }
-        session = trigger.session_id
-        if not merging or session is None or trigger.schema_name != CONTEXT:
-            return []
-        # The turn may have made its context again; then only the newest version still holds the messages.
-        # Where that is about a later message, that one's turn speaks for all of them.
-        newest = await self._store.get(trigger.owner_id, trigger.id, count_read=False)
-        parts: Any = newest.context.get("parts")
-        if Origin.of(newest).id != Origin.of(trigger).id or problem_in(parts):
-            return []
-        answers = await self._store.recent(trigger.owner_id, session, RESPONSE, LAST_ANSWERS)
-        return unanswered(parts, [crumb for crumb in answers if creator_of(crumb) in merging])
+            if agent.definition.when_busy == "merge" and agent.definition.agent_id in failed
+        ]
+        left = [await unanswered(self._store, definition, trigger) for definition in merging]
+        return max(left, key=len, default=[])
 
     async def _wanted_by(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
         if not any(selector.matches(trigger) for selector in agent.definition.triggers):
@@ -225,7 +244,9 @@ class AgentRunner:
         return agent.definition.when_busy != "merge" or not await self._is_merged(agent, turn, trigger)
 
     async def _is_merged(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
-        """Whether a later message waits already: its context holds this one too."""
+        """Whether a later message waits already, and will be answered with this one in sight."""
+        if trigger.schema_name != CONTEXT and not agent.definition.recalls(trigger):
+            return False
         for event in turn.waiting():
             if not _triggers(agent, event):
                 continue

@@ -224,7 +224,7 @@ def _candidates(
         reason = unfit(crumb, config)
         if reason is None and id in chosen:
             reason = "duplicate"
-        if reason is None and _waits_for_its_turn(config, trigger, crumb):
+        if reason is None and waits_for_its_turn(config, trigger, crumb):
             reason = "not yet its turn"
         if reason is None:
             chosen[id] = entry
@@ -245,7 +245,7 @@ def unfit(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
     return None
 
 
-def _waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Breadcrumb) -> bool:
+def waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Breadcrumb) -> bool:
     """A message posted after the one being answered: it gets an answer, and a context, of its own."""
     return (
         crumb.created > trigger.created

@@ -171,12 +171,11 @@ class ConfigBook:
         # Those in a session are not used: who posts one is told so there.
         shared = recent_shared(self._store, owner, CONFIG_SCHEMA, _MOST_CONFIGS)
         await self._store.ask(shared)
-        for own in _in_order(shared.answer):
+        for own in await _in_order(self._store, shared.answer):
             crumb = own.crumb
-            if own.config is not None:
-                if own.holds:
-                    holding.append(own.config)
-            elif (crumb.id, crumb.version) not in self._complained:
+            if own.config is not None and own.holds:
+                holding.append(own.config)
+            if own.problem and (crumb.id, crumb.version) not in self._complained:
                 if len(self._complained) > _MOST_REMEMBERED:
                     self._complained.clear()
                 self._complained.add((crumb.id, crumb.version))
@@ -190,23 +189,31 @@ class OwnConfig:
 
     crumb: Breadcrumb
     config: ContextConfig | None
-    """None: it cannot be used."""
+    """Of its last version that can be used. None: there is none."""
     problem: str
-    """Why it cannot be used."""
+    """Why its newest version cannot be used."""
     holds: bool
     """It is the one that was written last for its consumer."""
 
 
 async def own_configs(store: Store, owner: UUID) -> list[OwnConfig]:
     """An owner's configs, the one that was written last first."""
-    return _in_order((await store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=_MOST_CONFIGS))).items)
+    page = await store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=_MOST_CONFIGS))
+    return await _in_order(store, page.items)
 
 
-def _in_order(crumbs: Iterable[Breadcrumb]) -> list[OwnConfig]:
+async def _in_order(store: Store, crumbs: Iterable[Breadcrumb]) -> list[OwnConfig]:
+    read: list[tuple[int, Breadcrumb, ContextConfig | None, str]] = []
+    for crumb in crumbs:
+        (config, problem), written = config_in(crumb), crumb.updated
+        if config is None and not _withheld(crumb):
+            # A misspelt edit must not put a config in force that shows more.
+            earlier = await store.last_usable(crumb, _written_config)
+            written, config = earlier or (written, None)
+        read.append((written, crumb, config, problem))
     found: list[OwnConfig] = []
     seen: set[str] = set()
-    for crumb in sorted(crumbs, key=lambda crumb: crumb.updated, reverse=True):
-        config, problem = config_in(crumb)
+    for _, crumb, config, problem in sorted(read, key=lambda entry: entry[0], reverse=True):
         holds = config is not None and config.consumer_id not in seen
         if config is not None:
             seen.add(config.consumer_id)
@@ -214,14 +221,26 @@ def _in_order(crumbs: Iterable[Breadcrumb]) -> list[OwnConfig]:
     return found
 
 
+def _written_config(crumb: Breadcrumb) -> tuple[int, ContextConfig] | None:
+    config = config_in(crumb)[0]
+    return None if config is None else (crumb.updated, config)
+
+
 def config_in(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
     """The config in a `context.config.v1` breadcrumb, or why it cannot be used."""
-    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
-    # not decide what is shown in other sessions, nor widen what is shown in its own.
-    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
-        return None, "a config holds for all sessions and users: post it without session: and user: tags"
-    if crumb.visibility == "private" or crumb.sensitivity == "secret":
-        return None, "a config that is private or secret holds for nobody"
+    if withheld := _withheld(crumb):
+        return None, withheld
     document = {key: value for key, value in crumb.context.items() if key != "llm_hints"}
     config, faults = check_config(document)
     return config, "; ".join(f"{fault.where}: {fault.message}" for fault in faults)
+
+
+def _withheld(crumb: Breadcrumb) -> str:
+    """Why a config holds for nobody, whatever is in it; empty: it may hold."""
+    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
+    # not decide what is shown in other sessions, nor widen what is shown in its own.
+    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
+        return "a config holds for all sessions and users: post it without session: and user: tags"
+    if crumb.visibility == "private" or crumb.sensitivity == "secret":
+        return "a config that is private or secret holds for nobody"
+    return ""

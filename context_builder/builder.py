@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from breadcrumbs.context_builder.assembly import Assembled, assemble
+from breadcrumbs.context_builder.assembly import Assembled, assemble, waits_for_its_turn
 from breadcrumbs.context_builder.book import CONFIG_SCHEMA, ConfigBook, config_in
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig, Exclude, Formatting, Output
 from breadcrumbs.context_builder.references import references_only
@@ -34,6 +34,7 @@ from breadcrumbs.runtime.lease import LeaseLost
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, as_written, header_of, newest_of, plain, version_of
 from breadcrumbs.runtime.schema_hints import SchemaHints
+from breadcrumbs.runtime.selectors import Selector
 from breadcrumbs.runtime.session_state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.sources import Fetched, Fetching, Keep, Source, fetch
@@ -96,8 +97,8 @@ class ContextBuilder:
             return True
         return event.schema_name == CONFIG_SCHEMA or bool(await self._matching(event))
 
-    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
-        pass
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
+        return False
 
     def foresees(self, event: Event) -> bool:
         if event.schema_name in (CONFIG_SCHEMA, STATE_CHANGE):
@@ -323,7 +324,8 @@ class ContextBuilder:
             if last:
                 await turn.acknowledge()
             return newest  # made by a first try, whose answer was lost on the way
-        made = await assembled(config, trigger, material.fetching.fetched(), hints=self._hints)
+        fetched = material.fetching.fetched()
+        made = await assembled(self._store, config, trigger, fetched, hints=self._hints)
         try:
             new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
         except InvalidInput as error:
@@ -378,13 +380,23 @@ async def build_context(
 ) -> Assembled:
     """Everything for one context: fetched once, chosen, counted. What `keep` refuses is not there."""
     fetched = await fetch(store, config.sources, trigger, keep=keep)
-    return await assembled(config, trigger, fetched, hints=hints)
+    return await assembled(store, config, trigger, fetched, hints=hints, keep=keep)
 
 
 async def assembled(
-    config: ContextConfig, trigger: Breadcrumb, fetched: Fetched, *, hints: SchemaHints
+    store: Store,
+    config: ContextConfig,
+    trigger: Breadcrumb,
+    fetched: Fetched,
+    *,
+    hints: SchemaHints,
+    keep: Keep | None = None,
 ) -> Assembled:
     """A context from what its sources found."""
+    # Of many messages at once those that wait for their turn must not push out what was said before.
+    await fetched.look_behind(
+        store, trigger, lambda crumb: waits_for_its_turn(config, trigger, crumb), keep=keep
+    )
     found = fetched.found(trigger)
     schemas = {entry.crumb.schema_name for entry in found} | {trigger.schema_name}
     definitions = await hints.definitions(trigger.owner_id, {name for name in schemas if name is not None})
@@ -394,12 +406,20 @@ async def assembled(
 
 
 async def gather_parts(
-    store: Store, sources: Sequence[Source], trigger: Breadcrumb, *, hints: SchemaHints
+    store: Store,
+    sources: Sequence[Source],
+    trigger: Breadcrumb,
+    *,
+    triggers: Sequence[Selector],
+    hints: SchemaHints,
 ) -> list[dict[str, Any]]:
-    """The parts of a prompt for an agent that brings its own sources instead of a context config."""
+    """The parts of a prompt for an agent that brings its own sources instead of a context config.
+
+    `triggers`: what the agent answers. What came after the trigger gets an answer of its own.
+    """
     config = ContextConfig.model_construct(
         consumer_id="",
-        update_triggers=(),
+        update_triggers=tuple(triggers),
         sources=tuple(sources),
         exclude=Exclude(),
         output=Output(),

@@ -342,7 +342,7 @@ def _own_view(own: OwnConfig) -> dict[str, Any]:
     consumer = crumb.context.get("consumer_id")
     if isinstance(consumer, str):
         view["consumer_id"] = consumer
-    if own.config is None:
+    if own.problem:
         view["problem"] = own.problem
     return view
 

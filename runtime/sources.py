@@ -47,6 +47,10 @@ class Fetch(BaseModel):
         return self.conversation_scope or "current"
 
     @property
+    def most(self) -> int:
+        return 1 if self.method == "latest" else self.limit
+
+    @property
     def includes_shared(self) -> bool:
         """Whether what belongs to no session counts too. Another session's never does."""
         return self.method == "latest" and self.conversation_scope is None
@@ -115,6 +119,27 @@ class Fetched:
             for rank, crumb in enumerate([trigger] if crumbs is None else crumbs)
         ]
 
+    async def look_behind(self, store: Store, asker: Asker, waits: Keep, *, keep: Keep | None = None) -> None:
+        """Find what sources would have found, had they not been full of what has to wait."""
+
+        def counts(crumb: Breadcrumb) -> bool:
+            return not waits(crumb) and (keep is None or keep(crumb))
+
+        async def further(number: int, waiting: Sequence[Breadcrumb]) -> None:
+            behind = await fetch(store, (self.sources[number],), asker, keep=counts)
+            found = [*waiting, *(behind.answers[0] or ())]
+            self.answers[number] = sorted(
+                found, key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True
+            )
+
+        full = []
+        for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True)):
+            waiting = [crumb for crumb in crumbs or () if waits(crumb)]
+            if waiting and len(crumbs or ()) >= source.fetch.most:
+                full.append(further(number, waiting))
+        if full:
+            await asyncio.gather(*full)
+
 
 @dataclass(frozen=True, slots=True)
 class _Way:
@@ -182,7 +207,7 @@ async def fetch(
 
 def _way(store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None) -> _Way:
     owner, session = asker.owner_id, asker.session_id
-    limit = 1 if source.fetch.method == "latest" else source.fetch.limit
+    limit = source.fetch.most
     schema = _alone(source, keep)
 
     def listing(*, extra: tuple[str, ...] = ()) -> _Way:

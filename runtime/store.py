@@ -580,6 +580,17 @@ class Store:
         versions = {version.version: version for version in (crumb, *older)}
         return [versions[number] for number in sorted(versions, reverse=True)]
 
+    async def last_usable(self, crumb: Breadcrumb, read: Callable[[Breadcrumb], _T | None]) -> _T | None:
+        """What the newest of the earlier versions comes to that can be read at all; None: there is none."""
+        if crumb.version == 1:
+            return None
+        try:
+            versions = await self.history(crumb.owner_id, crumb.id)
+        except NotFound:
+            return None
+        earlier = (read(version) for version in versions if version.version < crumb.version)
+        return next((found for found in earlier if found is not None), None)
+
     def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Coroutine[Any, Any, Page]:
         """One page; `next_cursor` is there exactly as long as there is more.
 

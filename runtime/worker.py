@@ -205,8 +205,11 @@ class Handler(Protocol):
         """Leave a trace of a turn that failed for good, and acknowledge it with that."""
         ...
 
-    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
-        """An event was read: a chance to interrupt what is running in its session."""
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
+        """An event was read: a chance to interrupt what is running in its session.
+
+        Whether it need not wait for what is before it in its session, because there is nothing to do but to say no.
+        """
         ...
 
 
@@ -466,10 +469,13 @@ class Worker:
             self._drop(lane, session)
             return
         waiting = lane.sessions.get(session)
-        self.handler.arrived(event, lane.running.get(session), waiting or ())
+        at_once = self.handler.arrived(event, lane.running.get(session), waiting or ())
         if not wanted:
             return
         lane.unfinished[event.at] = None
+        if at_once:
+            session = event.owner_id, event.id  # as if it belonged to none
+            waiting = lane.sessions.get(session)
         if waiting is None:
             lane.sessions[session] = deque([event])
             self._start(self._work, lane, session)

@@ -125,7 +125,7 @@ class Tool:
         except InvalidInput as refusal:
             error = in_one_line(f"{self.name}: {refusal.message}")
         except asyncio.CancelledError:
-            if _is_being_cancelled():
+            if is_being_cancelled():
                 raise
             # It awaited something that was cancelled. Let through, it would silently end the turn.
             error = f"{self.name} was cancelled from within"
@@ -195,7 +195,8 @@ async def _finished(result: Awaitable[Any]) -> Any:
     return as_json(await result)
 
 
-def _is_being_cancelled() -> bool:
+def is_being_cancelled() -> bool:
+    """Whether a cancellation comes from outside, and not from something that was awaited."""
     task = asyncio.current_task()
     return anyio.current_effective_deadline() == -math.inf or (task is not None and task.cancelling() > 0)
 

@@ -105,6 +105,8 @@ class Chat:
         """Ctrl-C was the last thing that the user did."""
         self._seen: dict[str, str] = {}
         """Up to which event each session was shown: what others say meanwhile is shown with the next turn."""
+        self._shown: set[str] = set()
+        """What was shown besides, and need not be shown again with the next turn."""
         self._switch(session)
 
     @property
@@ -190,9 +192,11 @@ class Chat:
         except KeyboardInterrupt:
             raise Leave(INTERRUPTED) from None
         else:  # it was faster
+            self._shown.add(answer.id)
             self._face.answer(answer.text)
 
     def _failure(self, failure: AgentFailed) -> None:
+        self._shown.add(failure.breadcrumb_id)
         if failure.cancelled:
             self._face.notice(failure.reason)
         else:
@@ -210,6 +214,8 @@ class Chat:
             self._face.notice("some of what was said meanwhile is not shown here: /history has it")
             return
         if event.operation != "created" or event.breadcrumb_id == message_id:
+            return
+        if event.breadcrumb_id in self._shown:
             return
         if event.schema_name == _MESSAGE:
             self._face.said("somebody", event.text)
@@ -265,6 +271,7 @@ class Chat:
     def _recite(self, messages: tuple[ChatMessage, ...]) -> None:
         for message in messages:
             who = "you" if message.role == "user" else message.agent_id or "agent"
+            self._shown.add(message.id)
             self._face.said(who, message.text)
 
     def _sessions(self) -> None:

@@ -167,7 +167,8 @@ async def agent_worker(
                 raise TurnFailed(f"{agent.definition.agent_id}: {error}") from error
 
         async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> list[dict[str, Any]]:
-            return await gather_parts(store, definition.sources, trigger, hints=hints)
+            sources, triggers = definition.sources, definition.triggers
+            return await gather_parts(store, sources, trigger, triggers=triggers, hints=hints)
 
         async def consumers(owner: UUID) -> set[str]:
             return {config.consumer_id for config in await book.configs(owner)}

@@ -77,6 +77,22 @@ async def test_of_two_definitions_of_one_agent_the_one_that_was_written_last_hol
         await store.close()
 
 
+async def test_an_edit_that_cannot_be_used_leaves_the_last_good_version_in_force(
+    embedded_server: Any,
+) -> None:
+    store = await Store.open(embedded_server.url, namespace=secrets.token_hex(6))
+    try:
+        written = await _post(store, "good")
+        change = {"context": {**DEFINITION, "max_steps": -1}}
+        await store.update(OWNER, written, BreadcrumbUpdate.parse(change))
+        (agent,) = await AgentBook(store, ()).agents(OWNER)
+        assert agent.definition.system_prompt == "good"
+        await store.update(OWNER, written, BreadcrumbUpdate.parse({"visibility": "private"}))
+        assert await AgentBook(store, ()).agents(OWNER) == []
+    finally:
+        await store.close()
+
+
 async def test_of_too_many_definitions_the_newest_count_and_the_log_says_so(
     embedded_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,7 +204,8 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(up: CrumbUp, client
         person.types(CTRL_C, enter=False)
         person.reads("cancelled")
         person.at_prompt(name)
-        assert "say: still here" in person.says("say: still here", name)
+        shown = person.says("say: still here", name)
+        assert "say: still here" in shown and "not answered" not in shown  # that was said already
         person.types(CTRL_D, enter=False)
         assert person.ends() == 0
     roles = [(message.role, message.text) for message in client.session(name).messages()]
@@ -265,6 +266,18 @@ def test_what_others_said_meanwhile_is_shown_with_the_next_turn(
         assert "somebody: say: from elsewhere" in shown
         assert "default-chat-assistant: from elsewhere" in shown
         assert shown.index("from elsewhere") < shown.rindex("mine again")
+
+
+def test_what_a_switch_has_shown_is_not_shown_again_with_the_next_turn(
+    up: CrumbUp, client: Client, name: str
+) -> None:
+    with Person(up, "--session", name) as person:
+        person.at_prompt(name)
+        person.says("say: mine", name)
+        person.says(f"/new {name}-2", f"{name}-2")
+        client.session(name).say("say: from elsewhere")
+        assert "from elsewhere" in person.says(f"/switch {name}", name)
+        assert "from elsewhere" not in person.says("say: mine again", name)
 
 
 def test_an_error_of_an_agent_is_shown_in_words_and_the_chat_goes_on(

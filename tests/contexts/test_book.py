@@ -15,7 +15,7 @@ import anyio
 import pytest
 import structlog
 
-from breadcrumbs.context_builder.book import ConfigBook, ConfigError
+from breadcrumbs.context_builder.book import ConfigBook, ConfigError, own_configs
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.query import Query
@@ -263,6 +263,31 @@ async def test_a_config_that_cannot_be_used_leaves_an_error_and_the_good_one_sta
                 context = await builder.say(f"m{number}", "s")
             assert texts(context) == ["m0", "m1", "m2"]
         assert sum("is not usable" in entry["event"] for entry in logs) <= 1  # once, not twice a second
+
+
+async def test_an_edit_that_cannot_be_used_leaves_the_last_good_version_in_force(store: Store) -> None:
+    """Otherwise a misspelt field would put the file's config in force, which may show more."""
+    book = book_of(store)
+    written = await store.create(OWNER, as_breadcrumb(limited(2)))
+    for broken in (limited(-1), {"consumer_id": "tester", "sourcs": []}):
+        await store.update(OWNER, written.id, BreadcrumbUpdate(context=broken))
+        book.forget(OWNER)
+        (config,) = await book.configs(OWNER)
+        assert config.sources[0].fetch.limit == 2
+    (own,) = await own_configs(store, OWNER)
+    assert own.holds and own.crumb.version == 3 and "did you mean 'sources'?" in own.problem
+    # It counts from when it was written, and not from when it was broken.
+    await store.create(OWNER, as_breadcrumb(limited(3)))
+    await store.update(OWNER, written.id, BreadcrumbUpdate(context=limited(-2)))
+    book.forget(OWNER)
+    assert [config.sources[0].fetch.limit for config in await book.configs(OWNER)] == [3]
+    await store.update(OWNER, written.id, BreadcrumbUpdate(context=limited(4)))
+    book.forget(OWNER)
+    assert [config.sources[0].fetch.limit for config in await book.configs(OWNER)] == [4]
+    # Who takes it out of sight means that.
+    await store.update(OWNER, written.id, BreadcrumbUpdate(visibility="private"))
+    book.forget(OWNER)
+    assert [config.sources[0].fetch.limit for config in await book.configs(OWNER)] == [3]
 
 
 async def test_a_token_for_one_session_cannot_change_what_is_shown(store: Store) -> None:

@@ -188,6 +188,31 @@ async def test_scope_user_without_a_user_finds_nothing_and_says_so(store: Store)
     assert made.notes == ["mine: the trigger has no user: tag, so there is no user to look for"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"fetch": {"limit": 2}}, ["second", "now"]),
+        ({"fetch": {"limit": 2}, "any_tags": ["talk", "chat"]}, ["second", "now"]),
+        ({"fetch": {"limit": 2, "conversation_scope": "user"}}, ["second", "now"]),
+        ({"fetch": {"method": "latest"}, "all_tags": ["noted"]}, ["first", "now"]),
+    ],
+)
+async def test_what_waits_for_its_turn_takes_no_room_from_what_was_said_before(
+    store: Store, changes: dict[str, Any], shown: list[str]
+) -> None:
+    tags = ("talk", "user:ada")
+    await post(store, "first", session="s", tags=(*tags, "noted"))
+    await post(store, "second", session="s", tags=tags)
+    question = await post(store, "now", session="s", tags=tags)
+    await post(store, "elsewhere", session="t", tags=("talk", "user:bob"))
+    later = [await post(store, text, session="s", tags=(*tags, "noted")) for text in ("third", "fourth")]
+    source = {"key": "said", "schema_name": "user.message.v1", **changes}
+    made = await build_context(store, config(sources=[source]), question, hints=SchemaHints(store))
+    assert [item.content["message"] for item in made.items] == shown
+    assert made.left_out and {left.reason for left in made.left_out} == {"not yet its turn"}
+    assert {left.crumb.id for left in made.left_out} <= {message.id for message in later}
+
+
 async def test_scope_current_never_widens_where_there_is_no_session(store: Store) -> None:
     await post(store, "somebody's", session="1")
     await post(store, "nobody's")

@@ -156,7 +156,8 @@ def compose(
     builder = ContextBuilder(store, book)
 
     async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> list[dict[str, Any]]:
-        return await gather_parts(answering, definition.sources, trigger, hints=hints)
+        sources, triggers = definition.sources, definition.triggers
+        return await gather_parts(answering, sources, trigger, triggers=triggers, hints=hints)
 
     async def consumers(owner: UUID) -> set[str]:
         return {config.consumer_id for config in await runner_configs.configs(owner)}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+from functools import partial, wraps
 from typing import Any
 
 import pytest
 
 from breadcrumbs.agents.functions import Call
+from breadcrumbs.agents.functions import agent as decorated_as_agent
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
@@ -62,6 +66,48 @@ async def test_a_time_limit_of_a_functions_own_is_not_taken_for_that_of_the_turn
         error = await chat.error_about(await chat.say("s", "Go"))
         assert error.context["error"] == "the shop did not answer within 5 s"
         assert error.context["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [(SystemExit(3), "failed: SystemExit: 3"), (asyncio.CancelledError(), "cancelled from within")],
+)
+async def test_a_function_that_wants_to_end_everything_ends_its_turn_alone(
+    store: Store, failure: BaseException, words: str
+) -> None:
+    async def function(call: Call) -> str:
+        if call.text == "Go":
+            raise failure
+        return "still here"
+
+    async with working(store, agents=[function_agent(function)], attempts=2) as chat:
+        error = await chat.error_about(await chat.say("s", "Go"))
+        assert words in error.context["error"] and error.context["attempts"] == 2
+        for session in ("s", "another"):
+            answer = await chat.answer_to(await chat.say(session, "Hello"))
+            assert answer.context["message"] == "still here"
+
+
+def test_a_function_that_is_not_async_is_refused_where_it_is_written() -> None:
+    def plain(call: Call) -> str:
+        return call.text
+
+    with pytest.raises(TypeError, match="eve: an agent is an async function"):
+        decorated_as_agent("eve")(plain)  # type: ignore[arg-type]  # what mypy would have said
+
+    class Speaker:
+        async def __call__(self, call: Call) -> str:
+            return call.text
+
+    async def speak(call: Call) -> str:
+        return call.text
+
+    @wraps(speak)
+    def wrapped(call: Call) -> Awaitable[str]:
+        return speak(call)
+
+    for function in (Speaker(), speak, wrapped, partial(speak)):
+        assert decorated_as_agent("eve")(function).definition.agent_id == "eve"
 
 
 # What others have written
@@ -142,6 +188,33 @@ async def notes_are(chat: Working, number: int) -> bool:
 
 
 # Agents among themselves
+
+
+@pytest.mark.parametrize(
+    ("session", "changes", "says"),
+    [
+        (None, {"max_steps": -1}, "max_steps: Input should be greater than or equal to 1"),
+        (None, {"subscriptions": {"selectors": [{"schema_nam": "note.v1"}]}}, "schema_nam: there is no such field"),
+        (None, {"subscriptions": {"selectors": [{"role": "trigger"}]}}, "not used: a trigger that matches everything"),
+        ("mine", {}, "without session: and user: tags"),
+    ],
+)  # fmt: skip
+async def test_a_definition_that_cannot_be_used_leaves_an_error_and_the_others_answer(
+    store: Store, session: str | None, changes: dict[str, Any], says: str
+) -> None:
+    usable = {"agent_id": "eve", "subscriptions": {"selectors": [{"schema_name": "note.v1"}]}}
+    tags = [] if session is None else [f"session:{session}"]
+    async with working(store) as chat:
+        posted = await chat.post("agent.def.v1", tags, {**usable, **changes})
+        error = await chat.error_about(posted)
+        assert error.context["error"].startswith("this agent definition is not used: ")
+        assert says in error.context["error"]
+        await chat.answer_to(await chat.say("s", "Hello"))
+        if session is None:  # mended, it is silent
+            change = BreadcrumbUpdate(context=usable)
+            await store.update(chat.owner, posted.id, change)
+        await chat.settled()
+        assert len(await chat.errors(session)) == 1 and not await chat.dead_letters()
 
 
 async def test_agents_that_trigger_each_other_stop_at_the_hop_limit(store: Store) -> None:

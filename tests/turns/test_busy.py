@@ -46,6 +46,43 @@ async def until_the_runner_knows(chat: Working, message: Breadcrumb) -> None:
     await eventually(look, "the runner did not read of the message")
 
 
+async def test_messages_that_wait_do_not_push_out_what_was_said_before_them(store: Store) -> None:
+    """More of them than a source looks for: each is answered with what was said before it, and nothing after."""
+    model = PacedModel()
+    model.allow("early")
+    async with working(store, model) as chat:
+        await chat.answer_to(await chat.say("s", "early"))
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        late = [await chat.say("s", f"late {number}") for number in range(12)]
+        await until_the_runner_knows(chat, late[-1])
+        model.allow("first", "late 0", "late 1")
+        await model.begun("late 2")
+        await chat.answer_to(first)
+    said = [[text for role, text in spoken(request) if role == "user"] for request in model.requests]
+    assert said[1:5] == [
+        ["early", "first"],
+        ["early", "first", "late 0"],
+        ["early", "first", "late 0", "late 1"],
+        ["early", "first", "late 0", "late 1", "late 2"],
+    ]
+
+
+async def test_an_agent_with_sources_of_its_own_does_not_see_what_comes_after_the_message_it_answers(
+    store: Store,
+) -> None:
+    model = PacedModel()
+    source = {"schema_name": MESSAGE, "role": "context", "key": "said", "fetch": {"limit": 3}}
+    own = agent("own", subscriptions={"selectors": [{"schema_name": MESSAGE}, source]})
+    async with working(store, model, agents=[own]) as chat:
+        messages = [await chat.say("s", f"message {number}") for number in range(5)]
+        model.allow(*(f"message {number}" for number in range(5)))
+        for message in messages:
+            await chat.answer_to(message)
+    said = [[text.removeprefix("message ") for _, text in spoken(request)] for request in model.requests]
+    assert said == [["0"], ["0", "1"], ["0", "1", "2"], ["1", "2", "3"], ["2", "3", "4"]]
+
+
 async def test_a_message_that_arrives_while_the_agent_is_busy_waits_and_knows_the_answer_given_meanwhile(
     store: Store,
 ) -> None:
@@ -102,6 +139,56 @@ async def test_reject_refuses_what_comes_while_it_answers(store: Store) -> None:
         assert await chat.dead_letters() == []
 
 
+async def test_reject_says_so_at_once_and_not_when_the_answer_is_there(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="reject")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        for text in ("second", "third"):
+            error = await chat.error_about(await chat.say("s", text))
+            assert "busy" in error.context["error"]
+        assert await chat.answers("s") == []
+        model.allow("first", "fourth")
+        await chat.answer_to(first)
+        await chat.answer_to(await chat.say("s", "fourth"))
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first", "re: fourth"] and len(await chat.errors("s")) == 2
+
+
+async def test_a_message_that_is_edited_while_it_is_answered_is_not_rejected(store: Store) -> None:
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="reject")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        await store.update(chat.owner, first.id, BreadcrumbUpdate(context={"message": "first, mended"}))
+        await eventually(lambda: chat.handled("contexts"), "the edit did not get its context")
+        await chat.error_about(await chat.say("s", "second"))
+        model.allow("first", "first, mended")
+        await chat.answer_to(first)
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first"] and len(await chat.errors("s")) == 1
+
+
+async def test_a_message_waits_for_its_turn_where_only_one_of_its_agents_rejects_it(store: Store) -> None:
+    model = PacedModel()
+    selectors = {"selectors": [{"schema_name": MESSAGE}]}
+    agents = [
+        agent("busy", when_busy="reject", subscriptions=selectors),
+        agent("patient", subscriptions=selectors),
+    ]
+    async with working(store, model, agents=agents) as chat:
+        await chat.say("s", "first")
+        await model.begun("first")
+        second = await chat.say("s", "second")
+        await eventually(lambda: chat.read_all("agents"), "the runner did not read of the message")
+        assert await chat.errors("s") == []
+        model.allow("first", "second")
+        error = await chat.error_about(second)
+        assert error.context["agent_id"] == "busy"
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first", "re: first", "re: second"]
+
+
 async def test_interrupt_stops_for_the_newer_message(store: Store) -> None:
     model = PacedModel()
     async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
@@ -132,6 +219,60 @@ async def test_merge_answers_what_has_piled_up_with_one_answer(store: Store) -> 
         assert [text for _, text in spoken(model.requests[-1])] == [
             "first", "second", "third", "re: first", "fourth",
         ]  # fmt: skip
+
+
+async def test_a_merged_answer_is_one_to_every_message_however_many_there_are(store: Store) -> None:
+    """Also to those that did not find room in its context: else who sent them would wait for ever."""
+    model = PacedModel()
+    async with working(store, model, agents=[agent(when_busy="merge")]) as chat:
+        first = await chat.say("s", "first")
+        await model.begun("first")
+        piled = [await chat.say("s", f"piled {number}") for number in range(14)]
+        await until_the_runner_knows(chat, piled[-1])
+        model.allow("first", "piled 13")
+        await chat.answer_to(first)
+        answer = await chat.answer_to(piled[-1])
+        assert answer.context["answers"] == [str(message.id) for message in piled]
+        everybody = Principal(chat.owner, chat.owner)
+        for message in piled:
+            assert await outcome_of(store, everybody, message) == answer
+
+
+async def test_an_agent_with_sources_of_its_own_merges_what_they_show_and_tells_everybody(
+    store: Store,
+) -> None:
+    model = PacedModel()
+    selectors = [
+        {"schema_name": MESSAGE, "all_tags": ["for:own"]},
+        {"schema_name": MESSAGE, "role": "context"},
+    ]
+    own = agent("own", when_busy="merge", subscriptions={"selectors": selectors})
+    async with working(store, model, agents=[own]) as chat:
+        first = await chat.say("s", "first", tags=("for:own",))
+        await model.begun("first")
+        await chat.say("s", "to nobody")
+        piled = [await chat.say("s", text, tags=("for:own",)) for text in ("second", "third")]
+        await eventually(lambda: chat.read_all("agents"), "the runner did not read of the messages")
+        model.allow("first", "third")
+        await chat.answer_to(first)
+        answer = await chat.answer_to(piled[-1])
+        assert answer.context["answers"] == [str(message.id) for message in piled]
+        await chat.settled()
+        assert await chat.texts("s") == ["re: first", "re: third"]
+
+
+async def test_what_an_agent_would_not_be_shown_is_not_merged_but_answered(store: Store) -> None:
+    model = PacedModel()
+    deaf = agent("deaf", when_busy="merge", subscriptions={"selectors": [{"schema_name": MESSAGE}]})
+    async with working(store, model, agents=[deaf]) as chat:
+        messages = [await chat.say("s", "first")]
+        await model.begun("first")
+        messages += [await chat.say("s", text) for text in ("second", "third")]
+        await eventually(lambda: chat.read_all("agents"), "the runner did not read of the messages")
+        model.allow("first", "second", "third")
+        for message in messages:
+            answer = await chat.answer_to(message)
+            assert answer.context["answers"] == [str(message.id)]
 
 
 async def test_merge_tells_everybody_whose_message_was_left_to_a_turn_that_fails(store: Store) -> None:

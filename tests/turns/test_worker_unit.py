@@ -50,8 +50,8 @@ class Recorder:
     async def prepare(self, event: Event) -> None:
         pass
 
-    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> None:
-        pass
+    def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
+        return False
 
     async def handle(self, turn: Turn) -> None:
         message = await self.store.get_version(turn.event.owner_id, turn.event.id, turn.event.version)
