@@ -39,6 +39,7 @@ class Query:
     all_tags: tuple[str, ...] = ()
     any_tags: tuple[str, ...] = ()
     created_since: int | None = None
+    created_until: int | None = None
     updated_since: int | None = None
     sort: Sort | None = None
     """None: newest first; by update time where `updated_since` asks for changes."""
@@ -69,8 +70,11 @@ class Query:
     @property
     def start(self) -> Place | None:
         """Where to begin to read without a cursor; None: at the first."""
-        from_the_oldest = self.order == "created_at" and self.created_since is not None
-        return Place(self.created_since or 0, b"") if from_the_oldest else None
+        if self.order == "created_at" and self.created_since is not None:
+            return Place(self.created_since, b"")
+        if self.order == "-created_at" and self.created_until is not None:
+            return Place(self.created_until + 1, b"")
+        return None
 
     def accepts(self, crumb: Breadcrumb) -> bool:
         tags = crumb.tags
@@ -82,6 +86,7 @@ class Query:
             and all(tag in tags for tag in self.all_tags)
             and (not self.any_tags or any(tag in tags for tag in self.any_tags))
             and (self.created_since is None or crumb.created >= self.created_since)
+            and (self.created_until is None or crumb.created <= self.created_until)
             and (self.updated_since is None or crumb.updated >= self.updated_since)
             and (self.keep is None or self.keep(crumb))
         )
@@ -258,6 +263,7 @@ def _seal(secret: bytes, owner: UUID, query: Query, payload: bytes) -> bytes:
             query.all_tags,
             query.any_tags,
             query.created_since,
+            query.created_until,
             query.updated_since,
             query.order,
         ]

@@ -119,24 +119,36 @@ class Fetched:
             for rank, crumb in enumerate([trigger] if crumbs is None else crumbs)
         ]
 
-    async def look_behind(self, store: Store, asker: Asker, waits: Keep, *, keep: Keep | None = None) -> None:
+    async def look_behind(
+        self, store: Store, trigger: Breadcrumb, waits: Keep, *, keep: Keep | None = None
+    ) -> None:
         """Find what sources would have found, had they not been full of what has to wait."""
 
         def counts(crumb: Breadcrumb) -> bool:
             return not waits(crumb) and (keep is None or keep(crumb))
 
-        async def further(number: int, waiting: Sequence[Breadcrumb]) -> None:
-            behind = await fetch(store, (self.sources[number],), asker, keep=counts)
-            found = [*waiting, *(behind.answers[0] or ())]
-            self.answers[number] = sorted(
-                found, key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True
-            )
+        async def further(number: int, crumbs: Sequence[Breadcrumb]) -> None:
+            source = self.sources[number]
+            alone = source.schema_name is not None and source.fetch.scope == "current"
+            if alone and not source.fetch.includes_shared:
+                # From the trigger on: a thousand may wait after it, and each of them would look at all the others.
+                # Where other schemas count too, there may be answers among them.
+                owner, session, most = trigger.owner_id, trigger.session_id, source.fetch.most
+                behind = await _listed(
+                    store, owner, source, most, counts, session=session, until=trigger.created
+                )
+            else:
+                behind = (await fetch(store, (source,), trigger, keep=counts)).answers[0] or []
+            found = list({crumb.id: crumb for crumb in (*crumbs, *behind)}.values())
+            found.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
+            enough = {crumb.id for crumb in [crumb for crumb in found if counts(crumb)][: source.fetch.most]}
+            self.answers[number] = [crumb for crumb in found if crumb.id in enough or waits(crumb)]
 
-        full = []
-        for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True)):
-            waiting = [crumb for crumb in crumbs or () if waits(crumb)]
-            if waiting and len(crumbs or ()) >= source.fetch.most:
-                full.append(further(number, waiting))
+        full = [
+            further(number, crumbs)
+            for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
+            if crumbs is not None and len(crumbs) >= source.fetch.most and any(map(waits, crumbs))
+        ]
         if full:
             await asyncio.gather(*full)
 
@@ -294,6 +306,7 @@ async def _listed(
     session: str | None = None,
     sessionless: bool = False,
     extra: tuple[str, ...] = (),
+    until: int | None = None,
 ) -> list[Breadcrumb]:
     query = Query(
         schema_name=source.schema_name,
@@ -301,6 +314,7 @@ async def _listed(
         sessionless=sessionless,
         any_tags=source.any_tags,
         all_tags=source.all_tags + extra,
+        created_until=until,
         limit=limit,
         keep=keep,
     )

@@ -213,6 +213,19 @@ async def test_what_waits_for_its_turn_takes_no_room_from_what_was_said_before(
     assert {left.crumb.id for left in made.left_out} <= {message.id for message in later}
 
 
+async def test_what_waits_hides_no_answer_that_was_given_meanwhile(store: Store) -> None:
+    """A source of several schemas: the answer to an earlier message is younger than the message to be answered."""
+    await post(store, "first", session="s", tags=("talk",))
+    question = await post(store, "now", session="s", tags=("talk",))
+    await post(store, "third", session="s", tags=("talk",))
+    await post(store, "re: first", session="s", tags=("talk",), schema="agent.response.v1")
+    for text in ("fourth", "fifth", "sixth"):
+        await post(store, text, session="s", tags=("talk",))
+    source = {"key": "said", "any_tags": ["talk"], "fetch": {"limit": 3}}
+    made = await build_context(store, config(sources=[source]), question, hints=SchemaHints(store))
+    assert [item.content["message"] for item in made.items] == ["first", "re: first", "now"]
+
+
 async def test_scope_current_never_widens_where_there_is_no_session(store: Store) -> None:
     await post(store, "somebody's", session="1")
     await post(store, "nobody's")

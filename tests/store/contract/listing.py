@@ -58,6 +58,19 @@ def in_order(crumbs: list[Breadcrumb], sort: Sort) -> list[UUID]:
 
 
 class Listing(Contract):
+    async def test_a_time_is_a_bound_in_every_order_and_on_every_page(self, store: Store) -> None:
+        crumbs = await mixed(store)
+        at = sorted(item.created for item in crumbs)[15]
+        for sort in get_args(Sort):
+            early = Query(created_until=at, sort=sort, limit=4)
+            assert [item.id async for item in store.walk(ALICE, early)] == in_order(
+                [item for item in crumbs if item.created <= at], sort
+            )
+            late = Query(created_since=at, sort=sort, limit=4)
+            assert [item.id async for item in store.walk(ALICE, late)] == in_order(
+                [item for item in crumbs if item.created >= at], sort
+            )
+
     @pytest.mark.parametrize("lanes", [1, 16])
     async def test_every_combination_of_filters_and_orders_finds_what_it_says(
         self, opener: Opener, lanes: int
