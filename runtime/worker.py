@@ -268,6 +268,8 @@ class Worker:
         self._backoff = backoff
         self._stopping = False
         self._stop_asked = anyio.Event()
+        self.at_work = anyio.Event()
+        """It has the lanes that are its share."""
         self._tasks: anyio.abc.TaskGroup | None = None
         self._hands: list[asyncio.Future[_Job]] = []
         self._own_variables = contextvars.Context()
@@ -309,6 +311,7 @@ class Worker:
                     await self.leases.register()
                     registered = True
                 await self._balance()
+                self.at_work.set()
             except StoreError as error:
                 _log.warning("worker cannot reach its store", kind=self.handler.kind, error=str(error))
             # Leases are kept a few times in their life; a lane that nobody has is work that waits, and is

@@ -246,6 +246,9 @@ class Chat:
                 self._face.told(_HELP)
             case "/sessions":
                 self._sessions()
+            case "/new" if rest and self._client.session(rest).messages(last=1):
+                self.failed = True
+                self._face.problem(f"there is a session {rest} already: /switch {rest} enters it")
             case "/new":
                 self._switch(rest or _new_name())
                 self._face.notice(f"session {self._session.id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,8 +25,9 @@ from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.cli.agent_modules import Loaded, load_agents
-from breadcrumbs.cli.attach import data_directory, open_store, running_server
+from breadcrumbs.cli.attach import data_directory, open_store, running_server, shown_address
 from breadcrumbs.cli.logs import configure_logs
+from breadcrumbs.cli.output import console, for_people, print_line
 from breadcrumbs.context_builder.book import ConfigBook, ConfigError
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_file import ConfigFile
@@ -71,7 +73,7 @@ def build_contexts(settings: Settings) -> int:
         async with _store(settings) as store:
             book = open_book(store, settings)
             async with book.watched():
-                await work(store, context_worker(store, settings, book))
+                await work(settings, context_worker(store, settings, book))
         return 0
 
     return _run(settings, main())
@@ -88,7 +90,7 @@ def run_agents(settings: Settings) -> int:
             _store(settings) as store,
             agent_worker(store, settings, open_book(store, settings)) as worker,
         ):
-            await work(store, worker)
+            await work(settings, worker)
         return 0
 
     return _run(settings, main())
@@ -103,7 +105,7 @@ def run_own_agents(settings: Settings, loaded: Loaded) -> int:
             _store(settings) as store,
             own_workers(store, settings, open_book(store, settings), loaded) as workers,
         ):
-            await work(store, *workers)
+            await work(settings, *workers)
         return 0
 
     return _run(settings, main())
@@ -250,16 +252,35 @@ async def running(*workers: Worker) -> AsyncIterator[None]:
                 worker.stop()
 
 
-async def work(store: Store, *workers: Worker) -> None:
+async def work(settings: Settings, *workers: Worker) -> None:
     """Run workers until a signal asks them to stop; they finish what they have begun."""
     async with anyio.create_task_group() as tasks:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            for worker in workers:
-                tasks.start_soon(worker.run)
-            async for _ in signals:
-                break
+            async with anyio.create_task_group() as announcing:
+                for worker in workers:
+                    tasks.start_soon(worker.run)
+                    announcing.start_soon(_announce, settings, worker)
+                async for _ in signals:
+                    break
+                announcing.cancel_scope.cancel()
             for worker in workers:
                 worker.stop()
+
+
+async def _announce(settings: Settings, worker: Worker) -> None:
+    """Say when a worker is at work: until then nobody builds or answers here."""
+    await worker.at_work.wait()
+    kind, lanes = worker.handler.kind, len(worker.lanes)
+    if not for_people(False):
+        print_line(
+            {"event": "ready", "kind": kind, "worker": worker.name, "lanes": lanes, "pid": os.getpid()}
+        )
+        return
+    at = shown_address(settings.redis) if settings.redis is not None else "the server of crumb up"
+    does = "building contexts" if kind == ContextBuilder.kind else f"running {kind}"
+    out = console()
+    out.print(f"[bold green]{does}[/] on {at}, {lanes} of {worker.store.lanes} lanes")
+    out.print("Ctrl-C finishes what is begun and ends.")
 
 
 def toolbox_of(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:

@@ -353,6 +353,13 @@ def test_a_message_that_begins_with_a_slash_is_sent_with_two(up: CrumbUp, client
     assert [m.text for m in client.session(name).messages() if m.role == "user"] == ["/etc/hosts"]
 
 
+def test_a_new_session_is_not_one_that_is_there_already(up: CrumbUp, client: Client, name: str) -> None:
+    client.session(name).say("say: mine")
+    ended = piped(up, "--session", f"{name}-2", input=f"/new {name}\nsay: hi\n")
+    assert ended.returncode == 1 and f"/switch {name} enters it" in ended.stderr
+    assert [m.text for m in client.session(name).messages()] == ["say: mine", "mine"]
+
+
 def test_commands_work_in_a_pipe_too(up: CrumbUp, name: str) -> None:
     ended = piped(up, input=f"/new {name}\nsay: hi\n/history\n/sessions\n/quit\nnot read\n")
     assert ended.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -174,10 +175,14 @@ def test_a_module_is_loaded_by_the_command_and_its_agents_run_until_it_is_told_t
         [CRUMB, "run-agents", "--load", "my_agents", "--data", up.data],
         cwd=tmp_path,
         env=environment(),
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout is not None
     try:
+        ready = {json.loads(process.stdout.readline())["kind"] for _ in range(2)}
+        assert ready == {f"agents/{name}-loaded", f"agents/{name}-speller"}
         session = client.session(name)
         _say_until_answered(client, session.id, f"{name}-loaded")
         assert session.say("hello", agent=f"{name}-loaded", timeout=30).text == "from a module"

@@ -160,6 +160,7 @@ def _work(kind: Kind, post: Post, trap: Trap) -> int:
     _lay(laid)
     pool: Any = workers
     pool.ModelPool = lambda *_: _Models(laid)
+    pool.print_line = lambda _: None  # the standard output is the nurse's
     settings = Settings(
         redis=post.url,
         namespace=post.namespace,
