@@ -269,7 +269,7 @@ class Worker:
         self._stopping = False
         self._stop_asked = anyio.Event()
         self.at_work = anyio.Event()
-        """It has the lanes that are its share."""
+        """Set once it takes part: it has its share of the lanes, or gets it as others give theirs back."""
         self._tasks: anyio.abc.TaskGroup | None = None
         self._hands: list[asyncio.Future[_Job]] = []
         self._own_variables = contextvars.Context()

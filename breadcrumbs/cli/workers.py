@@ -270,17 +270,13 @@ async def work(settings: Settings, *workers: Worker) -> None:
 async def _announce(settings: Settings, worker: Worker) -> None:
     """Say when a worker is at work: until then nobody builds or answers here."""
     await worker.at_work.wait()
-    kind, lanes = worker.handler.kind, len(worker.lanes)
+    kind = worker.handler.kind
     if not for_people(False):
-        print_line(
-            {"event": "ready", "kind": kind, "worker": worker.name, "lanes": lanes, "pid": os.getpid()}
-        )
+        print_line({"event": "ready", "kind": kind, "worker": worker.name, "pid": os.getpid()})
         return
     at = shown_address(settings.redis) if settings.redis is not None else "the server of crumb up"
     does = "building contexts" if kind == ContextBuilder.kind else f"running {kind}"
-    out = console()
-    out.print(f"[bold green]{does}[/] on {at}, {lanes} of {worker.store.lanes} lanes")
-    out.print("Ctrl-C finishes what is begun and ends.")
+    console().print(f"[bold green]{does}[/] on {at}. Ctrl-C finishes what is begun and ends.")
 
 
 def toolbox_of(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
