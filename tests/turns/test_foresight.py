@@ -4,7 +4,7 @@ it may have changed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -16,11 +16,14 @@ import pytest
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.connection import Run
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.foresight import Foresight
 from breadcrumbs.runtime.questions import as_written, header_of
+from breadcrumbs.runtime.session_state import STATE_CHANGE
 from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.worker import INTERNAL, Worker
 from tests.support.turns import (
     ALICE,
     BOB,
@@ -30,6 +33,7 @@ from tests.support.turns import (
     agent,
     compose,
     config,
+    eventually,
     opened,
     recite,
     working,
@@ -95,6 +99,12 @@ async def started(server: EmbeddedServer, **parts: Any) -> AsyncIterator[Process
         await process.answer_all()
         assert set(await process.answers()) == {"user: first"}
         yield process
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: what was found out is not too old."""
+    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -166,7 +176,6 @@ async def test_a_turn_does_not_fail_by_what_failed_ahead_of_it(
     embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Questions are asked again after a lost link; what has to be listed is not, and fails for good."""
-    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", 60.0)
     marked = {"key": "conversation", "schema_name": MESSAGE, "any_tags": ["user:message"]}
     async with started(embedded_server, configs=[config(sources=[marked])]) as process:
         await process.chat.say("s", "second")
@@ -286,6 +295,151 @@ async def test_configs_that_may_be_out_of_date_are_read_again_beside_the_rest(pr
     await process.answer_all()
     (context,) = await process.chat.all("s", CONTEXT)
     assert context.context["explain"]["budget"] == 100  # what was looked for by the old config is not used
+
+
+async def test_the_header_is_asked_for_before_all_that_it_vouches_for(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked after the rest it could say that the trigger is there where the rest was asked too early."""
+    asked: list[Any] = []
+    call_all = process.store.connection.call_all
+
+    async def noted(commands: Sequence[tuple[int, Any]]) -> list[Any]:
+        if any(isinstance(command, Run) for _, command in commands):
+            asked.append(commands[0][1][0])
+        return await call_all(commands)
+
+    monkeypatch.setattr(process.store.connection, "call_all", noted)
+    await process.chat.say("s", "second")
+    for worker in (process.builder, process.runner):
+        await prepared(worker)
+        await worker.read()
+        await worker.handle_all()
+    assert asked == [b"GETRANGE", b"GETRANGE"]
+
+
+async def test_a_turn_goes_on_where_whoever_found_out_for_it_was_ended(process: Process) -> None:
+    await process.chat.say("s", "second")
+    await process.builder.read()
+    (asking,) = under_way(process.builder)
+    turn = process.builder.begin(0)
+    await turn.settle(PATIENCE)
+    await asking.kill()
+    await turn.finish(PATIENCE)
+    await process.answer_all()
+    assert len(await process.answers()) == 2
+
+
+async def test_who_finds_out_for_a_turn_that_was_cancelled_meanwhile_comes_to_no_harm(
+    process: Process,
+) -> None:
+    await process.chat.say("s", "second")
+    await prepared(process.builder)
+    await process.builder.read()
+    await process.builder.handle_all()
+    (asking,) = under_way(process.runner)
+    await process.runner.read()
+    turn = process.runner.begin(0)
+    await turn.settle(PATIENCE)
+    await process.chat.cancel("s")
+    await process.runner.read()
+    await turn.finish(PATIENCE)
+    await asking.finish(PATIENCE)
+    assert len(await process.answers()) == 1
+    assert len(await process.chat.errors("s")) == 1
+
+
+async def test_a_second_attempt_asks_by_itself(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked ahead of the first one is as old as that."""
+    builder = process.handlers.builder
+    build = builder._build
+
+    async def fails_once(*args: Any, **more: Any) -> None:
+        monkeypatch.setattr(builder, "_build", build)
+        raise RuntimeError("not this time")
+
+    monkeypatch.setattr(builder, "_build", fails_once)
+    await process.chat.say("s", "second")
+    await prepared(process.builder)
+    await process.builder.read()
+    assert await process.builder.begin(0).finish(PATIENCE) == 2  # its questions, and the commit
+
+
+async def test_what_nobody_reacts_to_has_happened_all_the_same(process: Process) -> None:
+    await process.chat.say("s", "second")
+    await prepared(process.builder)
+    await process.builder.read()
+    await process.chat.post("note.v1", [INTERNAL, "session:s"], {})
+    await process.builder.read()
+    assert await process.builder.begin(0).finish(PATIENCE) == 2
+
+
+async def test_nobody_looks_ahead_for_what_will_not_be_handled_here(process: Process) -> None:
+    await process.chat.say("s", "for somebody's own use", tags=[INTERNAL])
+    for lane in process.builder._lanes.values():
+        lane.closing = True
+    await process.chat.say("s", "second")
+    assert not under_way(process.builder)
+
+
+async def test_nobody_looks_ahead_for_what_changes_by_its_own_turn(embedded_server: EmbeddedServer) -> None:
+    """A pause takes the consumers off the contexts that there are: those that follow are made after that."""
+    triggers = [{"schema_name": MESSAGE}, {"schema_name": STATE_CHANGE}]
+    async with started(embedded_server, configs=[config(update_triggers=triggers)]) as process:
+        await process.chat.post(STATE_CHANGE, ["session:s"], {"active": False})
+        assert not under_way(process.builder)
+
+
+async def test_what_expires_before_its_turn_begins_is_not_there(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = process.store
+    new = BreadcrumbCreate.parse(
+        {
+            "schema_name": MESSAGE,
+            "tags": ["user:message", "session:s"],
+            "context": {"message": "second"},
+            "ttl_type": "duration",
+            "ttl_config": {"duration_seconds": 60},
+        }
+    )
+    await store.create(process.chat.owner, new)
+    await prepared(process.builder)
+    await process.builder.read()
+    now = store.now() + 60_000_000
+    monkeypatch.setattr(store, "now", lambda: now)
+    await process.builder.handle_all()
+    await process.answer_all()
+    assert await process.answers() == ["user: first"]
+
+
+async def test_what_belongs_to_no_session_is_asked_for_when_its_turn_begins(process: Process) -> None:
+    """There is nothing that was said last where there is no session, and no others' words either."""
+    await process.chat.say(None, "alone")
+    assert not under_way(process.builder)
+    await process.answer_all()
+    assert [crumb.context["message"] for crumb in await process.chat.answers(None)] == ["user: alone"]
+
+
+async def test_a_worker_that_has_ended_is_told_nothing_more(process: Process) -> None:
+    store = process.store
+    before = list(store.onlookers)
+    worker = Worker(store, process.handlers.builder)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await eventually(lambda: is_told(store, worker), "it does not look on")
+        worker.stop()
+    assert store.onlookers == before
+    # Between the end of its tasks and its own it may still be told something: that is nobody's work then.
+    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    ended.cancel()
+    worker._hands.append(ended)
+    worker._tasks = None
+    worker._start(worker._prepare)
+
+
+async def is_told(store: Store, worker: Worker) -> bool:
+    return worker.expect in store.onlookers
 
 
 async def test_who_writes_does_not_suffer_from_who_looks_on(

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from uuid import UUID
@@ -104,18 +104,21 @@ class World:
         text = self.mark(owner, session, len(messages))
         messages.append(await self.chats[owner].say(session, text))
 
+    def at_work(self, workers: Sequence[SteppedWorker] | None = None) -> list[tuple[UUID, str]]:
+        """Where turns are under way."""
+        return [
+            (owner, str(session))
+            for worker in workers or self.crew.workers
+            for lane in worker._lanes.values()
+            for owner, session in lane.running
+        ]
+
     async def cancel(self, owner: UUID, session: str) -> None:
         messages = {str(message.id) for message in self.said.get((owner, session), ())}
         answers = await self.store.recent(owner, session, RESPONSE, 1_000)
         unanswered = messages - {answer.context["trigger_id"] for answer in answers}
-        running = [
-            turn
-            for worker in self.crew.workers[1::2]
-            for lane in worker._lanes.values()
-            if (turn := lane.running.get((owner, session))) is not None
-        ]
         self.may_stop |= unanswered
-        if not running:
+        if (owner, session) not in self.at_work(self.crew.workers[1::2]):
             self.must_stop |= unanswered
         await self.chats[owner].cancel(session)
 
@@ -180,7 +183,9 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
     under_way = [actor for worker in at_work for actor in worker.actors if not actor.over]
     match kind:
         case 0 if which >= 12:
-            await world.delete(*PEOPLE[which % len(PEOPLE)])
+            # Rather while somebody is at work there.
+            places = world.at_work() or PEOPLE
+            await world.delete(*places[which % len(places)])
         case 0 if which >= 8 and len(world.agents) == 1:
             await world.cancel(*PEOPLE[which % len(PEOPLE)])
         case 0 | 1 | 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections import Counter
@@ -24,7 +25,7 @@ from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.multiplexer import Multiplexer
 from breadcrumbs.runtime.store import Fence, Store
-from breadcrumbs.runtime.worker import Turn, TurnFailed, Worker
+from breadcrumbs.runtime.worker import Turn, TurnFailed, Worker, _Place
 from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
 from tests.turns.stepping import SteppedConnection, SteppedWorker
 
@@ -747,3 +748,16 @@ async def test_a_worker_whose_store_is_gone_stops_all_the_same(
                 patch.setattr(worker.leases, name, gone)
             worker.stop()
             await eventually(lambda: taken(worker, 0), "it does not stop", limit=5)
+
+
+async def test_a_place_that_was_left_is_not_given_back_once_more() -> None:
+    """Who is cancelled while it waits for its next attempt has none: another one would run beside too many."""
+    places = asyncio.Semaphore(1)
+    async with _Place(places) as place:
+        place.leave()
+    async with _Place(places) as place:
+        assert places.locked()
+        place.leave()
+        await place.take()
+    await places.acquire()
+    assert places.locked()
