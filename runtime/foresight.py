@@ -55,18 +55,27 @@ class Foresight:
 
     def expect(self, session: Hashable, lane: object, event: Event) -> Ahead | None:
         """None: not now. `lane`: as long as it is the worker's; one that is lost and taken again is another one."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        while self._ahead and next(iter(self._ahead.values())).until < now:  # of writes that came to nothing
-            self._ahead.popitem(last=False)
+        self._forget_the_late()
         earlier = self._ahead.get(session)
         if earlier is not None and earlier.goes_before(lane, event):
             return None
         self._ahead.pop(session, None)
         if len(self._ahead) >= _MOST:
             return None
-        ahead = self._ahead[session] = Ahead(lane, event, now + _FRESH_SECONDS, loop.create_future())
+        loop = asyncio.get_running_loop()
+        ahead = self._ahead[session] = Ahead(lane, event, loop.time() + _FRESH_SECONDS, loop.create_future())
         return ahead
+
+    def has_room(self) -> bool:
+        """Whether one more may be expected."""
+        self._forget_the_late()
+        return len(self._ahead) < _MOST
+
+    def _forget_the_late(self) -> None:
+        """Writes that came to nothing, or whose events take too long."""
+        now = asyncio.get_running_loop().time()
+        while self._ahead and next(iter(self._ahead.values())).until < now:
+            self._ahead.popitem(last=False)
 
     def passed(self, session: Hashable, event: Event) -> None:
         """Something has happened in a session. What comes after the event that was expected may change what is

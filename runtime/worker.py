@@ -490,6 +490,8 @@ class Worker:
         lane, session = self._lanes.get(event.lane), session_key(event)
         if lane is None or lane.closing or session in lane.sessions or INTERNAL in event.tags:
             return
+        if not self._foresight.has_room():
+            return
         try:
             foreseen = self.handler.foresees(event)
         except Exception as error:  # whoever writes has nothing to do with it
