@@ -350,7 +350,6 @@ class EventHub:
         rendered = Rendering(event, crumb, self._rcrt_events)
         id, longest = "", 0
         for client in list(clients):
-            filter = client.filter
             if not self._wants(client, event) or not self._accepts(client, event, crumb):
                 continue
             position = self._position
@@ -364,7 +363,11 @@ class EventHub:
                 own_id = id = id or encode_position(self._position)
             else:
                 own_id = encode_position(position)
-            frame = self._frame(rendered, filter, own_id)
+            try:
+                frame = self._frame(rendered, client.filter, own_id)
+            except Exception:
+                self._expel(client)
+                continue
             longest = max(longest, len(frame))
             if not client.offer(frame):
                 self.dropped_clients += 1

@@ -403,15 +403,20 @@ async def test_a_filter_that_fails_ends_its_own_stream_only(site: Live) -> None:
         def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
             raise RuntimeError("on purpose")
 
-    failing, later = Subscription(Failing()), Subscription(FailingLater())
+    class FailingLast(Everything):
+        def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+            raise RuntimeError("on purpose")
+
+    failing, later, last = (Subscription(filter()) for filter in (Failing, FailingLater, FailingLast))
     async with site.stream() as stream:
-        await site.hub.subscribe(failing)
-        await site.hub.subscribe(later)
+        for client in (failing, later, last):
+            await site.hub.subscribe(client)
         for title in ("one", "two"):
             await site.post("s", title=title)
             assert (await stream.next())["title"] == title
         assert failing.dropped
         assert later.dropped
+        assert last.dropped
         assert site.hub.clients == 1
 
 
