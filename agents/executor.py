@@ -38,6 +38,7 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
+from breadcrumbs.runtime.model_view import withheld
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, as_written, header_of, recent_of, version_of
 from breadcrumbs.runtime.store import Store
@@ -500,13 +501,13 @@ async def unanswered(store: Store, definition: AgentDefinition, trigger: Breadcr
     answered = {id for crumb in last.items if isinstance(id := crumb.context.get("trigger_id"), str)}
     found: list[str] = []
     schema = "user.message.v1" if trigger.schema_name == CONTEXT else trigger.schema_name
-    query = Query(session_id=session, schema_name=schema, limit=2 * LAST_ANSWERS)
+    query = Query(
+        session_id=session, schema_name=schema, created_until=origin.created, limit=2 * LAST_ANSWERS
+    )
     async for message in store.walk(owner, query):
-        if message.created > origin.created:
-            continue
         if message.id_text in answered or len(found) == _MOST_MERGED:
             break
-        if message.visibility == "private" or message.sensitivity == "secret":
+        if withheld(message) in ("secret", "private"):
             continue  # shown to no model, and its writer was told so
         if trigger.schema_name == CONTEXT or any(own.matches(message) for own in definition.triggers):
             found.append(message.id_text)
