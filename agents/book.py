@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import AgentFunction
-from breadcrumbs.runtime.access import USER
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, complaints_of
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, complaints_of
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.for_all import restriction
 from breadcrumbs.runtime.questions import recent_shared
 from breadcrumbs.runtime.remembered import Remembered
 from breadcrumbs.runtime.store import Store
@@ -115,13 +115,13 @@ def _written(crumb: Breadcrumb) -> tuple[int, AgentDefinition] | None:
 
 def _withheld(crumb: Breadcrumb) -> str:
     """Why a definition is there for nobody, whatever is in it; empty: it may count."""
-    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
-    # not answer in other sessions, nor read them.
-    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
-        return "an agent is there for all sessions and users: post it without session: and user: tags"
-    if crumb.visibility == "private" or crumb.sensitivity == "secret":
-        return "an agent that is private or secret is there for nobody"
-    return ""
+    match restriction(crumb):
+        case "narrowed":
+            return "an agent is there for all sessions and users: post it without session: and user: tags"
+        case "hidden":
+            return "an agent that is private or secret is there for nobody"
+        case None:
+            return ""
 
 
 def definitions_from(folder: Path | None) -> list[Agent]:

@@ -25,8 +25,8 @@ from breadcrumbs.context_builder.checking import (
     parse_configs,
 )
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.runtime.access import USER
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.for_all import restriction
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import recent_shared
 from breadcrumbs.runtime.remembered import Remembered
@@ -237,10 +237,10 @@ def config_in(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
 
 def _withheld(crumb: Breadcrumb) -> str:
     """Why a config holds for nobody, whatever is in it; empty: it may hold."""
-    # A token that is narrowed to a session or a user leaves its mark on all it writes. What it writes must
-    # not decide what is shown in other sessions, nor widen what is shown in its own.
-    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
-        return "a config holds for all sessions and users: post it without session: and user: tags"
-    if crumb.visibility == "private" or crumb.sensitivity == "secret":
-        return "a config that is private or secret holds for nobody"
-    return ""
+    match restriction(crumb):
+        case "narrowed":
+            return "a config holds for all sessions and users: post it without session: and user: tags"
+        case "hidden":
+            return "a config that is private or secret holds for nobody"
+        case None:
+            return ""

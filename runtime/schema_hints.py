@@ -7,8 +7,8 @@ from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from breadcrumbs.runtime.access import USER
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.for_all import restriction
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, newest_tagged
 from breadcrumbs.runtime.store import Store
@@ -47,10 +47,14 @@ class SchemaHints:
 
     async def definitions(self, owner: UUID, schema_names: set[str]) -> dict[str, Breadcrumb]:
         """The definitions of those schemas that have one, looked up side by side."""
-        if (looking_up := self.looking_up(owner, schema_names)).questions:
-            await self._store.ask(*looking_up.questions.values())
+        looking_up = self.looking_up(owner, schema_names)
+        asked = looking_up.questions
+        # Now: while we ask, others may learn so much that this is forgotten.
+        found = {name: self._known[owner, name][1] for name in schema_names - asked.keys()}
+        if asked:
+            await self._store.ask(*asked.values())
             self.learn(looking_up)
-        found = {name: self._known[owner, name][1] for name in schema_names}
+            found |= {name: next(iter(question.answer), None) for name, question in asked.items()}
         return {name: crumb for name in sorted(found) if (crumb := found[name]) is not None}
 
     def looking_up(self, owner: UUID, schema_names: set[str]) -> LookingUp:
@@ -84,8 +88,4 @@ async def all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:
 
 def speaks_for_all(definition: Breadcrumb) -> bool:
     """Hints hold literal text: that of one session, user or agent must not show in the views of others."""
-    return (
-        definition.visibility != "private"
-        and definition.sensitivity != "secret"
-        and not any(tag.startswith((SESSION, USER)) for tag in definition.tags)
-    )
+    return restriction(definition) is None

@@ -1,0 +1,35 @@
+"""The hints of schema definitions, remembered for a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breadcrumbs.runtime.schema_hints import SchemaHints
+from breadcrumbs.runtime.store import Store
+from tests.contexts.support import OWNER, post
+
+
+async def define(store: Store, schema: str) -> None:
+    await post(store, schema="schema.def.v1", tags=(f"defines:{schema}",))
+
+
+async def test_what_is_known_stays_known_to_who_asks_while_others_learn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("breadcrumbs.runtime.schema_hints._MOST", 3)
+    for schema in ("offer.v1", "order.v1"):
+        await define(store, schema)
+    hints = SchemaHints(store)
+    assert (await hints.definitions(OWNER, {"offer.v1"})).keys() == {"offer.v1"}
+    ask = store.ask
+
+    async def meanwhile(*questions: Any) -> None:
+        monkeypatch.setattr(store, "ask", ask)
+        await hints.definitions(OWNER, {"this.v1", "that.v1", "another.v1"})
+        await ask(*questions)
+
+    monkeypatch.setattr(store, "ask", meanwhile)
+    found = await hints.definitions(OWNER, {"offer.v1", "order.v1"})
+    assert found.keys() == {"offer.v1", "order.v1"}
