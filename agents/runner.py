@@ -19,7 +19,7 @@ from breadcrumbs.agents.executor import (
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.failures import leave_error
+from breadcrumbs.runtime.failures import check_posted, leave_error
 from breadcrumbs.runtime.lease import LeaseLost
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try
@@ -122,7 +122,14 @@ class AgentRunner:
         event = turn.event
         self._failed.pop(_place(event), None)
         if self._book.reads(event):
-            await self._check_definition(turn)
+            await check_posted(
+                self._store,
+                turn,
+                definition_in,
+                what="agent definition",
+                creator=self._creator,
+                inherited=self._inherited,
+            )
         if event.imported:
             return
         agents = await self._book.agents(event.owner_id)
@@ -152,19 +159,6 @@ class AgentRunner:
             # All of them are asked again at once: when the last of them wants to be.
             raise max(passing, key=_pause) if passing else errors[0]
         self._refused.pop(_place(event), None)
-
-    async def _check_definition(self, turn: Turn) -> None:
-        """A definition that cannot be used leaves an error where its writer can see it."""
-        event = turn.event
-        try:
-            crumb = await self._store.get_version(event.owner_id, event.id, event.version)
-        except NotFound:
-            return
-        definition, problem = definition_in(crumb)
-        if definition is None:
-            error = TurnFailed(f"this agent definition is not used: {problem}")
-            creator, inherited = self._creator, self._inherited
-            await leave_error(self._store, turn, error, creator=creator, origin=event.id, inherited=inherited)
 
     def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
         if len(self._failed) > 10_000:  # of lanes that were lost

@@ -27,7 +27,7 @@ from breadcrumbs.runtime.breadcrumb import (
 )
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.failures import leave_error
+from breadcrumbs.runtime.failures import check_posted, leave_error
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.lease import LeaseLost
@@ -41,6 +41,7 @@ from breadcrumbs.runtime.sources import Fetched, Fetching, Keep, Source, fetch
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_worth_another_try
 
+_CREATOR = "context-builder"
 MOST_HOPS = 16
 """How often contexts may lead to contexts of other consumers in a row; agents have limits of their own."""
 
@@ -122,7 +123,14 @@ class ContextBuilder:
 
     async def handle(self, turn: Turn) -> None:
         if turn.event.schema_name == CONFIG_SCHEMA:
-            await self._check_config(turn)
+            await check_posted(
+                self._store,
+                turn,
+                config_in,
+                what="context config",
+                creator=_CREATOR,
+                inherited=self._inherited,
+            )
         if turn.event.imported:
             return
         if _is_pausing(turn.event):
@@ -134,24 +142,13 @@ class ContextBuilder:
             self._store,
             turn,
             error,
-            creator="context-builder",
+            creator=_CREATOR,
             origin=turn.event.id,
             inherited=self._inherited,
         )
 
     async def _matching(self, event: Event) -> list[ContextConfig]:
         return _matching(await self._book.configs(event.owner_id), event)
-
-    async def _check_config(self, turn: Turn) -> None:
-        """A config that cannot be used leaves an error where its writer can see it."""
-        event = turn.event
-        try:
-            crumb = await self._store.get_version(event.owner_id, event.id, event.version)
-        except NotFound:
-            return
-        config, problem = config_in(crumb)
-        if config is None:
-            await self.give_up(turn, TurnFailed(f"this context config is not used: {problem}"))
 
     async def _look(
         self, turn: Turn

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Turn, TurnCancelled, reason_of
+from breadcrumbs.runtime.worker import Turn, TurnCancelled, TurnFailed, reason_of
 
 ERROR = "agent.error.v1"
+
+
+async def check_posted(
+    store: Store,
+    turn: Turn,
+    read: Callable[[Breadcrumb], tuple[object, str]],
+    *,
+    what: str,
+    creator: str,
+    inherited: tuple[str, ...],
+) -> None:
+    """Something was posted that is to hold for all sessions. If it cannot be used, its writer is told why.
+
+    `read` gives what it comes to, or None and the reason.
+    """
+    event = turn.event
+    try:
+        usable, problem = read(await store.get_version(event.owner_id, event.id, event.version))
+    except NotFound:
+        return
+    if usable is None:
+        error = TurnFailed(f"this {what} is not used: {problem}")
+        await leave_error(store, turn, error, creator=creator, origin=event.id, inherited=inherited)
 
 
 async def leave_error(
