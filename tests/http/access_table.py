@@ -35,6 +35,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from secrets import token_hex
 from typing import Any, TypeAlias
 
 from tests.http.access_world import APP, CONTEXT_CONFIG, Target
@@ -412,6 +413,8 @@ class Row:
     body: Callable[[Target], Any] | None = None
     queries: Callable[[Target], list[dict[str, str]]] = lambda target: [{}]
     """The queries to try. The outcome must be the same for all of them."""
+    destroys: bool = False
+    """A success takes away what other cells need."""
     shows: str = ""
     """The kind of marker, or with an @ the kind of id, that a successful response contains."""
 
@@ -446,7 +449,7 @@ def _sessions_by(target: Target) -> list[dict[str, str]]:
 
 
 def _new_session(target: Target) -> Any:
-    return {"id": "s-new", **({"user_id": target.user} if target.user else {})}
+    return {"id": f"s-new-{token_hex(4)}", **({"user_id": target.user} if target.user else {})}
 
 
 def _preview(target: Target) -> Any:
@@ -465,11 +468,11 @@ _CORE: tuple[Row, ...] = (
     Row("createSession", CREATE_SESSION, body=_new_session),
     Row("getSession", READ_SESSION, id="session", shows="title"),
     Row("changeSession", WRITE_SESSION, id="session", body=lambda target: {"title": "new"}),
-    Row("deleteSession", WRITE_SESSION, id="session"),
+    Row("deleteSession", WRITE_SESSION, id="session", destroys=True),
     Row("listMessages", READ_SESSION, id="session", shows="message"),
     Row("getMessage", without(READ_SESSION, "adkann"), id="session", shows="message"),
     Row("postMessage", POST_MESSAGE, id="session", body=lambda target: {"message": "new"}),
-    Row("forkSession", FORK_SESSION, id="session", body=lambda target: {"id": "s-fork"}),
+    Row("forkSession", FORK_SESSION, id="session", body=lambda target: {"id": f"s-fork-{token_hex(4)}"}),
     Row(
         "retryTurn",
         without(WRITE_SESSION, "adkann"),
@@ -482,24 +485,24 @@ _CORE: tuple[Row, ...] = (
     Row("getBreadcrumbFull", READ_CRUMB, id="crumb", shows="crumb"),
     Row("getBreadcrumbHistory", READ_CRUMB, id="crumb", shows="crumb"),
     Row("updateBreadcrumb", WRITE_CRUMB, id="crumb", body=lambda target: {"title": "new"}),
-    Row("deleteBreadcrumb", WRITE_CRUMB, id="crumb"),
+    Row("deleteBreadcrumb", WRITE_CRUMB, id="crumb", destroys=True),
     Row("streamEvents", LIST_CRUMBS, queries=_streamed_by, shows="crumb"),
     Row("saveSelector", SAVE_SELECTOR, body=lambda target: _SELECTOR),
     Row("listSelectors", LIST_SELECTORS, shows="selector"),
     Row("replaceSelector", WRITE_SELECTOR, id="selector", body=lambda target: _SELECTOR),
-    Row("deleteSelector", WRITE_SELECTOR, id="selector"),
+    Row("deleteSelector", WRITE_SELECTOR, id="selector", destroys=True),
     Row("listAgents", LIST_AGENTS, shows="@agent"),
     Row("getAgent", READ_AGENT, id="agent", shows="@agent"),
     Row("putAgent", PUT_AGENT, id="agent", body=lambda target: {"roles": ["emitter"]}),
-    Row("deleteAgent", ADMINISTER, id="agent"),
+    Row("deleteAgent", ADMINISTER, id="agent", destroys=True),
     Row("listTenants", LIST_ADMINISTERED, shows="tenant"),
     Row("getTenant", ADMINISTER, id="tenant", shows="tenant"),
     Row("putTenant", ADMINISTER, id="tenant", body=lambda target: {"name": "new"}),
     Row("renameTenant", ADMINISTER, id="tenant", body=lambda target: {"name": "new"}),
-    Row("deleteTenant", ADMINISTER, id="tenant"),
+    Row("deleteTenant", ADMINISTER, id="tenant", destroys=True),
     Row("listDeadLetters", LIST_ADMINISTERED, shows="letter"),
-    Row("retryDeadLetter", ADMINISTER, id="letter"),
-    Row("discardDeadLetter", ADMINISTER, id="letter"),
+    Row("retryDeadLetter", ADMINISTER, id="letter", destroys=True),
+    Row("discardDeadLetter", ADMINISTER, id="letter", destroys=True),
     Row("operations", RUN_SERVER),
     Row("runHygiene", RUN_SERVER),
     Row("hygieneStats", RUN_SERVER),
@@ -524,18 +527,19 @@ _CONTEXTS: tuple[Row, ...] = (
 )
 
 _ADK: tuple[Row, ...] = (
-    Row("createAdkSession", CREATE_ADK, body=lambda target: {"sessionId": "new"}),
+    Row("createAdkSession", CREATE_ADK, body=lambda target: {}),
     Row("listAdkSessions", LIST_ADK, queries=_whole, shows="adkstate"),
     Row("listAdkSessionsOfApp", LIST_ADK, queries=_whole, shows="adkstate"),
     Row("getAdkSession", READ_ADK, queries=_whole, shows="adkevent"),
     Row(
         "createAdkSessionWithId",
         CREATE_ADK,
+        destroys=True,
         names={"session": "new"},
         body=lambda target: {"state": {"step": 1}},
     ),
     Row("changeAdkState", CHANGE_ADK, body=lambda target: {"stateDelta": {"step": 2}}),
-    Row("deleteAdkSession", DELETE_ADK),
+    Row("deleteAdkSession", DELETE_ADK, destroys=True),
     Row("appendAdkEvent", APPEND_ADK, body=lambda target: _ADK_EVENT),
     Row("getAdkUserState", READ_ADK_USER, queries=_whole, shows="adkuser"),
 )

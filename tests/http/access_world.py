@@ -14,6 +14,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,12 +22,14 @@ from uuid import UUID, uuid4
 import anyio
 import httpx
 import orjson
+import pytest
 import redis
 
 from breadcrumbs.cli.serve import Parts, _assembled
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
+from breadcrumbs.web_page import WebPage
 from tests.contexts.support import SHIPPED, book_of, building, document
 from tests.http.conftest import BASE, KEY, OTHER, OTHER_KEY, OWNER
 
@@ -187,15 +190,21 @@ def _remove(server: redis.Redis, namespace: str) -> None:
         server.unlink(*found)
 
 
+_page = cache(WebPage.of_this_installation)
+"""The page compresses its files when it is loaded, which takes longer than the rest of a copy."""
+
+
 @asynccontextmanager
 async def _serving(
     url: str, settings: Settings, namespace: str
 ) -> AsyncIterator[tuple[Parts, httpx.AsyncClient]]:
     here = settings.model_copy(update={"namespace": namespace})
-    async with _assembled(here, url, workers=False) as parts:
-        transport = httpx.ASGITransport(parts.app, raise_app_exceptions=True)
-        async with httpx.AsyncClient(transport=transport, base_url=BASE, trust_env=False) as client:
-            yield parts, client
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WebPage, "of_this_installation", _page)
+        async with _assembled(here, url, workers=False) as parts:
+            transport = httpx.ASGITransport(parts.app, raise_app_exceptions=True)
+            async with httpx.AsyncClient(transport=transport, base_url=BASE, trust_env=False) as client:
+                yield parts, client
 
 
 @asynccontextmanager
@@ -377,7 +386,7 @@ class _Writer:
     async def _crumbs(self) -> None:
         for name, tags, who, fields in (
             ("untagged", ["session:s-own"], CURATOR, {}),
-            ("free", [], CURATOR, {}),
+            ("free", [], CURATOR, {"schema_name": "note.v1"}),
             ("freeann", ["user:ann"], CURATOR, {}),
             ("annbob", ["session:s-bob", "user:ann"], CURATOR, {}),
             ("private", ["session:s-own", "user:ann"], BY_AGENT, {"visibility": "private"}),
@@ -443,7 +452,10 @@ class _Writer:
             await self._do("POST", f"/tenants/{owner}", who, {"name": marker("tenant", name)})
             issued = await self._do("POST", "/auth/token", who, {})
             self._note(name, tenant=str(owner), agent=issued["agent_id"])
-            config = CONTEXT_CONFIG | {"consumer_id": marker("config", name)}
+            config = CONTEXT_CONFIG | {
+                "consumer_id": marker("config", name),
+                "update_triggers": [{"schema_name": "never.v1"}],
+            }
             body = {"schema_name": "context.config.v1", "title": marker("config", name), "context": config}
             await self._do("POST", "/breadcrumbs", who, body)
         await self._do("POST", "/auth/token", BY_AGENT, {})
