@@ -12,9 +12,9 @@ from breadcrumbs.context_builder.assembly import Place, Reason
 from breadcrumbs.context_builder.checking import MOST_COMPLAINTS, check_document
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.explain import Explanation, Rebuilt, Visible, explain, preview, rebuild
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id, complaints_of
-from breadcrumbs.runtime.errors import Complaint, Forbidden, InvalidInput, NotFound
+from breadcrumbs.runtime.errors import Complaint, InvalidInput, NotFound
 from breadcrumbs.runtime.http.listing import read_flag
 from breadcrumbs.runtime.http.operations import ID, Answer, Body, Call, Operation, Parameter
 from breadcrumbs.runtime.http.problems import NOT_FOUND
@@ -165,9 +165,9 @@ async def explain_context(call: Call) -> Reply:
     version, with_parts = _version(query.get("version")), read_flag(query, "parts")
     store = call.services.store
     context = await store.get(principal.owner_id, id, count_read=False)
-    _check_readable(principal, context)
+    policy.check_readable(principal, context)
     if version is not None and version != context.version:
-        _check_readable(principal, await store.get_version(principal.owner_id, id, version))
+        policy.check_readable(principal, await store.get_version(principal.owner_id, id, version))
     explained = await explain(store, principal.owner_id, id, version, visible=_visible_to(principal))
     document = explained.as_dict()
     if with_parts:
@@ -213,16 +213,9 @@ async def preview_context(call: Call) -> Reply:
 
 def _visible_to(principal: Principal) -> Visible:
     def visible(crumb: Breadcrumb) -> bool:
-        return principal.may_see(crumb) and principal.may_read_context(crumb)
+        return policy.may_read(principal, crumb)
 
     return visible
-
-
-def _check_readable(principal: Principal, context: Breadcrumb) -> None:
-    if not principal.may_see(context):
-        raise NotFound("no such context")
-    if not principal.may_read_context(context):
-        raise Forbidden("this context is secret: reading it needs the role 'curator'")
 
 
 def _version(text: str | None) -> int | None:
@@ -283,7 +276,6 @@ OPERATIONS: Final = (
             "why. `id` is that of the context's breadcrumb (`agent.context.v1`)."
         ),
         handle=explain_context,
-        role="subscriber",
         parameters=(
             ID,
             Parameter(
@@ -313,7 +305,6 @@ OPERATIONS: Final = (
             "were not there."
         ),
         handle=preview_context,
-        role="subscriber",
         body=Body(PreviewRequest, _EXAMPLE),
         answers=(Answer(200, "The explanation, and what would be shown.", PreviewView),),
         may_fail=(NOT_FOUND,),

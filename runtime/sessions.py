@@ -20,7 +20,8 @@ from joserfc import jwe
 from joserfc.jwk import OctKey
 
 from breadcrumbs.runtime import record
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb import (
     SESSION,
     USER,
@@ -47,12 +48,12 @@ from breadcrumbs.runtime.questions import Question, plain
 from breadcrumbs.runtime.session_state import (
     ACTIVE,
     BEGAN_BY,
+    STATE_HOLDER,
     USER_ID,
     About,
     decode_about,
     decode_state,
     paused_at,
-    shown_state,
 )
 from breadcrumbs.runtime.store import Store, Written
 from breadcrumbs.runtime.writes import DELETION_REMEMBERED
@@ -60,12 +61,6 @@ from breadcrumbs.runtime.writes import DELETION_REMEMBERED
 _log = structlog.get_logger("breadcrumbs.sessions")
 
 _CLOSE, _BURY = Script("close"), Script("bury")
-
-STATE_HOLDER: Final = "state/"
-"""What begins like this holds state that several sessions share: no conversation, and in no list."""
-
-ADK: Final = "adk:"
-"""What begins like this is named after its ADK user: a user who begins one here could take another's name."""
 
 _AT_ONCE: Final = 100
 
@@ -102,7 +97,7 @@ class SessionFacts:
         return decode_state(self.held)
 
     def state_for(self, reader: Principal) -> dict[str, Any]:
-        return shown_state(self.held, reader)
+        return visible_state(reader, self.held)
 
     @property
     def user(self) -> str | None:
@@ -170,10 +165,10 @@ class Sessions:
         idempotency_key: str | None = None,
         session_version: int | Literal["*"] | None = None,
     ) -> Written:
-        """Write a breadcrumb for whoever holds a token. `session_version`: see `Store.create`.
+        """Write a breadcrumb of a principal into a session that exists for it, or begin a session with it.
 
-        A token that is for a user writes into sessions of that user and begins new ones. Any other session does not
-        exist for it: a context of that session, made for its message, would show it what others said there.
+        A context of another session, made for the new message, would show a narrowed token what others said there.
+        `session_version`: see `Store.create`.
         """
 
         async def write(began: int | None) -> Written:
@@ -186,32 +181,31 @@ class Sessions:
                 session_began=began,
             )
 
-        if principal.user_id is None:
-            return await write(None)
         session = session_of(new.tags) or new.context.get("session_id")
-        if not isinstance(session, str):  # none, or none that the store would take
+        # A narrowed token writes into the session that was checked, or into none. `BreadcrumbCreate` checks the name.
+        if not principal.is_narrowed or not isinstance(session, str):
             return await write(None)
         for _ in range(_MOST_LOOKS):
             held = await self.belonging(principal.owner_id, session)
             if held is None:
-                missing = session_version is not None or session.startswith((STATE_HOLDER, ADK))
+                visible = session_version is None and policy.may_begin_session(principal, session)
             else:
-                missing = held.user != principal.user_id or session.startswith(STATE_HOLDER)
-            if missing:
+                visible = policy.may_see_session(principal, session, held.user)
+            if not visible:
                 raise NotFound(f"there is no session {session!r}")
             try:
                 return await write(0 if held is None else held.created)
             except AnotherSession:
-                continue  # it ended or began just now, perhaps somebody else's: look again
+                continue  # the session ended or began meanwhile: check the new one
         raise StoreUnavailable(f"session {session!r} begins and ends all the time: try again")
 
-    async def state(self, owner: UUID, session: str, *, reader: Principal | None = None) -> dict[str, Any]:
-        """The state alone, or what a reader may read of it; empty where there is none."""
-        lane = self.lane(owner, session)
-        return decode_state(
-            await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session)),
-            reader=reader,
+    async def state_for(self, reader: Principal, session: str) -> dict[str, Any]:
+        """Return what a principal may read of a session's state; empty if there is none."""
+        owner, lane = reader.owner_id, self.lane(reader.owner_id, session)
+        held = await self._store.connection.call(
+            lane, b"HGETALL", self._store.keys.state(lane, owner, session)
         )
+        return visible_state(reader, held)
 
     def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
         """Since when a session is paused; None: it is not. One small read."""

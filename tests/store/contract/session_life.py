@@ -10,14 +10,15 @@ import anyio
 import pytest
 
 from breadcrumbs.runtime import transfer
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.dead_letters import DeadLetters
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput, NotFound, SessionGone, VersionMismatch
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, About
-from breadcrumbs.runtime.sessions import STATE_HOLDER, Sessions
+from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATE_HOLDER, About
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Fence, Store
 from tests.store.contract.base import AGENT, ALICE, ANSWER, BOB, MESSAGE, Contract, Opener, change, crumb
 from tests.store.contract.importing import NOON, foreign
@@ -170,15 +171,24 @@ class SessionLife(Contract):
         await store.create(ALICE, delta("s", SESSION_RECORD, a=1, b={"deep": []}, gone=None))
         await store.create(ALICE, delta("s", a=None, c=9007199254740993))
         await store.create(ALICE, crumb(session="s", context={"state_delta": {"b": "not a change"}}))
-        assert await sessions.state(ALICE, "s") == {"b": {"deep": []}, "c": 9007199254740993}
-        assert (await sessions.get(ALICE, "s")).state == await sessions.state(ALICE, "s")
-        assert await sessions.state(BOB, "s") == await sessions.state(ALICE, "other") == {}
+        assert await sessions.state_for(Principal(ALICE, ALICE), "s") == {
+            "b": {"deep": []},
+            "c": 9007199254740993,
+        }
+        assert (await sessions.get(ALICE, "s")).state == await sessions.state_for(
+            Principal(ALICE, ALICE), "s"
+        )
+        assert (
+            await sessions.state_for(Principal(BOB, BOB), "s")
+            == await sessions.state_for(Principal(ALICE, ALICE), "other")
+            == {}
+        )
 
     async def test_an_adk_event_keeps_null_as_a_value(self, store: Store) -> None:
         await store.create(ALICE, delta("s", ADK_EVENT, a=None, b=1))
-        assert await Sessions(store).state(ALICE, "s") == {"a": None, "b": 1}
+        assert await Sessions(store).state_for(Principal(ALICE, ALICE), "s") == {"a": None, "b": 1}
         await store.create(ALICE, delta("s", b=None))
-        assert await Sessions(store).state(ALICE, "s") == {"a": None}
+        assert await Sessions(store).state_for(Principal(ALICE, ALICE), "s") == {"a": None}
 
     async def test_many_writers_lose_nothing_of_the_state(self, store: Store) -> None:
         async def write(number: int) -> None:
@@ -187,7 +197,7 @@ class SessionLife(Contract):
         async with anyio.create_task_group() as tasks:
             for number in range(100):
                 tasks.start_soon(write, number)
-        state = await Sessions(store).state(ALICE, "s")
+        state = await Sessions(store).state_for(Principal(ALICE, ALICE), "s")
         assert state.pop("last") in range(100)
         assert state == {f"k{number}": number for number in range(100)}
         assert (await Sessions(store).get(ALICE, "s")).version == 100
@@ -355,7 +365,7 @@ class SessionLife(Contract):
         for attempt in (sessions.get(ALICE, "s"), sessions.delete(ALICE, "s")):
             with pytest.raises(NotFound):
                 await attempt
-        assert await ids_in(sessions) == [] and await sessions.state(ALICE, "s") == {}
+        assert await ids_in(sessions) == [] and await sessions.state_for(Principal(ALICE, ALICE), "s") == {}
         assert (await store.list(ALICE, Query(session_id="s"))).items == []
         assert len(await ids_in(sessions, BOB)) == 1
         kinds = [event.kind for event in await events(store) if event.owner == ALICE]
