@@ -21,6 +21,7 @@ from breadcrumbs.runtime.http.problems import NOT_FOUND
 from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.schemas import Count, Id, Time, Version
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.sources import Scope
 
 # What the answers look like: for the OpenAPI document. `explain.py` makes them.
@@ -197,8 +198,7 @@ async def preview_context(call: Call) -> Reply:
     except ValidationError as error:
         raise InvalidInput("this is no request for a preview", complaints=complaints_of(error)) from None
     check_session_id(asked.session_id)
-    if principal.session_id not in (None, asked.session_id):
-        raise NotFound(f"there is no session {asked.session_id!r}")
+    await _check_session(call, asked.session_id)
     made = await preview(
         call.services.store,
         principal.owner_id,
@@ -209,6 +209,15 @@ async def preview_context(call: Call) -> Reply:
         hints=call.services.hints,
     )
     return Reply.json(made.explanation.as_dict() | {"parts": made.parts})
+
+
+async def _check_session(call: Call, session: str) -> None:
+    """Check that the session exists for a narrowed token."""
+    principal = call.principal
+    if principal.is_narrowed:
+        held = await Sessions(call.services.store).belonging(principal.owner_id, session)
+        if held is None or not policy.may_see_session(principal, session, held.user):
+            raise NotFound(f"there is no session {session!r}")
 
 
 def _visible_to(principal: Principal) -> Visible:

@@ -56,7 +56,7 @@ from breadcrumbs.runtime.session_state import (
     paused_at,
 )
 from breadcrumbs.runtime.store import Store, Written
-from breadcrumbs.runtime.writes import DELETION_REMEMBERED
+from breadcrumbs.runtime.writes import DELETION_REMEMBERED, MAX_DELETIONS
 
 _log = structlog.get_logger("breadcrumbs.sessions")
 
@@ -72,6 +72,8 @@ MESSAGE: Final = "user.message.v1"
 _MOST_SEEN: Final = 2_000
 """A page ends early (with a cursor) rather than looking at every session for a filter that hardly matches."""
 
+
+_SESSION_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone")
 
 _SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 
@@ -111,6 +113,12 @@ class Belonging:
 
     user: str | None
     created: int
+    deleted_before: int = 0
+    """Time of the last deletion of an earlier session of this name, 0 = none is known.
+
+    A credential issued at or before this time may be meant for that earlier session. If the record of the deletion
+    may have been dropped, this is the latest time at which it can have happened.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +148,14 @@ class Sessions:
         """Whose a session is, in one round trip for all but the oldest; None: there is no such session."""
         check_session_id(session)
         keys, lane = self._store.keys, self.lane(owner, session)
-        (version, created, closing), about = await self._store.connection.call_all(
+        held, about, deletions = await self._store.connection.call_all(
             [
-                (lane, (b"HMGET", keys.session(lane, owner, session), b"version", b"created", b"closing")),
+                (lane, (b"HMGET", keys.session(lane, owner, session), *_SESSION_FIELDS)),
                 (lane, (b"HMGET", keys.state(lane, owner, session), USER_ID, BEGAN_BY)),
+                (lane, (b"ZMSCORE", keys.deletions(lane, owner), session, b"")),
             ]
         )
+        version, created, closing, entered, gone = held
         if version is None or closing is not None:
             return None
         fields = zip((USER_ID, BEGAN_BY), about, strict=True)
@@ -155,7 +165,45 @@ class Sessions:
         first = {}
         if about == [None, None]:
             first = await self._first_messages(owner, [(lane, session)])
-        return Belonging(_user_of(known, int(created or 0), first.get(session)), int(created or 0))
+        began = int(created or 0)
+        recorded, horizon = _deletion_times(deletions, gone)
+        return Belonging(
+            _user_of(known, began, first.get(session)),
+            began,
+            # A dropped record is older than the present session.
+            recorded or min(horizon, max(0, int(entered or began) - 1)),
+        )
+
+    async def last_deletion(self, owner: UUID, session: str) -> int | None:
+        """Time of the last deletion of a session of this name, whether or not one exists now; None: none is known.
+
+        If the name is not recorded but records were dropped, this is the time of the newest dropped record, so a
+        caller that compares times fails closed. In microseconds, by the clock of the session's lane.
+        """
+        check_session_id(session)
+        keys, lane = self._store.keys, self.lane(owner, session)
+        deletions, gone = await self._store.connection.call_all(
+            [
+                (lane, (b"ZMSCORE", keys.deletions(lane, owner), session, b"")),
+                (lane, (b"HGET", keys.session(lane, owner, session), b"gone")),
+            ]
+        )
+        recorded, horizon = _deletion_times(deletions, gone)
+        return recorded or horizon or None
+
+    async def check_token(self, principal: Principal, *, writes: bool) -> None:
+        """Check that the session of a narrowed token was not deleted since the token was issued.
+
+        Reads are checked only while a session of that name exists: a missing session is simply not found.
+        """
+        if principal.session_id is None:
+            return
+        held = await self.belonging(principal.owner_id, principal.session_id)
+        if held is not None:
+            policy.check_session_not_deleted(principal, held.deleted_before)
+        elif writes:
+            deleted = await self.last_deletion(principal.owner_id, principal.session_id)
+            policy.check_session_not_deleted(principal, deleted or 0)
 
     async def create_as(
         self,
@@ -264,12 +312,15 @@ class Sessions:
                 keys.closing(lane),
                 keys.events(lane),
                 keys.clock(lane),
+                keys.deletions(lane, owner),
             ],
             [
                 owner.bytes,
                 session,
                 record.event_note("", tags, None),
                 "" if expected_version is None else expected_version,
+                MAX_DELETIONS,
+                DELETION_REMEMBERED,
             ],
         )
         match int(reply[0]):
@@ -320,8 +371,13 @@ class Sessions:
         await store.connection.run(
             lane,
             _BURY,
-            [keys.session(lane, owner, session), keys.closing(lane), keys.state(lane, owner, session)],
-            [owner.bytes, session, DELETION_REMEMBERED, deletion],
+            [
+                keys.session(lane, owner, session),
+                keys.closing(lane),
+                keys.state(lane, owner, session),
+                keys.deletions(lane, owner),
+            ],
+            [owner.bytes, session, deletion],
         )
         return gone.count(True)
 
@@ -418,6 +474,12 @@ class Sessions:
             if body is not None
         }
         return {session: crumb for session, crumb in crumbs.items() if not record.is_gone(crumb, now)}
+
+
+def _deletion_times(scores: list[Any], gone: bytes | None) -> tuple[int, int]:
+    """Time of the last recorded deletion of a name, and the horizon; 0 = none. `gone`: the record of an older store."""
+    recorded, horizon = (int(float(score or 0)) for score in scores)
+    return max(recorded, int(gone or 0)), horizon
 
 
 def _user_of(about: About, created: int, first_message: Breadcrumb | None) -> str | None:

@@ -39,6 +39,7 @@ from breadcrumbs.runtime.http.problems import (
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.rates import Class
+from breadcrumbs.runtime.sessions import Sessions
 
 if TYPE_CHECKING:
     from breadcrumbs.runtime.http.services import Services
@@ -176,6 +177,12 @@ class Call:
             return
         self.principal = self.services.auth.identify(self.headers)
         policy.check_operation(self.principal, self.operation.id)
+
+    async def check_session_token(self) -> None:
+        """Refuse a token whose session was deleted after the token was issued."""
+        if self.operation.rule.access == "token" and self.principal.session_id is not None:
+            sessions = Sessions(self.services.store)
+            await sessions.check_token(self.principal, writes=self.operation.method != "GET")
 
     async def spend(self, limiter: RateLimiter) -> Sequence[Header]:
         """Pay for the request. What is left of its budget, as headers."""
@@ -340,12 +347,14 @@ class Resource:
                 call.admit()
                 if scope["query_string"]:
                     call.query()
-                if self._services.limiter is None:
-                    reply = await operation.handle(call)
-                else:
-                    left = await call.spend(self._services.limiter)
-                    reply = await operation.handle(call)
-                    reply.headers += left
+                left = () if self._services.limiter is None else await call.spend(self._services.limiter)
+                reads = operation.method == "GET"
+                if not reads:
+                    await call.check_session_token()
+                reply = await operation.handle(call)
+                if reads:  # after reading, so that nothing is shown of a session that began meanwhile
+                    await call.check_session_token()
+                reply.headers += left
         except ClientDisconnected:
             return
         except Exception as error:

@@ -88,7 +88,7 @@ async def _narrowed(call: Call, wanted: TokenRequest, principal: Principal) -> P
     # The token is for the session that has this name now, or for the next one: see policy.check_session_not_deleted.
     store = call.services.store
     deleted = await Sessions(store).last_deletion(principal.owner_id, session)
-    return replace(principal, issued=max(store.now(), deleted + 1))
+    return replace(principal, issued=max(store.now(), (deleted or 0) + 1))
 
 
 OPERATIONS: Final = (
