@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import AgentFunction
+from breadcrumbs.runtime.access.policy import restriction_of
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, complaints_of
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.for_all import restriction
 from breadcrumbs.runtime.questions import recent_shared
 from breadcrumbs.runtime.remembered import Remembered
 from breadcrumbs.runtime.store import Store
@@ -115,7 +115,7 @@ def _written(crumb: Breadcrumb) -> tuple[int, AgentDefinition] | None:
 
 def _withheld(crumb: Breadcrumb) -> str:
     """Why a definition is there for nobody, whatever is in it; empty: it may count."""
-    match restriction(crumb):
+    match restriction_of(crumb):
         case "narrowed":
             return "an agent is there for all sessions and users: post it without session: and user: tags"
         case "hidden":

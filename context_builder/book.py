@@ -25,8 +25,8 @@ from breadcrumbs.context_builder.checking import (
     parse_configs,
 )
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.runtime.access.policy import restriction_of
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.for_all import restriction
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import recent_shared
 from breadcrumbs.runtime.remembered import Remembered
@@ -237,7 +237,7 @@ def config_in(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
 
 def _withheld(crumb: Breadcrumb) -> str:
     """Why a config holds for nobody, whatever is in it; empty: it may hold."""
-    match restriction(crumb):
+    match restriction_of(crumb):
         case "narrowed":
             return "a config holds for all sessions and users: post it without session: and user: tags"
         case "hidden":

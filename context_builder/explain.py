@@ -418,8 +418,11 @@ async def _trigger(
     visible: Visible | None,
 ) -> Breadcrumb:
     if trigger_id is not None:
-        trigger = await store.get(owner, trigger_id, count_read=False)
-        if trigger.session_id != session_id or (visible is not None and not visible(trigger)):
+        try:
+            trigger = await store.get(owner, trigger_id, count_read=False)
+        except NotFound:
+            trigger = None
+        if trigger is None or trigger.session_id != session_id or not (visible is None or visible(trigger)):
             raise NotFound(f"there is no breadcrumb {trigger_id} in session {session_id!r}")
         return trigger
 

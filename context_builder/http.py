@@ -12,15 +12,16 @@ from breadcrumbs.context_builder.assembly import Place, Reason
 from breadcrumbs.context_builder.checking import MOST_COMPLAINTS, check_document
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.explain import Explanation, Rebuilt, Visible, explain, preview, rebuild
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id, complaints_of
-from breadcrumbs.runtime.errors import Complaint, Forbidden, InvalidInput, NotFound
+from breadcrumbs.runtime.errors import Complaint, InvalidInput, NotFound
 from breadcrumbs.runtime.http.listing import read_flag
 from breadcrumbs.runtime.http.operations import ID, Answer, Body, Call, Operation, Parameter
 from breadcrumbs.runtime.http.problems import NOT_FOUND
 from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.schemas import Count, Id, Time, Version
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.sources import Scope
 
 # What the answers look like: for the OpenAPI document. `explain.py` makes them.
@@ -165,9 +166,9 @@ async def explain_context(call: Call) -> Reply:
     version, with_parts = _version(query.get("version")), read_flag(query, "parts")
     store = call.services.store
     context = await store.get(principal.owner_id, id, count_read=False)
-    _check_readable(principal, context)
+    policy.check_readable(principal, context)
     if version is not None and version != context.version:
-        _check_readable(principal, await store.get_version(principal.owner_id, id, version))
+        policy.check_readable(principal, await store.get_version(principal.owner_id, id, version))
     explained = await explain(store, principal.owner_id, id, version, visible=_visible_to(principal))
     document = explained.as_dict()
     if with_parts:
@@ -197,8 +198,7 @@ async def preview_context(call: Call) -> Reply:
     except ValidationError as error:
         raise InvalidInput("this is no request for a preview", complaints=complaints_of(error)) from None
     check_session_id(asked.session_id)
-    if principal.session_id not in (None, asked.session_id):
-        raise NotFound(f"there is no session {asked.session_id!r}")
+    await _check_session(call, asked.session_id)
     made = await preview(
         call.services.store,
         principal.owner_id,
@@ -211,18 +211,20 @@ async def preview_context(call: Call) -> Reply:
     return Reply.json(made.explanation.as_dict() | {"parts": made.parts})
 
 
+async def _check_session(call: Call, session: str) -> None:
+    """Check that the session exists for a narrowed token."""
+    principal = call.principal
+    if principal.is_narrowed:
+        held = await Sessions(call.services.store).belonging(principal.owner_id, session)
+        if held is None or not policy.may_see_session(principal, session, held.user):
+            raise NotFound(f"there is no session {session!r}")
+
+
 def _visible_to(principal: Principal) -> Visible:
     def visible(crumb: Breadcrumb) -> bool:
-        return principal.may_see(crumb) and principal.may_read_context(crumb)
+        return policy.may_read(principal, crumb)
 
     return visible
-
-
-def _check_readable(principal: Principal, context: Breadcrumb) -> None:
-    if not principal.may_see(context):
-        raise NotFound("no such context")
-    if not principal.may_read_context(context):
-        raise Forbidden("this context is secret: reading it needs the role 'curator'")
 
 
 def _version(text: str | None) -> int | None:
@@ -283,7 +285,6 @@ OPERATIONS: Final = (
             "why. `id` is that of the context's breadcrumb (`agent.context.v1`)."
         ),
         handle=explain_context,
-        role="subscriber",
         parameters=(
             ID,
             Parameter(
@@ -313,7 +314,6 @@ OPERATIONS: Final = (
             "were not there."
         ),
         handle=preview_context,
-        role="subscriber",
         body=Body(PreviewRequest, _EXAMPLE),
         answers=(Answer(200, "The explanation, and what would be shown.", PreviewView),),
         may_fail=(NOT_FOUND,),

@@ -17,7 +17,7 @@ from breadcrumbs.context_builder.book import ConfigBook, OwnConfig, own_configs
 from breadcrumbs.context_builder.checking import ConfigComplaint, ConfigError, parse_configs
 from breadcrumbs.context_builder.config import ContextConfig, json_schema
 from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, Content
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import complaints_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation, Parameter
@@ -130,7 +130,7 @@ class ConfigRoutes:
         own = [
             entry
             for entry in await own_configs(call.services.store, principal.owner_id)
-            if principal.may_see(entry.crumb) and principal.may_read_context(entry.crumb)
+            if policy.may_read(principal, entry.crumb)
         ]
         holding = {entry.config.consumer_id: entry for entry in own if entry.holds and entry.config}
         self._book.forget(principal.owner_id)
@@ -184,7 +184,7 @@ class ConfigRoutes:
 
     async def _file_view(self, file: ConfigFile, content: Content, principal: Principal) -> dict[str, Any]:
         locked = file.locked
-        if not locked and "curator" not in principal.roles:
+        if not locked and not policy.may_edit_config_file(principal):
             locked = "writing it needs the role 'curator'"
         document: dict[str, Any] = {"name": file.path.name, "etag": content.tag, "writable": not locked}
         if locked:
@@ -215,8 +215,6 @@ class ConfigRoutes:
                     "this owner, which take the place of the file's configs for the same consumer."
                 ),
                 handle=self.configs,
-                role="subscriber",
-                unnarrowed=True,
                 answers=(Answer(200, "All of them.", ConfigsView),),
             ),
             Operation(
@@ -227,7 +225,6 @@ class ConfigRoutes:
                 summary="What is wrong with a context config",
                 description="Line by line, with what was expected. Nothing is written.",
                 handle=check_config_text,
-                role="subscriber",
                 uses_store="no",
                 body=Body(ConfigText, {"text": '{"consumer_id": "default-chat-assistant"}'}),
                 answers=(Answer(200, "What is wrong, if anything is.", CheckedView),),
@@ -240,7 +237,6 @@ class ConfigRoutes:
                 summary="The JSON Schema of a context config",
                 description="For editors: completion and checking while one types.",
                 handle=config_schema,
-                role="subscriber",
                 uses_store="no",
                 answers=(Answer(200, "The schema.", dict[str, Any]),),
             ),
@@ -251,8 +247,6 @@ class ConfigRoutes:
                 group="Contexts",
                 summary="The config file of this server",
                 handle=self.file,
-                role="subscriber",
-                unnarrowed=True,
                 uses_store="no",
                 answers=(Answer(200, "The file.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND,),
@@ -270,8 +264,6 @@ class ConfigRoutes:
                     "the last writer wins."
                 ),
                 handle=self.replace_file,
-                role="curator",
-                unnarrowed=True,
                 uses_store="no",
                 parameters=(
                     Parameter(

@@ -19,13 +19,18 @@ Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at i
     d <owner>                        set      the schema names that `s` has for this owner in this lane
 Per session
     n <owner> <session>              hash     version, created, size (its breadcrumbs); closing: it is being deleted;
-                                              gone: when one of this name was deleted last (expires by itself);
+                                              entered: when it began in this store, only if an import set an older
+                                              `created`; gone: when the last session of this name was deleted, only in
+                                              stores written before `y` existed (expires by itself);
                                               retried: id and time of each turn that was asked for again, the last first
     z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
                                               `!<who> ` before the JSON: not for everybody (see session_state.py).
                                               Names that begin with a null byte: its title, whose it is
     N <owner>                        zset     the sessions of an owner in this lane; score = last activity
     Z                                set      sessions that are being deleted: owner + session
+    y <owner>                        zset     deleted sessions of an owner in this lane: member = name, score = time of
+                                              the last deletion. Bounded: see close.lua. Member "" is the horizon: the
+                                              newest deletion that was dropped. The key expires by itself
 Per lane, the rest
     e                                stream   events; the id is `<microseconds>-0`, the same clock as the scores
     m                                string   events up to this time may have been trimmed away
@@ -128,6 +133,9 @@ class Keys:
 
     def closing(self, lane: int) -> bytes:
         return self._prefixes[lane] + b"Z"
+
+    def deletions(self, lane: int, owner: UUID) -> bytes:
+        return b"%sy%s" % (self._prefixes[lane], owner.bytes)
 
     def events(self, lane: int) -> bytes:
         return self._prefixes[lane] + b"e"

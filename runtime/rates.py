@@ -58,6 +58,7 @@ class Budget(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     per_token: AnyRate = None
+    per_key: AnyRate = None
     per_owner: AnyRate = None
 
 
@@ -67,9 +68,9 @@ class RateLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = Field(None, description="None: unless in the development mode")
-    posting: Budget = Budget(per_token=Rate(1_000, 10), per_owner=Rate(10_000, 10))
-    managing: Budget = Budget(per_token=Rate(200, 10), per_owner=Rate(2_000, 10))
-    reading: Budget = Budget(per_token=Rate(5_000, 10), per_owner=Rate(50_000, 10))
+    posting: Budget = Budget(per_token=Rate(1_000, 10), per_key=Rate(5_000, 10), per_owner=Rate(10_000, 10))
+    managing: Budget = Budget(per_token=Rate(200, 10), per_key=Rate(1_000, 10), per_owner=Rate(2_000, 10))
+    reading: Budget = Budget(per_token=Rate(5_000, 10), per_key=Rate(25_000, 10), per_owner=Rate(50_000, 10))
 
     def of(self, spent: Class) -> Budget:
         budget: Budget = getattr(self, spent)

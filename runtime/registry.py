@@ -8,7 +8,7 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.ids import new_id
 from breadcrumbs.runtime.selectors import Selector, parse_selector
@@ -81,21 +81,24 @@ class Registry:
     async def selectors(self, principal: Principal) -> list[SelectorRecord]:
         records: list[SelectorRecord] = await self._all(self._store.keys.selectors(principal.owner_id))
         return sorted(
-            (record for record in records if _is_theirs(principal, record)), key=lambda record: record["id"]
+            (record for record in records if policy.owns_selector(principal, *_saved_by(record))),
+            key=lambda record: record["id"],
         )
 
-    async def selector(self, owner: UUID, id: UUID) -> Selector:
-        """One selector, for whoever of the tenant knows its id."""
-        record: SelectorRecord | None = await self._get(self._store.keys.selectors(owner), id)
-        if record is None:
+    async def selector(self, principal: Principal, id: UUID) -> Selector:
+        """Return a saved selector that a stream of the principal may use."""
+        record: SelectorRecord | None = await self._get(self._store.keys.selectors(principal.owner_id), id)
+        if record is None or not policy.may_use_selector(principal, *_saved_by(record)):
             raise NotFound("no such selector")
         return parse_selector(record["selector"])
 
-    async def selectors_of(self, owner: UUID, agent_id: UUID) -> list[Selector]:
-        """Every selector that an agent has saved."""
-        records: list[SelectorRecord] = await self._all(self._store.keys.selectors(owner))
+    async def selectors_of(self, principal: Principal, agent_id: UUID) -> list[Selector]:
+        """Return the selectors that an agent has saved and that a stream of the principal may use."""
+        records: list[SelectorRecord] = await self._all(self._store.keys.selectors(principal.owner_id))
         return [
-            parse_selector(record["selector"]) for record in records if record["agent_id"] == str(agent_id)
+            parse_selector(record["selector"])
+            for record in records
+            if record["agent_id"] == str(agent_id) and policy.may_use_selector(principal, *_saved_by(record))
         ]
 
     async def add_selector(self, principal: Principal, selector: Selector) -> SelectorRecord:
@@ -130,7 +133,7 @@ class Registry:
 
     async def _their_selector(self, principal: Principal, id: UUID) -> SelectorRecord:
         record: SelectorRecord | None = await self._get(self._store.keys.selectors(principal.owner_id), id)
-        if record is None or not _is_theirs(principal, record):
+        if record is None or not policy.owns_selector(principal, *_saved_by(record)):
             raise NotFound("no such selector")
         return record
 
@@ -177,17 +180,9 @@ class Registry:
         return bool(await self._store.connection.call(_LANE, b"HDEL", key, str(id)))
 
 
-def _saver(principal: Principal) -> tuple[str, str | None, str | None]:
-    return str(principal.agent_id), principal.session_id, principal.user_id
+def _saver(principal: Principal) -> tuple[UUID, str | None, str | None]:
+    return principal.agent_id, principal.session_id, principal.user_id
 
 
-def _saved_by(record: SelectorRecord) -> tuple[str, str | None, str | None]:
-    return record["agent_id"], record.get("session_id"), record.get("user_id")
-
-
-def _is_theirs(principal: Principal, record: SelectorRecord) -> bool:
-    return (
-        record["agent_id"] == str(principal.agent_id)
-        and (principal.session_id is None or record.get("session_id") == principal.session_id)
-        and (principal.user_id is None or record.get("user_id") == principal.user_id)
-    )
+def _saved_by(record: SelectorRecord) -> tuple[UUID, str | None, str | None]:
+    return UUID(record["agent_id"]), record.get("session_id"), record.get("user_id")

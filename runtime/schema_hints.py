@@ -7,8 +7,8 @@ from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from breadcrumbs.runtime.access.policy import restriction_of
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.for_all import restriction
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, newest_tagged
 from breadcrumbs.runtime.store import Store
@@ -88,4 +88,4 @@ async def all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:
 
 def speaks_for_all(definition: Breadcrumb) -> bool:
     """Hints hold literal text: that of one session, user or agent must not show in the views of others."""
-    return restriction(definition) is None
+    return restriction_of(definition) is None

@@ -14,12 +14,12 @@ from uuid import UUID
 import anyio
 import orjson
 
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, user_tags
+from breadcrumbs.runtime.credentials import strip_credentials
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Place, Query
-from breadcrumbs.runtime.redaction import redacted
 from breadcrumbs.runtime.session_messages import ERROR, message_in
 from breadcrumbs.runtime.session_state import (
     ONLY_CREDENTIALS,
@@ -179,8 +179,7 @@ def _is_copied(crumb: Breadcrumb, principal: Principal) -> bool:
         crumb.schema_name not in _LEFT_BEHIND
         and not any(tag.startswith("consumer:") for tag in crumb.tags)
         and crumb.max_reads == 0  # it was meant to be read so many times, and no more
-        and principal.may_see(crumb)
-        and principal.may_read_context(crumb)
+        and policy.may_read(principal, crumb)
     )
 
 
@@ -228,9 +227,9 @@ def _state_after(
             continue
         first = firsts[crumb.id]
         guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
-        readable = principal.may_read_context(first) and principal.may_read_context(crumb)
+        readable = policy.may_read_content(principal, first) and policy.may_read_content(principal, crumb)
         for name, value in _changes(first, credentials=readable).items():
-            there[name] = (value if guard.lets(principal) else REMOVED, guard)
+            there[name] = (value if policy.may_read_state(principal, guard) else REMOVED, guard)
         if _is_copied(crumb, principal):
             copied |= _changes(crumb)
     state = {name: value for name, (value, _) in there.items() if value != REMOVED}
@@ -240,13 +239,13 @@ def _state_after(
     if nulls := [name for name, value in delta.items() if value is None]:
         record["null_is_a_value"] = nulls
     guard = reduce(Guard.joined, (there[name][1] for name in delta), Guard())
-    if not guard.secret and redacted(delta) is not delta:
+    if not guard.secret and strip_credentials(delta) is not delta:
         # As with the events that brought these credentials: what else there is of the state is for everybody.
         return {**record, ONLY_CREDENTIALS: True}, replace(guard, secret=True)
     return record, guard
 
 
 def _changes(crumb: Breadcrumb, *, credentials: bool = True) -> dict[str, bytes]:
-    context = crumb.context if credentials else redacted(crumb.context)
+    context = crumb.context if credentials else strip_credentials(crumb.context)
     changes = state_changes(crumb.schema_name or "", context)
     return {name: value for name, value in changes.items() if not is_about_session(name)}

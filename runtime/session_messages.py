@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.query import Place, Query, open_cursor, sign_cursor
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import json_text, plain_text
@@ -65,7 +65,7 @@ async def read_page(
     if not 1 <= limit <= MOST_MESSAGES:
         raise InvalidInput(f"limit must be from 1 to {MOST_MESSAGES}", where="limit")
     # A cursor says where, not in which direction: all of them are signed for the same query.
-    signed = principal.narrowed(Query(schema_names=tuple(ROLES), session_id=session))
+    signed = policy.restrict_query(principal, Query(schema_names=tuple(ROLES), session_id=session))
     query = replace(signed, sort="created_at" if after is not None else None, limit=limit)
     start = open_cursor(store.secret, principal.owner_id, replace(signed, cursor=before or after))
     if start is not None:
@@ -91,14 +91,14 @@ async def message_in(store: Store, principal: Principal, session: str, id: UUID)
         crumb = await store.get(principal.owner_id, id, count_read=False)
     except NotFound:
         crumb = None
-    if crumb is None or crumb.session_id != session or not principal.may_see(crumb):
+    if crumb is None or crumb.session_id != session or not policy.may_see(principal, crumb):
         raise NotFound(f"there is no message {id} in session {session!r}")
     return crumb
 
 
 def message_view(crumb: Breadcrumb, principal: Principal) -> dict[str, Any]:
     """A breadcrumb as somebody reads it in a conversation. What is secret has no words for everybody."""
-    crumb = as_seen(principal, crumb)
+    crumb = redact_context(principal, crumb)
     context, schema = crumb.context, crumb.schema_name or ""
     view: dict[str, Any] = {
         "id": str(crumb.id),
@@ -113,7 +113,7 @@ def message_view(crumb: Breadcrumb, principal: Principal) -> dict[str, Any]:
         view["trigger_id"] = trigger
     if (agent := agent_of(context)) is not None:
         view["agent_id"] = agent
-    if principal.may_read_context(crumb):
+    if policy.may_read_content(principal, crumb):
         view |= {"text": text_of(crumb), "context": context}
         if view["role"] == "tool":
             view["tool"] = _tool(schema, context)
@@ -138,7 +138,7 @@ def text_of(crumb: Breadcrumb) -> str:
 
 def summary_of(message: Breadcrumb, principal: Principal) -> str | None:
     """What to show of a session that has no title: the beginning of its first message, in one line."""
-    if not principal.may_see(message) or not principal.may_read_context(message):
+    if not policy.may_read(principal, message):
         return None
     return shortened(text_of(message)) or None
 

@@ -9,22 +9,27 @@ and as it is now.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from uuid import UUID
 
 import orjson
 
-from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.redaction import redacted
 
 SESSION_RECORD: Final = "session.v1"
 STATE_CHANGE: Final = "session.state.v1"
 ADK_EVENT: Final = "adk.event.v1"
 ANSWER: Final = "agent.response.v1"
+
+STATE_HOLDER: Final = "state/"
+"""Prefix of sessions that hold state shared by other sessions. They are not conversations and appear in no list."""
+
+ADK_SESSION: Final = "adk:"
+"""Prefix of sessions that are named after their ADK user."""
 
 REMOVED: Final = b""
 
@@ -96,10 +101,6 @@ class Guard:
         private = other.private_to if self.private_to is None else self.private_to
         return Guard(self.secret or other.secret, private)
 
-    def lets(self, reader: Principal) -> bool:
-        own = self.private_to in (None, reader.agent_id)
-        return reader.reads_secrets or (own and not self.secret)
-
     def around(self, value: bytes) -> bytes:
         """A value as the store keeps it."""
         if value == REMOVED or self == Guard():
@@ -127,7 +128,7 @@ def held_changes(schema_name: str, context: Mapping[str, Any], guard: Guard) -> 
 
 def sensitivity_of(value: Any) -> Literal["secret"] | None:
     """A credential is for the agent that asked for it: no context, list or stream shows what holds one."""
-    return "secret" if redacted(value) is not value else None
+    return "secret" if strip_credentials(value) is not value else None
 
 
 def what_is_secret(value: Any) -> dict[str, Any]:
@@ -167,20 +168,14 @@ def is_about_session(name: str) -> bool:
     return name.startswith(_OWN)
 
 
-def decode_state(flat: list[bytes], *, reader: Principal | None = None) -> dict[str, Any]:
-    """The state as the store keeps it: name, `<time> <JSON>`, name, …; with a reader, what they may read of it."""
+def decode_state(flat: list[bytes], *, keep: Callable[[Guard], bool] | None = None) -> dict[str, Any]:
+    """Decode the state as the store keeps it: name, `<time> <JSON>`, name, …. `keep` selects values by their guard."""
     state = {}
     for name, held in zip(flat[::2], flat[1::2], strict=True):
         guard, value = Guard.opened(held.partition(b" ")[2])
-        if value != REMOVED and not name.startswith(_OWN.encode()) and (reader is None or guard.lets(reader)):
+        if value != REMOVED and not name.startswith(_OWN.encode()) and (keep is None or keep(guard)):
             state[name.decode()] = orjson.loads(value)
     return state
-
-
-def shown_state(flat: list[bytes], reader: Principal) -> dict[str, Any]:
-    """What somebody may read of the state. Credentials are for those who may read secrets."""
-    state = decode_state(flat, reader=reader)
-    return state if reader.reads_secrets else redacted(state)
 
 
 def decode_about(flat: list[bytes]) -> About:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.errors import NotFound, SessionGone
 from breadcrumbs.runtime.events import Event
@@ -74,8 +74,8 @@ async def outcome_of(
                 return crumb
         return None
 
-    query = principal.narrowed(
-        Query(session_id=message.session_id, created_since=message.created, sort="created_at")
+    query = policy.restrict_query(
+        principal, Query(session_id=message.session_id, created_since=message.created, sort="created_at")
     )
     near = await store.list(owner, replace(query, limit=_LOOK_BEHIND))
     answer = next(filter(is_answer, near.items), None)
@@ -125,7 +125,7 @@ class _InSession:
             and event.schema_name != CONTEXT
             and (
                 event.operation == "session_deleted"
-                or self._principal.may_see_tags(event.tags, event.private_to)
+                or policy.may_see_event(self._principal, event.tags, event.private_to)
             )
         )
 

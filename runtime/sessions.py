@@ -20,7 +20,8 @@ from joserfc import jwe
 from joserfc.jwk import OctKey
 
 from breadcrumbs.runtime import record
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb import (
     SESSION,
     USER,
@@ -47,25 +48,19 @@ from breadcrumbs.runtime.questions import Question, plain
 from breadcrumbs.runtime.session_state import (
     ACTIVE,
     BEGAN_BY,
+    STATE_HOLDER,
     USER_ID,
     About,
     decode_about,
     decode_state,
     paused_at,
-    shown_state,
 )
 from breadcrumbs.runtime.store import Store, Written
-from breadcrumbs.runtime.writes import DELETION_REMEMBERED
+from breadcrumbs.runtime.writes import DELETION_REMEMBERED, MAX_DELETIONS
 
 _log = structlog.get_logger("breadcrumbs.sessions")
 
 _CLOSE, _BURY = Script("close"), Script("bury")
-
-STATE_HOLDER: Final = "state/"
-"""What begins like this holds state that several sessions share: no conversation, and in no list."""
-
-ADK: Final = "adk:"
-"""What begins like this is named after its ADK user: a user who begins one here could take another's name."""
 
 _AT_ONCE: Final = 100
 
@@ -77,6 +72,8 @@ MESSAGE: Final = "user.message.v1"
 _MOST_SEEN: Final = 2_000
 """A page ends early (with a cursor) rather than looking at every session for a filter that hardly matches."""
 
+
+_SESSION_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone")
 
 _SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 
@@ -102,7 +99,7 @@ class SessionFacts:
         return decode_state(self.held)
 
     def state_for(self, reader: Principal) -> dict[str, Any]:
-        return shown_state(self.held, reader)
+        return visible_state(reader, self.held)
 
     @property
     def user(self) -> str | None:
@@ -116,6 +113,12 @@ class Belonging:
 
     user: str | None
     created: int
+    deleted_before: int = 0
+    """Time of the last deletion of an earlier session of this name, 0 = none is known.
+
+    A credential issued at or before this time may be meant for that earlier session. If the record of the deletion
+    may have been dropped, this is the latest time at which it can have happened.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +148,14 @@ class Sessions:
         """Whose a session is, in one round trip for all but the oldest; None: there is no such session."""
         check_session_id(session)
         keys, lane = self._store.keys, self.lane(owner, session)
-        (version, created, closing), about = await self._store.connection.call_all(
+        held, about, deletions = await self._store.connection.call_all(
             [
-                (lane, (b"HMGET", keys.session(lane, owner, session), b"version", b"created", b"closing")),
+                (lane, (b"HMGET", keys.session(lane, owner, session), *_SESSION_FIELDS)),
                 (lane, (b"HMGET", keys.state(lane, owner, session), USER_ID, BEGAN_BY)),
+                (lane, (b"ZMSCORE", keys.deletions(lane, owner), session, b"")),
             ]
         )
+        version, created, closing, entered, gone = held
         if version is None or closing is not None:
             return None
         fields = zip((USER_ID, BEGAN_BY), about, strict=True)
@@ -160,7 +165,45 @@ class Sessions:
         first = {}
         if about == [None, None]:
             first = await self._first_messages(owner, [(lane, session)])
-        return Belonging(_user_of(known, int(created or 0), first.get(session)), int(created or 0))
+        began = int(created or 0)
+        recorded, horizon = _deletion_times(deletions, gone)
+        return Belonging(
+            _user_of(known, began, first.get(session)),
+            began,
+            # A dropped record is older than the present session.
+            recorded or min(horizon, max(0, int(entered or began) - 1)),
+        )
+
+    async def last_deletion(self, owner: UUID, session: str) -> int | None:
+        """Time of the last deletion of a session of this name, whether or not one exists now; None: none is known.
+
+        If the name is not recorded but records were dropped, this is the time of the newest dropped record, so a
+        caller that compares times fails closed. In microseconds, by the clock of the session's lane.
+        """
+        check_session_id(session)
+        keys, lane = self._store.keys, self.lane(owner, session)
+        deletions, gone = await self._store.connection.call_all(
+            [
+                (lane, (b"ZMSCORE", keys.deletions(lane, owner), session, b"")),
+                (lane, (b"HGET", keys.session(lane, owner, session), b"gone")),
+            ]
+        )
+        recorded, horizon = _deletion_times(deletions, gone)
+        return recorded or horizon or None
+
+    async def check_token(self, principal: Principal, *, writes: bool) -> None:
+        """Check that the session of a narrowed token was not deleted since the token was issued.
+
+        Reads are checked only while a session of that name exists: a missing session is simply not found.
+        """
+        if principal.session_id is None:
+            return
+        held = await self.belonging(principal.owner_id, principal.session_id)
+        if held is not None:
+            policy.check_session_not_deleted(principal, held.deleted_before)
+        elif writes:
+            deleted = await self.last_deletion(principal.owner_id, principal.session_id)
+            policy.check_session_not_deleted(principal, deleted or 0)
 
     async def create_as(
         self,
@@ -170,10 +213,10 @@ class Sessions:
         idempotency_key: str | None = None,
         session_version: int | Literal["*"] | None = None,
     ) -> Written:
-        """Write a breadcrumb for whoever holds a token. `session_version`: see `Store.create`.
+        """Write a breadcrumb of a principal into a session that exists for it, or begin a session with it.
 
-        A token that is for a user writes into sessions of that user and begins new ones. Any other session does not
-        exist for it: a context of that session, made for its message, would show it what others said there.
+        A context of another session, made for the new message, would show a narrowed token what others said there.
+        `session_version`: see `Store.create`.
         """
 
         async def write(began: int | None) -> Written:
@@ -186,32 +229,31 @@ class Sessions:
                 session_began=began,
             )
 
-        if principal.user_id is None:
-            return await write(None)
         session = session_of(new.tags) or new.context.get("session_id")
-        if not isinstance(session, str):  # none, or none that the store would take
+        # A narrowed token writes into the session that was checked, or into none. `BreadcrumbCreate` checks the name.
+        if not principal.is_narrowed or not isinstance(session, str):
             return await write(None)
         for _ in range(_MOST_LOOKS):
             held = await self.belonging(principal.owner_id, session)
             if held is None:
-                missing = session_version is not None or session.startswith((STATE_HOLDER, ADK))
+                visible = session_version is None and policy.may_begin_session(principal, session)
             else:
-                missing = held.user != principal.user_id or session.startswith(STATE_HOLDER)
-            if missing:
+                visible = policy.may_see_session(principal, session, held.user)
+            if not visible:
                 raise NotFound(f"there is no session {session!r}")
             try:
                 return await write(0 if held is None else held.created)
             except AnotherSession:
-                continue  # it ended or began just now, perhaps somebody else's: look again
+                continue  # the session ended or began meanwhile: check the new one
         raise StoreUnavailable(f"session {session!r} begins and ends all the time: try again")
 
-    async def state(self, owner: UUID, session: str, *, reader: Principal | None = None) -> dict[str, Any]:
-        """The state alone, or what a reader may read of it; empty where there is none."""
-        lane = self.lane(owner, session)
-        return decode_state(
-            await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session)),
-            reader=reader,
+    async def state_for(self, reader: Principal, session: str) -> dict[str, Any]:
+        """Return what a principal may read of a session's state; empty if there is none."""
+        owner, lane = reader.owner_id, self.lane(reader.owner_id, session)
+        held = await self._store.connection.call(
+            lane, b"HGETALL", self._store.keys.state(lane, owner, session)
         )
+        return visible_state(reader, held)
 
     def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
         """Since when a session is paused; None: it is not. One small read."""
@@ -270,12 +312,15 @@ class Sessions:
                 keys.closing(lane),
                 keys.events(lane),
                 keys.clock(lane),
+                keys.deletions(lane, owner),
             ],
             [
                 owner.bytes,
                 session,
                 record.event_note("", tags, None),
                 "" if expected_version is None else expected_version,
+                MAX_DELETIONS,
+                DELETION_REMEMBERED,
             ],
         )
         match int(reply[0]):
@@ -326,8 +371,13 @@ class Sessions:
         await store.connection.run(
             lane,
             _BURY,
-            [keys.session(lane, owner, session), keys.closing(lane), keys.state(lane, owner, session)],
-            [owner.bytes, session, DELETION_REMEMBERED, deletion],
+            [
+                keys.session(lane, owner, session),
+                keys.closing(lane),
+                keys.state(lane, owner, session),
+                keys.deletions(lane, owner),
+            ],
+            [owner.bytes, session, deletion],
         )
         return gone.count(True)
 
@@ -424,6 +474,12 @@ class Sessions:
             if body is not None
         }
         return {session: crumb for session, crumb in crumbs.items() if not record.is_gone(crumb, now)}
+
+
+def _deletion_times(scores: list[Any], gone: bytes | None) -> tuple[int, int]:
+    """Time of the last recorded deletion of a name, and the horizon; 0 = none. `gone`: the record of an older store."""
+    recorded, horizon = (int(float(score or 0)) for score in scores)
+    return max(recorded, int(gone or 0)), horizon
 
 
 def _user_of(about: About, created: int, first_message: Breadcrumb | None) -> str | None:

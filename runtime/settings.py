@@ -45,6 +45,7 @@ class ApiKey(BaseModel):
     key: Annotated[SecretStr, Field(min_length=16)]
     owner_id: UUID
     agent_id: UUID | None = None
+    agent_ids: tuple[UUID, ...] = Field((), description="More agents that tokens of this key may act as")
     roles: tuple[Role, ...] = ALL_ROLES
     name: str = ""
 

@@ -14,9 +14,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag, users_of
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, recent_of, recent_shared
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 
 Scope = Literal["current", "user", "all"]
@@ -222,9 +223,6 @@ def _way(store: Store, source: Source, asker: Asker, notes: list[str], keep: Kee
     limit = source.fetch.most
     schema = _alone(source, keep)
 
-    def listing(*, extra: tuple[str, ...] = ()) -> _Way:
-        return _Way(listing=lambda: _listed(store, owner, source, limit, keep, extra=extra))
-
     if source.fetch.method == "event_data":
         return _Way(is_trigger=True)
     match source.fetch.scope:
@@ -244,13 +242,12 @@ def _way(store: Store, source: Source, asker: Asker, notes: list[str], keep: Kee
                 return _Way()
             return _of_session(store, owner, session, source, limit, keep)
         case "user":
-            users = users_of(asker.tags)
-            if not users:
-                notes.append(f"{source.key}: the trigger has no user: tag, so there is no user to look for")
+            if session is None:
+                notes.append(f"{source.key}: the trigger has no session, so there is no user to look for")
                 return _Way()
-            return listing(extra=(users[0],))
+            return _Way(listing=lambda: _of_user(store, owner, session, source, keep, notes))
         case "all":
-            return listing()
+            return _Way(listing=lambda: _listed(store, owner, source, limit, keep))
 
 
 def _of_session(
@@ -260,6 +257,18 @@ def _of_session(
     if schema is not None:
         return _Way((recent_of(store, owner, session, schema, limit),))
     return _Way(listing=lambda: _listed(store, owner, source, limit, keep, session=session))
+
+
+async def _of_user(
+    store: Store, owner: UUID, session: str, source: Source, keep: Keep | None, notes: list[str]
+) -> list[Breadcrumb]:
+    """Find what carries the tag of the user stored for the session. A tag of the trigger proves nothing."""
+    held = await Sessions(store).belonging(owner, session)
+    tags = user_tags(None if held is None else held.user)
+    if not tags:
+        notes.append(f"{source.key}: the session belongs to no user, so there is no user to look for")
+        return []
+    return await _listed(store, owner, source, source.fetch.most, keep, extra=tuple(tags))
 
 
 def _alone(source: Source, keep: Keep | None) -> str | None:

@@ -370,11 +370,11 @@ class Store:
         by: UUID | None = None,
         expected_version: int | None = None,
         merge_context: bool = False,
-        allowed: Callable[[Breadcrumb], bool] | None = None,
+        admit: Callable[[Breadcrumb, BreadcrumbUpdate], BreadcrumbUpdate] | None = None,
     ) -> Written:
         """Write the next version. Without `expected_version` the last writer wins.
 
-        `allowed` sees the breadcrumb before it is changed; where it says no, there is nothing to change.
+        `admit` checks the change against the version that it is made from, and may correct it.
         """
         tried: tuple[int, bytes] | None = None
         touches_ttl = bool(change.model_fields_set & {"ttl", "ttl_type", "ttl_config"})
@@ -382,11 +382,10 @@ class Store:
             lane, base = await self._find(owner, id)
             if tried is not None and (landed := await self._landed(lane, base, tried, by)) is not None:
                 return Written(id, landed.version, landed.created, landed.updated)  # only the answer was lost
-            if allowed is not None and not allowed(base):
-                raise NotFound("no such breadcrumb")
+            admitted = change if admit is None else admit(base, change)
             if expected_version is not None and base.version != expected_version:
                 raise VersionMismatch(base.version, expected_version)
-            after = base.changed_by(change, merge_context=merge_context)
+            after = base.changed_by(admitted, merge_context=merge_context)
             limit_changes = touches_ttl or (
                 # A default goes with its schema; a limit of its own stays.
                 after.schema_name != base.schema_name

@@ -23,8 +23,11 @@ from breadcrumbs.runtime.session_state import Guard, held_changes
 if TYPE_CHECKING:
     from breadcrumbs.runtime.store import Fence
 
-DELETION_REMEMBERED: Final = 7 * 86_400
-"""For how many seconds a turn that began before a deletion could still try to write. Nobody thinks that long."""
+DELETION_REMEMBERED: Final = 31 * 86_400
+"""Seconds that the deletion of a session is kept: longer than any turn, and than any token that can be requested."""
+
+MAX_DELETIONS: Final = 2_000
+"""Deleted sessions kept per owner and lane. Above it the oldest are dropped, and checks of older times fail closed."""
 
 Arguments: TypeAlias = list[bytes | str | int]
 Call: TypeAlias = tuple[list[bytes], Arguments]
@@ -81,6 +84,7 @@ class Writes:
             idempotency,
             *self._session_keys(lane, owner, session, body),
             self._state_key(lane, owner, session, body),
+            body if session is None else keys.deletions(lane, owner),
             *indexes(keys, lane, owner, content.schema_name, session, content.indexed_tags),
         ], [
             id.bytes,
@@ -125,6 +129,7 @@ class Writes:
         return [
             *keys,
             self._state_key(lane, owner, session if state else None, keys[0]),
+            keys[0] if session is None or since is None else self._keys.deletions(lane, owner),
             *leave,
             *join,
         ], [

@@ -26,7 +26,9 @@ from breadcrumbs.adk.wire import (
     public_event,
     restored,
 )
+from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.breadcrumb import complaints_of
+from breadcrumbs.runtime.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.http.conditions import etag_of
 from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation, Parameter
@@ -37,7 +39,6 @@ from breadcrumbs.runtime.http.problems import (
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
-from breadcrumbs.runtime.redaction import redacted
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -115,7 +116,6 @@ async def _create(
     call: Call, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
 ) -> Reply:
     who, names, sessions = call.principal, _names(call), AdkSessions(call.services.store)
-    who.require("subscriber")  # the answer tells the state of the app and the user
     first = [restored(checked_event(event), number) for number, event in enumerate(events or ())]
     session = await sessions.create(
         who, names["app"], names["user"], id, state, events=first, idempotency_key=idempotency_key(call)
@@ -145,7 +145,6 @@ async def list_sessions(call: Call) -> Reply:
 
 async def change_state(call: Call) -> Reply:
     who, names, sessions = call.principal, _names(call), AdkSessions(call.services.store)
-    who.require("subscriber")  # the answer is the whole session
     wanted = _parsed(StateRequest, await _document(call))
     event = event_of(
         {"invocationId": f"p-{uuid4()}", "author": "user", "actions": {"stateDelta": wanted.state_delta}},
@@ -190,7 +189,7 @@ async def delete_session(call: Call) -> Reply:
 async def get_user_state(call: Call) -> Reply:
     names = _names(call)
     state = await AdkSessions(call.services.store).user_state(call.principal, names["app"], names["user"])
-    return Reply.json(state if _wants_whole(call) else redacted(state))
+    return Reply.json(state if _wants_whole(call) else strip_credentials(state))
 
 
 # Small things
@@ -236,7 +235,7 @@ def _public(session: Json) -> Json:
     """As ADK's servers show it."""
     return {
         **session,
-        "state": redacted(session["state"]),
+        "state": strip_credentials(session["state"]),
         "events": [public_event(event) for event in session["events"]],
     }
 
@@ -270,7 +269,7 @@ def _wants_whole(call: Call) -> bool:
     text = call.query().get("whole", "false")
     if text not in ("true", "false"):
         raise InvalidInput("whole must be true or false", where="whole")
-    return text == "true" and call.principal.reads_secrets
+    return text == "true" and policy.may_read_secrets(call.principal)
 
 
 # The routes
@@ -319,7 +318,6 @@ _ROUTES: Final = (
             f"{_CHANGES}"
         ),
         handle=create_session,
-        role="emitter",
         uses_store="writes",
         parameters=(_APP, _USER, _WHOLE, IDEMPOTENCY_KEY),
         body=Body(
@@ -338,7 +336,6 @@ _ROUTES: Final = (
         summary="List a user's sessions",
         description="With their state, without events. The one that changed last comes last.",
         handle=list_sessions,
-        role="subscriber",
         parameters=(_APP, _USER, _WHOLE),
         answers=(Answer(200, "The sessions.", list[SessionView]),),
     ),
@@ -349,7 +346,6 @@ _ROUTES: Final = (
         group="ADK sessions",
         summary="List the sessions of all users of an app",
         handle=list_sessions,
-        role="subscriber",
         parameters=(_APP, _WHOLE),
         answers=(Answer(200, "The sessions.", list[SessionView]),),
     ),
@@ -360,7 +356,6 @@ _ROUTES: Final = (
         group="ADK sessions",
         summary="Read a session",
         handle=get_session,
-        role="subscriber",
         parameters=(_APP, _USER, _SESSION, *_LIMITS, _WHOLE),
         answers=(Answer(200, "The session.", SessionView),),
         may_fail=(NOT_FOUND,),
@@ -376,7 +371,6 @@ _ROUTES: Final = (
             f"server takes it. {_CHANGES}"
         ),
         handle=create_session_with_id,
-        role="emitter",
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE, IDEMPOTENCY_KEY),
         body=Body(dict[str, Any] | None, {"state": {"step": 1}}, required=False),
@@ -391,7 +385,6 @@ _ROUTES: Final = (
         summary="Change the state of a session",
         description=f"As an event of its own, without running the agent. {_CHANGES}",
         handle=change_state,
-        role="emitter",
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE),
         body=Body(StateRequest, {"stateDelta": {"step": 2}}),
@@ -406,7 +399,6 @@ _ROUTES: Final = (
         summary="Remove a session",
         description="With all its events. The state of the app and of the user stays. One that is not there is fine.",
         handle=delete_session,
-        role="emitter",
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION),
         answers=(Answer(200, "It is gone.", type(None)),),
@@ -422,7 +414,6 @@ _ROUTES: Final = (
             "changes nothing, so it may be sent again, also without a timestamp; another event with that id is refused."
         ),
         handle=append_event,
-        role="emitter",
         spends="posting",
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION),
@@ -456,7 +447,6 @@ _ROUTES: Final = (
         summary="Read what a user's sessions share",
         description="Without the `user:` before each name.",
         handle=get_user_state,
-        role="subscriber",
         parameters=(_APP, _USER, _WHOLE),
         answers=(Answer(200, "The state; empty where there is none.", dict[str, Any]),),
         may_fail=(NOT_FOUND,),

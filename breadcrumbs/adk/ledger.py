@@ -33,12 +33,12 @@ from breadcrumbs.adk.wire import (
     split,
     text_of,
 )
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
-    Forbidden,
     IdempotencyMismatch,
     InvalidInput,
     NotFound,
@@ -51,7 +51,6 @@ from breadcrumbs.runtime.session_state import (
     ADK_EVENT,
     SESSION_RECORD,
     SHARED_DELTA,
-    decode_state,
     sensitivity_of,
     what_is_secret,
 )
@@ -119,10 +118,10 @@ class AdkSessions:
             key = idempotency_key
             id = str(uuid4() if key is None else derived_id(0, SESSION_RECORD, app, user, key))
         names = session_names(app, user, id)
-        _check_may_write(who, names)
+        policy.check_adk_create(who, names.name, user)
         check_depth("state", dict(state or {}))
         deltas = split(state or {})
-        _check_may_share(who, deltas)
+        _check_shared(who, names, deltas)
         _check_first_events(names, events)
         now = self._store.now() / 1e6
         first = [
@@ -188,7 +187,7 @@ class AdkSessions:
     ) -> Json | None:
         """A session with its events: all, the last `recent`, or those behind the last one before `after`."""
         names = session_names(app, user, id)
-        if not _may_see(who, names):
+        if not policy.may_see_adk_session(who, names.name, user):
             return None
         # Events first: what they say about the state is then in the state.
         crumbs = await self._events(who, names.name, recent, after)
@@ -204,7 +203,9 @@ class AdkSessions:
     async def list_all(self, who: Principal, app: str, user: str | None = None) -> list[Json]:
         """The sessions of an app, or of one user of it, without events; the last one to change comes last."""
         tag = app_tag(app) if user is None else names_of(app, user).user_tag
-        query = who.narrowed(Query(schema_name=SESSION_RECORD, all_tags=(tag,), sort="created_at"))
+        query = policy.restrict_query(
+            who, Query(schema_name=SESSION_RECORD, all_tags=(tag,), sort="created_at")
+        )
         named = {}
         async for record in self._store.walk(who.owner_id, query):
             names = _names_in(record)
@@ -226,7 +227,7 @@ class AdkSessions:
     async def delete(self, who: Principal, app: str, user: str, id: str) -> None:
         """Remove a session with its events. One that is not there is gone already."""
         names = session_names(app, user, id)
-        _check_may_write(who, names)
+        policy.check_adk_write(who, names.name, user)
         try:
             await self._sessions.delete(who.owner_id, names.name)
         except NotFound:
@@ -240,10 +241,10 @@ class AdkSessions:
         `timed`: its time is its writer's. Otherwise it has the time of its first arrival.
         """
         names = session_names(app, user, id)
-        _check_may_write(who, names)
+        policy.check_adk_write(who, names.name, user)
         check_depth("event", event)
         deltas = split(delta_of(event))
-        _check_may_share(who, deltas)
+        _check_shared(who, names, deltas)
         store, owner = self._store, who.owner_id
         place = self._place(who, names, event["id"])
         try:
@@ -275,9 +276,9 @@ class AdkSessions:
     async def user_state(self, who: Principal, app: str, user: str) -> Json:
         """What a user's sessions share, without the `user:`."""
         of = names_of(app, user)
-        if who.session_id is not None or who.user_id not in (None, user):
+        if not policy.may_read_user_state(who, user):
             raise NotFound("this token does not see the state of this user")
-        return await self._sessions.state(who.owner_id, of.user_state, reader=who)
+        return await self._sessions.state_for(who, of.user_state)
 
     # Shared state
 
@@ -321,8 +322,8 @@ class AdkSessions:
     async def _finish_creation(self, who: Principal, names: SessionNames) -> None:
         """Somebody who died while creating the session may have left shared state unwritten."""
         first = Query(session_id=names.name, schema_name=SESSION_RECORD, sort="created_at", limit=1)
-        if who.session_id is not None or who.user_id is not None:
-            return
+        if not policy.may_read_app_state(who):
+            return  # the next principal that is not narrowed writes it
         for record in (await self._store.list(who.owner_id, first)).items:
             # As it was written: later versions may be anybody's who may write in the session.
             try:
@@ -335,13 +336,11 @@ class AdkSessions:
     async def _shared_state(self, who: Principal, of: UserNames) -> Json:
         """The state of the app and of the user, with their prefixes."""
         asked = []
-        if who.session_id is None and who.user_id is None:
+        if policy.may_read_app_state(who):
             asked.append((APP, of.app_state))
-        if who.session_id is None:
+        if policy.may_read_user_state(who, of.user):
             asked.append((USER, of.user_state))
-        states = await asyncio.gather(
-            *(self._sessions.state(who.owner_id, holder, reader=who) for _, holder in asked)
-        )
+        states = await asyncio.gather(*(self._sessions.state_for(who, holder) for _, holder in asked))
         return {
             prefix + name: value
             for (prefix, _), state in zip(asked, states, strict=True)
@@ -364,7 +363,7 @@ class AdkSessions:
         found: list[_Found | None] = []
         for (version, created, closing), state in zip(replies, replies, strict=True):
             there = version is not None and closing is None
-            found.append(_Found(int(created or 0), decode_state(state, reader=who)) if there else None)
+            found.append(_Found(int(created or 0), visible_state(who, state)) if there else None)
         return found
 
     async def _last_update(self, who: Principal, session: str, found: _Found) -> float:
@@ -378,8 +377,8 @@ class AdkSessions:
         """The breadcrumbs of events, in the order in which they arrived."""
         if recent == 0:
             return []
-        query = who.narrowed(Query(session_id=session, schema_name=ADK_EVENT))
-        query = replace(query, keep=lambda crumb: who.may_see(crumb) and _is_event(crumb))
+        query = policy.restrict_query(who, Query(session_id=session, schema_name=ADK_EVENT))
+        query = replace(query, keep=lambda crumb: policy.may_see(who, crumb) and _is_event(crumb))
         # Most sessions are short: one round trip. Of a long one the end is read twice, which is little of it.
         most = min(_PAGE if recent is None or after is not None else _MOST, recent or _PAGE)
         events = await self._newest(who, query, session, most)
@@ -426,7 +425,7 @@ def _moment(crumb: Breadcrumb) -> float:
 
 def _shown_to(who: Principal, crumb: Breadcrumb) -> Json:
     event: Json = crumb.context["event"]
-    return event if who.may_read_context(crumb) else public_event(event)
+    return event if policy.may_read_content(who, crumb) else public_event(event)
 
 
 def _crumb_of(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate:
@@ -506,23 +505,7 @@ def _view(names: SessionNames, updated: float, state: Json, events: list[Json]) 
     }
 
 
-# Who may
-
-
-def _may_see(who: Principal, names: SessionNames) -> bool:
-    return who.session_id in (None, names.name) and who.user_id in (None, names.of.user)
-
-
-def _check_may_write(who: Principal, names: SessionNames) -> None:
-    if not _may_see(who, names):
-        raise Forbidden("this token is for another session or another user only")
-
-
-def _check_may_share(who: Principal, deltas: Deltas) -> None:
-    narrowed = who.session_id is not None or who.user_id is not None
-    if deltas.app and narrowed:
-        raise Forbidden("a narrowed token cannot change the state of the app (app:), which is everybody's")
-    if deltas.user and who.session_id is not None:
-        raise Forbidden(
-            "a token for one session cannot change the state of the user (user:), which all share"
-        )
+def _check_shared(who: Principal, names: SessionNames, deltas: Deltas) -> None:
+    policy.check_shared_delta(
+        who, names.of.user, app_changes=bool(deltas.app), user_changes=bool(deltas.user)
+    )

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, SESSION, check_is_user, user_tags
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER
+from breadcrumbs.runtime.session_state import ADK_SESSION, STATE_HOLDER
 
 _READABLE: Final = "@+=,"
 _LONGEST: Final = MAX_TAG_LENGTH - len(SESSION)
@@ -39,7 +39,7 @@ class UserNames:
     """The `user:` tag, as it is everywhere: tokens that are narrowed to a user go by it."""
 
     def session(self, id: str) -> SessionNames:
-        return SessionNames(self, id, _name(ADK, self.app, self.user, id))
+        return SessionNames(self, id, _name(ADK_SESSION, self.app, self.user, id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def session_names(app: str, user: str, id: str) -> SessionNames:
 
 def app_tag(app: str) -> str:
     _check("app name", app)
-    return _name(f"{ADK}app:", app)
+    return _name(f"{ADK_SESSION}app:", app)
 
 
 @lru_cache(4_096)
@@ -81,10 +81,10 @@ def _names_of(app: str, user: str) -> UserNames:
     return UserNames(
         app,
         user,
-        app_state=_name(f"{STATE_HOLDER}{ADK}app:", app),
-        user_state=_name(f"{STATE_HOLDER}{ADK}user:", app, user),
+        app_state=_name(f"{STATE_HOLDER}{ADK_SESSION}app:", app),
+        user_state=_name(f"{STATE_HOLDER}{ADK_SESSION}user:", app, user),
         app_tag=app_tag(app),
-        user_tag=_name(f"{ADK}user:", app, user),
+        user_tag=_name(f"{ADK_SESSION}user:", app, user),
         plain_user_tag=tuple(user_tags(user)),
     )
 

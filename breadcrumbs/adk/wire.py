@@ -14,9 +14,9 @@ from uuid import uuid4
 
 from pydantic.alias_generators import to_camel
 
+from breadcrumbs.runtime.credentials import ASKS_FOR_CREDENTIAL, strip_credentials
 from breadcrumbs.runtime.edge import MAX_DEPTH, depth
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.redaction import ASKS_FOR_CREDENTIAL, redacted
 from breadcrumbs.runtime.wording import writable
 
 APP, USER, TEMP = "app:", "user:", "temp:"
@@ -160,7 +160,7 @@ def _check_type(document: Mapping[str, Any], name: str, kind: type, words: str) 
 
 def public_event(event: Json) -> Json:
     """As ADK's servers show it: without credentials and without ADK's own marks."""
-    shown: Json = redacted(event)
+    shown: Json = strip_credentials(event)
     metadata = shown.get("customMetadata")
     if isinstance(metadata, dict) and any(name.startswith(INTERNAL) for name in metadata):
         kept = _without_internals(metadata)

@@ -11,6 +11,7 @@ import orjson
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.http import (
     docs,
     routes_auth,
@@ -32,7 +33,6 @@ from breadcrumbs.runtime.http.services import Pages, Services
 from breadcrumbs.runtime.http.stream import EventStream
 from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings import Settings

@@ -7,6 +7,7 @@ opens a server that was given API keys later.
 
 from __future__ import annotations
 
+import base64
 import hmac
 import math
 import time
@@ -22,8 +23,8 @@ from joserfc import jwt
 from joserfc.jwk import OctKey
 from starlette.requests import HTTPConnection
 
-from breadcrumbs.runtime.access import USER, Principal
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, check_is_user, check_name, check_session_id
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, USER, check_is_user, check_name, check_session_id
 from breadcrumbs.runtime.errors import InvalidInput, Unauthenticated
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.settings import ALL_ROLES, DEVELOPER, ApiKey, Role, Settings
@@ -47,8 +48,8 @@ class KeyHolder:
     """An API key, and who comes with it."""
 
     principal: Principal
-    fixed_agent: bool
-    """The key speaks for this one agent, not for any agent of its owner."""
+    agents: frozenset[UUID]
+    """The agents that tokens of this key may act as."""
     digest: bytes = field(repr=False)
 
 
@@ -101,7 +102,7 @@ class Authenticator:
         return None if credential is None else self._holder_of(credential)
 
     def issue(self, principal: Principal, lifetime: float) -> tuple[str, int]:
-        """A token for a principal, and when it expires (seconds since 1970)."""
+        """Return a token for a principal, and when it expires in seconds since 1970."""
         now = int(time.time())
         expires = now + max(1, int(lifetime))
         claims: dict[str, Any] = {
@@ -111,8 +112,11 @@ class Authenticator:
             "iat": now,
             "exp": expires,
         }
+        if principal.key_id is not None:
+            claims["key_id"] = principal.key_id
         if principal.session_id is not None:
             claims["session_id"] = principal.session_id
+            claims["issued"] = principal.issued
         if principal.user_id is not None:
             claims["user_id"] = principal.user_id
         return jwt.encode({"alg": "HS256"}, claims, self._key, algorithms=["HS256"]), expires
@@ -158,6 +162,8 @@ def _principal_of(claims: dict[str, Any]) -> Principal:
             frozenset(roles),
             session,
             user,
+            key_id=_text(claims.get("key_id")) or None,
+            issued=_issued(claims),
         )
     except InvalidInput as error:
         raise Unauthenticated(f"the token's claims are not usable ({error.message}): {_RENEW}") from None
@@ -185,6 +191,14 @@ def check_user_id(user: str) -> str:
     if len(USER + user) > MAX_TAG_LENGTH:
         raise InvalidInput(f"a user id has at most {MAX_TAG_LENGTH - len(USER)} characters", where="user_id")
     return user
+
+
+def _issued(claims: dict[str, Any]) -> int:
+    """When a token was issued, in microseconds. A token of an older version has whole seconds only."""
+    exact, seconds = claims.get("issued"), _time(claims.get("iat"))
+    if isinstance(exact, int) and not isinstance(exact, bool):
+        return exact
+    return 0 if seconds is None else int(seconds * 1_000_000)
 
 
 def _text(value: object) -> str:
@@ -217,11 +231,13 @@ def _from_query(query: bytes) -> bytes | None:
 
 def _holder(key: ApiKey, secret: bytes) -> KeyHolder:
     raw = key.key.get_secret_value().encode()
-    # Without an agent of its own a key is still always the same agent; keyed, so that the id tells nothing.
+    # A key without an agent_id is always the same agent. Both ids are keyed hashes: they reveal nothing of the key.
     agent = key.agent_id or UUID(bytes=_derived(secret, b"agent of key " + raw)[:16], version=4)
-    return KeyHolder(
-        Principal(key.owner_id, agent, frozenset(key.roles)), key.agent_id is not None, sha256(raw).digest()
+    key_id = _derived(secret, b"id of key " + raw)[:9]
+    principal = Principal(
+        key.owner_id, agent, frozenset(key.roles), key_id=base64.urlsafe_b64encode(key_id).decode()
     )
+    return KeyHolder(principal, frozenset((agent, *key.agent_ids)), sha256(raw).digest())
 
 
 def _derived(secret: bytes, label: bytes) -> bytes:

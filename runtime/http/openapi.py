@@ -112,15 +112,16 @@ def _operation(operation: Operation, schemas: _Schemas, development_mode: bool) 
 
 def _description(operation: Operation) -> str:
     parts = [operation.description] if operation.description else []
-    if operation.role is not None:
-        parts.append(f"Needs the role `{operation.role}`.")
-    if operation.unnarrowed:
+    if roles := operation.rule.roles:
+        named = " and ".join(f"`{role}`" for role in roles)
+        parts.append(f"Needs the {'role' if len(roles) == 1 else 'roles'} {named}.")
+    if not operation.rule.narrowed:
         parts.append("Not for tokens that are narrowed to a session or a user.")
     return " ".join(parts) or operation.summary
 
 
 def _security(operation: Operation, development_mode: bool) -> list[dict[str, list[str]]]:
-    if operation.access == "open":
+    if operation.rule.access == "open":
         return []
     anybody: list[dict[str, list[str]]] = [{}] if development_mode else []
     return [*anybody, {"token": []}, {"apiKey": []}]

@@ -12,9 +12,10 @@ import orjson
 from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.rate_limits import Left, RateLimiter
 from breadcrumbs.runtime.edge import parse_json
-from breadcrumbs.runtime.errors import Complaint, Forbidden, InvalidInput
+from breadcrumbs.runtime.errors import Complaint, InvalidInput
 from breadcrumbs.runtime.http.problems import (
     FORBIDDEN,
     FOREIGN_ORIGIN,
@@ -37,9 +38,8 @@ from breadcrumbs.runtime.http.problems import (
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.ids import parse_id
-from breadcrumbs.runtime.rate_limits import Left, RateLimiter
 from breadcrumbs.runtime.rates import Class
-from breadcrumbs.runtime.settings import Role
+from breadcrumbs.runtime.sessions import Sessions
 
 if TYPE_CHECKING:
     from breadcrumbs.runtime.http.services import Services
@@ -109,11 +109,6 @@ class Operation:
     description: str = ""
     handle: Handler | None
     """None: an ASGI application of its own answers (the event stream)."""
-    access: Literal["open", "token", "key"] = "token"
-    """`open` needs nothing, `token` a token or a key, `key` an API key unless in the development mode."""
-    role: Role | None = None
-    unnarrowed: bool = False
-    """A token that is narrowed to a session or a user may not do this."""
     uses_store: Literal["no", "reads", "writes"] = "reads"
     spends: Class | None = None
     """The budget that it is paid from; None: it follows from the rest."""
@@ -124,22 +119,28 @@ class Operation:
     """The problems that do not follow from the rest of the declaration."""
 
     @property
+    def rule(self) -> policy.Rule:
+        """The conditions for calling it. The policy has one for every operation."""
+        return policy.RULES[self.id]
+
+    @property
     def query_names(self) -> list[str]:
         return [parameter.name for parameter in self.parameters if parameter.place == "query"]
 
     @property
     def budget(self) -> Class | None:
         """What is open to everybody costs nothing: a health check must never be refused."""
-        if self.access != "token":
+        if self.rule.access != "token":
             return None
-        return self.spends or ("reading" if self.role == "subscriber" or self.method == "GET" else "managing")
+        reads = self.rule.roles == ("subscriber",) or self.method == "GET"
+        return self.spends or ("reading" if reads else "managing")
 
     @property
     def problems(self) -> list[ProblemType]:
         """Every problem that this operation can answer with."""
         # The query may be malformed, or hold what does not exist, everywhere.
         found = {FOREIGN_ORIGIN, MISDIRECTED, MALFORMED, INVALID_INPUT, *self.may_fail}
-        if self.access != "open":
+        if self.rule.access != "open":
             found |= {UNAUTHENTICATED, FORBIDDEN}
         if self.body is not None:
             found |= {TOO_LARGE, UNSUPPORTED_MEDIA_TYPE}
@@ -172,14 +173,16 @@ class Call:
 
     def admit(self) -> None:
         """Find out who is asking and whether they may, before the handler runs."""
-        operation = self.operation
-        if operation.access != "token":
+        if self.operation.rule.access != "token":
             return
-        principal = self.principal = self.services.auth.identify(self.headers)
-        if operation.role is not None:
-            principal.require(operation.role)
-        if operation.unnarrowed and (principal.session_id is not None or principal.user_id is not None):
-            raise Forbidden("a token that is narrowed to a session or a user may not do this")
+        self.principal = self.services.auth.identify(self.headers)
+        policy.check_operation(self.principal, self.operation.id)
+
+    async def check_session_token(self) -> None:
+        """Refuse a token whose session was deleted after the token was issued."""
+        if self.operation.rule.access == "token" and self.principal.session_id is not None:
+            sessions = Sessions(self.services.store)
+            await sessions.check_token(self.principal, writes=self.operation.method != "GET")
 
     async def spend(self, limiter: RateLimiter) -> Sequence[Header]:
         """Pay for the request. What is left of its budget, as headers."""
@@ -344,12 +347,14 @@ class Resource:
                 call.admit()
                 if scope["query_string"]:
                     call.query()
-                if self._services.limiter is None:
-                    reply = await operation.handle(call)
-                else:
-                    left = await call.spend(self._services.limiter)
-                    reply = await operation.handle(call)
-                    reply.headers += left
+                left = () if self._services.limiter is None else await call.spend(self._services.limiter)
+                reads = operation.method == "GET"
+                if not reads:
+                    await call.check_session_token()
+                reply = await operation.handle(call)
+                if reads:  # after reading, so that nothing is shown of a session that began meanwhile
+                    await call.check_session_token()
+                reply.headers += left
         except ClientDisconnected:
             return
         except Exception as error:

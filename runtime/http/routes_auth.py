@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 from pydantic import ValidationError
 
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import check_session_id, complaints_of
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput, Unauthenticated
 from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_user_id
@@ -15,14 +15,15 @@ from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation
 from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.schemas import IssuedToken, TokenRequest
 from breadcrumbs.runtime.ids import parse_id
-from breadcrumbs.runtime.settings import ALL_ROLES, DEVELOPER, Role
+from breadcrumbs.runtime.sessions import Sessions
+from breadcrumbs.runtime.settings import ALL_ROLES, DEVELOPER
 
 
 async def issue_token(call: Call) -> Reply:
     services = call.services
     holder = None if services.auth.development_mode else _key_holder(call)
     wanted = await _request(call)
-    principal = _for_key(wanted, holder) if holder is not None else _for_anybody(wanted)
+    principal = await _narrowed(call, wanted, _principal(wanted, holder))
     lifetime = wanted.ttl_sec or services.settings.token_ttl.total_seconds()
     # As in RCRT, whoever gets a token is known as an agent from then on.
     await services.registry.put_agent(principal.owner_id, principal.agent_id, sorted(principal.roles))
@@ -67,36 +68,27 @@ async def _has_body(call: Call) -> bool:
     return call.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in call.headers
 
 
-def _for_anybody(wanted: TokenRequest) -> Principal:
-    return _narrowed(
-        wanted,
-        parse_id(wanted.owner_id, what="owner_id") if wanted.owner_id is not None else DEVELOPER,
-        parse_id(wanted.agent_id, what="agent_id") if wanted.agent_id is not None else DEVELOPER_AGENT,
-        frozenset(wanted.roles or ALL_ROLES),
+def _principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
+    """Return the principal that the token is for, without its narrowing."""
+    owner = None if wanted.owner_id is None else parse_id(wanted.owner_id, what="owner_id")
+    agent = None if wanted.agent_id is None else parse_id(wanted.agent_id, what="agent_id")
+    if holder is None:  # development mode: every local program may be anybody
+        return Principal(owner or DEVELOPER, agent or DEVELOPER_AGENT, frozenset(wanted.roles or ALL_ROLES))
+    return policy.admit_token_request(
+        holder.principal, holder.agents, owner_id=owner, agent_id=agent, roles=wanted.roles
     )
 
 
-def _for_key(wanted: TokenRequest, holder: KeyHolder) -> Principal:
-    key = holder.principal
-    if wanted.owner_id is not None and parse_id(wanted.owner_id, what="owner_id") != key.owner_id:
-        raise Forbidden("this API key belongs to another owner_id: leave it out")
-    agent = parse_id(wanted.agent_id, what="agent_id") if wanted.agent_id is not None else key.agent_id
-    if holder.fixed_agent and agent != key.agent_id and "curator" not in key.roles:
-        raise Forbidden("this API key is for another agent_id: leave it out")
-    roles = frozenset(wanted.roles) if wanted.roles else key.roles
-    if roles - key.roles:
-        raise Forbidden(f"this API key does not have the role {', '.join(sorted(roles - key.roles))}")
-    return _narrowed(wanted, key.owner_id, agent, roles)
-
-
-def _narrowed(wanted: TokenRequest, owner: UUID, agent: UUID, roles: frozenset[Role]) -> Principal:
-    return Principal(
-        owner,
-        agent,
-        roles,
-        None if wanted.session_id is None else check_session_id(wanted.session_id),
-        None if wanted.user_id is None else check_user_id(wanted.user_id),
-    )
+async def _narrowed(call: Call, wanted: TokenRequest, principal: Principal) -> Principal:
+    session = None if wanted.session_id is None else check_session_id(wanted.session_id)
+    user = None if wanted.user_id is None else check_user_id(wanted.user_id)
+    principal = replace(principal, session_id=session, user_id=user)
+    if session is None:
+        return principal
+    # The token is for the session that has this name now, or for the next one: see policy.check_session_not_deleted.
+    store = call.services.store
+    deleted = await Sessions(store).last_deletion(principal.owner_id, session)
+    return replace(principal, issued=max(store.now(), (deleted or 0) + 1))
 
 
 OPERATIONS: Final = (
@@ -112,7 +104,6 @@ OPERATIONS: Final = (
             "and `user_id` narrow the token to one session or one user."
         ),
         handle=issue_token,
-        access="key",
         uses_store="writes",
         body=Body(TokenRequest, {"roles": ["emitter", "subscriber"], "ttl_sec": 3600}, required=False),
         answers=(Answer(200, "The token.", IssuedToken),),

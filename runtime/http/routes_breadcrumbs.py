@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.access import USER, Principal
+from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.errors import Forbidden, NotFound
 from breadcrumbs.runtime.http import listing
 from breadcrumbs.runtime.http.conditions import (
     ETAG_HEADER,
@@ -53,16 +53,7 @@ from breadcrumbs.runtime.http.schemas import (
 )
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.llm_view import apply_hints
-from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.schema_hints import own_hints
-from breadcrumbs.runtime.session_state import (
-    ADK_EVENT,
-    ONLY_CREDENTIALS,
-    SESSION_RECORD,
-    SHARED_DELTA,
-    STATE_CHANGE,
-    STATEFUL,
-)
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import check_idempotency_key
 
@@ -71,16 +62,7 @@ from breadcrumbs.runtime.store import check_idempotency_key
 
 async def create(call: Call) -> Reply:
     principal = call.principal
-    new = principal.admitted(BreadcrumbCreate.parse(await call.json()))
-    _check_shared_state(principal, new.context, {})
-    if principal.user_id is not None and (
-        new.schema_name in (SESSION_RECORD, STATE_CHANGE, ADK_EVENT)
-        or (new.schema_name in STATEFUL and "state_delta" in new.context)
-    ):
-        # They change what is known of a whole session, which may be another user's.
-        raise Forbidden(
-            f"this token is for user {principal.user_id!r} only: use PATCH /sessions/{{id}} instead"
-        )
+    new = policy.admit_new(principal, BreadcrumbCreate.parse(await call.json()))
     written = await Sessions(call.services.store).create_as(
         principal, new, idempotency_key=idempotency_key(call)
     )
@@ -108,15 +90,15 @@ async def update(call: Call) -> Reply:
     expected = expected_version(call)
     media_type = call.media_type()
     change = BreadcrumbUpdate.parse(read_json(await call.body()))
-    await _check_session(call, id)
+    await _check_session_user(call, id)
     written = await call.services.store.update(
         principal.owner_id,
         id,
-        _with_own_user(principal, change),
+        change,
         by=principal.agent_id,
         expected_version=expected,
         merge_context=media_type == MERGE_PATCH_TYPE,
-        allowed=_may_change(principal, change),
+        admit=partial(policy.admit_change, principal),
     )
     answer: Updated = {
         "ok": True,
@@ -128,9 +110,10 @@ async def update(call: Call) -> Reply:
 
 
 async def delete(call: Call) -> Reply:
-    principal = call.principal
+    principal, id, expected = call.principal, call.id(), expected_version(call)
+    await _check_session_user(call, id)
     await call.services.store.delete(
-        principal.owner_id, call.id(), expected_version=expected_version(call), allowed=principal.may_see
+        principal.owner_id, id, expected_version=expected, allowed=partial(policy.may_see, principal)
     )
     answer: Done = {"ok": True}
     return Reply.json(answer)
@@ -156,62 +139,17 @@ def _session_named_in(new: BreadcrumbCreate) -> str | None:
     return session if isinstance(session, str) else None
 
 
-async def _check_session(call: Call, id: UUID) -> None:
-    """A token that is for a user changes nothing in sessions of others: contexts are made for changes, too."""
+async def _check_session_user(call: Call, id: UUID) -> None:
+    """Check the session of a breadcrumb that is about to be changed or deleted."""
     principal, store = call.principal, call.services.store
-    if principal.user_id is None:
+    if not policy.needs_session_user(principal):
         return
     crumb = await store.get(principal.owner_id, id, count_read=False)
-    if crumb.session_id is None or not principal.may_see(crumb):
-        return
+    if crumb.session_id is None or not policy.may_see(principal, crumb):
+        return  # the write itself answers that there is no such breadcrumb
     held = await Sessions(store).belonging(principal.owner_id, crumb.session_id)
-    if held is not None and held.user != principal.user_id:
-        raise Forbidden(
-            f"session {crumb.session_id!r} is not the one of user {principal.user_id!r}, whom this token is for"
-        )
-
-
-def _may_change(principal: Principal, change: BreadcrumbUpdate) -> Callable[[Breadcrumb], bool]:
-    """Whether a change to a breadcrumb is allowed, once it is known which one it is."""
-
-    def allowed(crumb: Breadcrumb) -> bool:
-        if not principal.may_see(crumb):
-            return False
-        if not principal.may_read_context(crumb):
-            if "sensitivity" in change.model_fields_set and change.sensitivity != "secret":
-                raise Forbidden("taking the sensitivity 'secret' off a breadcrumb needs the role 'curator'")
-            if _only_credentials(change.context or {}) and not _only_credentials(crumb.context):
-                raise Forbidden(f"setting {ONLY_CREDENTIALS} on a secret breadcrumb needs the role 'curator'")
-        _check_shared_state(principal, change.context or {}, crumb.context)
-        if principal.user_id is not None:
-            added = {tag for tag in change.tags or () if tag.startswith(USER)} - set(crumb.tags)
-            if added - {USER + principal.user_id, "user:message"}:
-                raise Forbidden(f"this token is for user {principal.user_id!r} only")
-        return True
-
-    return allowed
-
-
-def _only_credentials(context: Mapping[str, Any]) -> bool:
-    return context.get(ONLY_CREDENTIALS) is True
-
-
-def _check_shared_state(principal: Principal, context: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """A token for one session or one user does not say what the sessions of others share."""
-    narrowed = principal.session_id is not None or principal.user_id is not None
-    if narrowed and SHARED_DELTA in context and context[SHARED_DELTA] != before.get(SHARED_DELTA):
-        raise Forbidden(
-            f"a narrowed token cannot set {SHARED_DELTA}, which changes everybody's state: leave it out"
-        )
-
-
-def _with_own_user(principal: Principal, change: BreadcrumbUpdate) -> BreadcrumbUpdate:
-    """A token that is narrowed to a user keeps its user's tag on what it changes."""
-    if principal.user_id is None or "tags" not in change.model_fields_set:
-        return change
-    tags = change.tags or []
-    own = USER + principal.user_id
-    return change if own in tags else change.model_copy(update={"tags": [*tags, own]})
+    if held is not None:
+        policy.check_session_user(principal, crumb.session_id, held.user)
 
 
 # Reading
@@ -252,11 +190,11 @@ async def get_full(call: Call) -> Reply:
 async def get_history(call: Call) -> Reply:
     principal = call.principal
     versions = await call.services.store.history(principal.owner_id, call.id())
-    _check_readable(principal, versions[0])
+    policy.check_readable(principal, versions[0])
     items: list[HistoryItem] = []
     for version in versions:
         # An older version may have been somebody else's, or secret, when the newest no longer is.
-        if not principal.may_see(version):
+        if not policy.may_see(principal, version):
             continue
         item: HistoryItem = {
             "version": version.version,
@@ -266,8 +204,8 @@ async def get_history(call: Call) -> Reply:
         }
         if version.schema_name is not None:
             item["schema_name"] = version.schema_name
-        if principal.may_read_context(version):
-            item["context"] = as_seen(principal, version).context
+        if policy.may_read_content(principal, version):
+            item["context"] = redact_context(principal, version).context
         if version.updated_by is not None:
             item["updated_by"] = str(version.updated_by)
         items.append(item)
@@ -277,19 +215,12 @@ async def get_history(call: Call) -> Reply:
 async def _readable(call: Call) -> Breadcrumb:
     store, principal, id = call.services.store, call.principal, call.id()
     crumb = await store.get(principal.owner_id, id, count_read=False)
-    _check_readable(principal, crumb)
+    policy.check_readable(principal, crumb)
     if crumb.max_reads:
         # Counted only now: who may not read it must not be able to use it up either.
         crumb = await store.get(principal.owner_id, id)
-        _check_readable(principal, crumb)
-    return as_seen(principal, crumb)
-
-
-def _check_readable(principal: Principal, crumb: Breadcrumb) -> None:
-    if not principal.may_see(crumb):
-        raise NotFound("no such breadcrumb")
-    if not principal.may_read_context(crumb):
-        raise Forbidden("this breadcrumb is secret: reading it needs the role 'curator'")
+        policy.check_readable(principal, crumb)
+    return redact_context(principal, crumb)
 
 
 # Listing
@@ -303,10 +234,10 @@ async def list_breadcrumbs(call: Call) -> Reply:
     if owner is not None and not _is_same(owner, principal.owner_id):
         query.check()
         return Reply(200, b"[]", headers=[(b"x-has-more", b"false")])
-    page = await call.services.store.list(principal.owner_id, principal.narrowed(query))
+    page = await call.services.store.list(principal.owner_id, policy.restrict_query(principal, query))
     items = [
-        as_seen(principal, crumb).list_item(include_context=True)
-        if include_context and principal.may_read_context(crumb)
+        redact_context(principal, crumb).list_item(include_context=True)
+        if include_context and policy.may_read_content(principal, crumb)
         else crumb.list_item()
         for crumb in page.items
     ]
@@ -349,7 +280,6 @@ OPERATIONS: Final = (
             "gives the first result again and writes nothing."
         ),
         handle=create,
-        role="emitter",
         spends="posting",
         uses_store="writes",
         parameters=(IDEMPOTENCY_KEY,),
@@ -376,7 +306,6 @@ OPERATIONS: Final = (
             "otherwise. Parameters that are not listed here are refused."
         ),
         handle=list_breadcrumbs,
-        role="subscriber",
         parameters=listing.PARAMETERS,
         answers=(
             Answer(
@@ -404,7 +333,6 @@ OPERATIONS: Final = (
             "counts reads."
         ),
         handle=get_view,
-        role="subscriber",
         parameters=(ID, IF_NONE_MATCH),
         answers=(Answer(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
     ),
@@ -416,7 +344,6 @@ OPERATIONS: Final = (
         summary="Read everything there is",
         description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
         handle=get_full,
-        role="subscriber",
         parameters=(ID, IF_NONE_MATCH),
         answers=(Answer(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
     ),
@@ -428,7 +355,6 @@ OPERATIONS: Final = (
         summary="Read all versions",
         description="Newest first; without versions that you may not see, and contexts that are secret.",
         handle=get_history,
-        role="subscriber",
         parameters=(ID,),
         answers=(Answer(200, "The versions.", list[HistoryItem]),),
     ),
@@ -444,7 +370,6 @@ OPERATIONS: Final = (
             "writer wins."
         ),
         handle=update,
-        role="emitter",
         spends="posting",
         uses_store="writes",
         parameters=(ID, IF_MATCH),
@@ -460,7 +385,6 @@ OPERATIONS: Final = (
         summary="Remove a breadcrumb",
         description="With its history, from every index.",
         handle=delete,
-        role="emitter",
         spends="posting",
         uses_store="writes",
         parameters=(ID, IF_MATCH),

@@ -24,7 +24,6 @@ OPERATIONS: Final = (
             "passed for that. A client that does not read is disconnected. A stream ends with its token."
         ),
         handle=None,
-        role="subscriber",
         parameters=(
             Parameter("schema_name", "query", "Has this schema.", _TAGS, False, "agent.response.v1"),
             Parameter("tag", "query", "Carries this tag. Repeat it: all must match.", _TAG, True),

@@ -303,8 +303,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             "schemas are this tenant's."
         ),
         handle=operations,
-        role="curator",
-        unnarrowed=True,
         answers=(
             Answer(
                 200,

@@ -9,9 +9,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from pydantic import BaseModel, ValidationError
 
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.breadcrumb import complaints_of
-from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.http.operations import ID, Answer, Body, Call, Operation
 from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.schemas import (
@@ -73,20 +73,19 @@ def _shown(record: SelectorRecord) -> SavedSelector:
 async def list_agents(call: Call) -> Reply:
     principal = call.principal
     agents = await call.services.registry.agents(principal.owner_id)
-    return Reply.json([agent for agent in agents if _exists_for(principal, agent["id"])])
+    return Reply.json([agent for agent in agents if policy.may_see_agent(principal, UUID(agent["id"]))])
 
 
 async def get_agent(call: Call) -> Reply:
     principal, id = call.principal, call.id()
-    if not _exists_for(principal, str(id)):
+    if not policy.may_see_agent(principal, id):
         raise NotFound("no such agent")
     return Reply.json(await call.services.registry.agent(principal.owner_id, id))
 
 
 async def put_agent(call: Call) -> Reply:
     principal, id = call.principal, call.id()
-    if id != principal.agent_id and "curator" not in principal.roles:
-        raise Forbidden("an agent may change its own record; those of others need the role 'curator'")
+    policy.check_agent_change(principal, id)
     change = _parsed(AgentChange, await call.json())
     await call.services.registry.put_agent(principal.owner_id, id, sorted(set(change.roles)))
     return Reply.json(_DONE)
@@ -95,12 +94,6 @@ async def put_agent(call: Call) -> Reply:
 async def delete_agent(call: Call) -> Reply:
     await call.services.registry.delete_agent(call.principal.owner_id, call.id())
     return Reply.json(_DONE)
-
-
-def _exists_for(principal: Principal, agent_id: str) -> bool:
-    """For a token that is narrowed to a session or a user there are no other agents."""
-    narrowed = principal.session_id is not None or principal.user_id is not None
-    return not narrowed or agent_id == str(principal.agent_id)
 
 
 # Tenants: one's own, and no other
@@ -144,8 +137,7 @@ async def delete_tenant(call: Call) -> Reply:
 
 def _own_tenant(call: Call) -> UUID:
     id = call.id()
-    if id != call.principal.owner_id:
-        raise NotFound("no such tenant")
+    policy.check_tenant(call.principal, id)
     return id
 
 
@@ -190,7 +182,6 @@ OPERATIONS: Final = (
         group="Selectors",
         summary="Save a selector",
         handle=save_selector,
-        role="subscriber",
         uses_store="writes",
         body=Body(Selector, _SELECTOR_EXAMPLE),
         answers=(Answer(200, "It is saved.", SavedSelector),),
@@ -202,7 +193,6 @@ OPERATIONS: Final = (
         group="Selectors",
         summary="List the selectors of the calling agent",
         handle=list_selectors,
-        role="subscriber",
         answers=(Answer(200, "The selectors.", list[SavedSelector]),),
     ),
     Operation(
@@ -212,7 +202,6 @@ OPERATIONS: Final = (
         group="Selectors",
         summary="Replace a selector",
         handle=replace_selector,
-        role="subscriber",
         uses_store="writes",
         parameters=(ID,),
         body=Body(Selector, _SELECTOR_EXAMPLE),
@@ -225,7 +214,6 @@ OPERATIONS: Final = (
         group="Selectors",
         summary="Delete a selector",
         handle=delete_selector,
-        role="subscriber",
         uses_store="writes",
         parameters=(ID,),
         answers=(Answer(200, "It is gone.", Done),),
@@ -237,7 +225,6 @@ OPERATIONS: Final = (
         group="Agents",
         summary="List the agents of the tenant",
         handle=list_agents,
-        role="subscriber",
         answers=(Answer(200, "The agents.", list[Agent]),),
     ),
     Operation(
@@ -247,7 +234,6 @@ OPERATIONS: Final = (
         group="Agents",
         summary="Read an agent",
         handle=get_agent,
-        role="subscriber",
         parameters=(ID,),
         answers=(Answer(200, "The agent.", Agent),),
     ),
@@ -259,7 +245,6 @@ OPERATIONS: Final = (
         summary="Write an agent, new or known",
         description="One's own, or with the role `curator` any. What an agent may do, its token decides.",
         handle=put_agent,
-        unnarrowed=True,
         uses_store="writes",
         parameters=(ID,),
         body=Body(AgentChange, {"roles": ["emitter", "subscriber"]}),
@@ -272,8 +257,6 @@ OPERATIONS: Final = (
         group="Agents",
         summary="Delete an agent",
         handle=delete_agent,
-        role="curator",
-        unnarrowed=True,
         uses_store="writes",
         parameters=(ID,),
         answers=(Answer(200, "It is gone.", Done),),
@@ -285,8 +268,6 @@ OPERATIONS: Final = (
         group="Tenants",
         summary="List tenants: one's own",
         handle=list_tenants,
-        role="curator",
-        unnarrowed=True,
         answers=(Answer(200, "The tenant, if it has a name.", list[Tenant]),),
     ),
     Operation(
@@ -296,8 +277,6 @@ OPERATIONS: Final = (
         group="Tenants",
         summary="Read one's own tenant",
         handle=get_tenant,
-        role="curator",
-        unnarrowed=True,
         parameters=(ID,),
         answers=(Answer(200, "The tenant.", Tenant),),
     ),
@@ -308,8 +287,6 @@ OPERATIONS: Final = (
         group="Tenants",
         summary="Name one's own tenant",
         handle=put_tenant,
-        role="curator",
-        unnarrowed=True,
         uses_store="writes",
         parameters=(ID,),
         body=Body(TenantChange, {"name": "Example"}),
@@ -322,8 +299,6 @@ OPERATIONS: Final = (
         group="Tenants",
         summary="Rename one's own tenant",
         handle=rename_tenant,
-        role="curator",
-        unnarrowed=True,
         uses_store="writes",
         parameters=(ID,),
         body=Body(TenantChange, {"name": "Another example"}),
@@ -337,8 +312,6 @@ OPERATIONS: Final = (
         summary="Delete one's own tenant and everything it has",
         description="Every breadcrumb with its history, every agent, every selector. There is no way back.",
         handle=delete_tenant,
-        role="curator",
-        unnarrowed=True,
         uses_store="writes",
         parameters=(ID,),
         answers=(Answer(200, "It is gone.", TenantDeleted),),

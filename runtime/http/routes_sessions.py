@@ -10,11 +10,12 @@ from urllib.parse import quote
 from pydantic import BaseModel, ValidationError
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.access import USER, Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import (
     MAX_TAG_LENGTH,
     MAX_TITLE_LENGTH,
     SESSION,
+    USER,
     USER_MESSAGE,
     Breadcrumb,
     BreadcrumbCreate,
@@ -27,7 +28,6 @@ from breadcrumbs.runtime.breadcrumb import (
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
-    Forbidden,
     InvalidInput,
     NotFound,
     NothingToRetry,
@@ -98,7 +98,7 @@ from breadcrumbs.runtime.session_state import (
     what_is_secret,
 )
 from breadcrumbs.runtime.session_turns import Watch, outcome_of
-from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER, SessionFacts, Sessions
+from breadcrumbs.runtime.sessions import SessionFacts, Sessions
 from breadcrumbs.runtime.store import Written
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -110,10 +110,9 @@ DEFAULT_PAGE: Final = 50
 
 
 def session_id(call: Call) -> str:
-    """The session that the path names. One that this token is not for does not exist for it."""
+    """Return the session that the path names, if it can exist for the principal."""
     session = check_session_id(call.name())
-    only = call.principal.session_id
-    if session.startswith(STATE_HOLDER) or (only is not None and only != session):
+    if not policy.may_name_session(call.principal, session):
         raise no_session(session)
     return session
 
@@ -122,15 +121,9 @@ def no_session(session: str) -> NotFound:
     return NotFound(f"there is no session {session!r}")
 
 
-def may_see(principal: Principal, facts: SessionFacts) -> bool:
-    return (principal.session_id is None or principal.session_id == facts.id) and (
-        principal.user_id is None or principal.user_id == facts.user
-    )
-
-
 async def facts_of(call: Call, session: str) -> SessionFacts:
     facts = await Sessions(call.services.store).get(call.principal.owner_id, session, first_message=True)
-    if not may_see(call.principal, facts):
+    if not policy.may_see_session(call.principal, facts.id, facts.user):
         raise no_session(session)
     return facts
 
@@ -139,7 +132,7 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
     counts = facts.counts
     view: dict[str, Any] = {"id": facts.id}
     # Who may only write is told how much there is, and nothing that anybody said.
-    may_read = principal.has("subscriber")
+    may_read = policy.has_role(principal, "subscriber")
     if may_read:
         view |= _words_about(facts, principal)
     view |= {
@@ -185,24 +178,26 @@ async def list_sessions(call: Call) -> Reply:
     limit = read_number(given, "limit", DEFAULT_PAGE)
     if not 1 <= limit <= MOST_SESSIONS:
         raise InvalidInput(f"limit must be from 1 to {MOST_SESSIONS}", where="limit")
-    user = check_user_id(given["user_id"]) if "user_id" in given else principal.user_id
-    sessions = Sessions(call.services.store)
+    user = check_user_id(given["user_id"]) if "user_id" in given else None
+
+    def keep(facts: SessionFacts) -> bool:
+        return policy.may_see_session(principal, facts.id, facts.user) and user in (None, facts.user)
+
+    cursor = None
     if principal.session_id is not None:
         if "cursor" in given:
             raise InvalidInput("this token is for one session: there is no next page", where="cursor")
         try:
-            found = [await facts_of(call, principal.session_id)]
+            found = [facts for facts in (await facts_of(call, principal.session_id),) if keep(facts)]
         except NotFound:
             found = []
-        found, cursor = [facts for facts in found if user in (None, facts.user)], None
-    elif principal.user_id not in (None, user):
-        found, cursor = [], None
     else:
-        page = await sessions.page(
+        filtered = user is not None or policy.needs_session_user(principal)
+        page = await Sessions(call.services.store).page(
             principal.owner_id,
             limit=limit,
             cursor=given.get("cursor"),
-            keep=None if user is None else lambda facts: facts.user == user,
+            keep=keep if filtered else None,
         )
         found, cursor = page.items, page.next_cursor
     answer: dict[str, Any] = {
@@ -219,7 +214,9 @@ async def create_session(call: Call) -> Reply:
     wanted = _parsed(SessionCreate, await call.json())
     key = idempotency_key(call)
     session = _name_for(call, wanted.id, key)
-    user = _user_for(principal, wanted.user_id)
+    user = policy.admit_session_user(
+        principal, None if wanted.user_id is None else check_user_id(wanted.user_id)
+    )
     context: dict[str, Any] = {"session_id": session}
     if wanted.title is not None:
         context["title"] = wanted.title
@@ -347,7 +344,7 @@ async def post_message(call: Call) -> Reply:
     stream = wants_stream(call)
     seconds = seconds_to_wait(given, call.principal, stream=stream)
     if seconds:
-        call.principal.require("subscriber")  # the reply comes with the answer
+        policy.check_operation(call.principal, "waitForAnswer")
     if not seconds:
         crumb, posted, written = await _post(call)
         return Reply.json(posted, status=201, headers=_about(written))
@@ -402,19 +399,17 @@ def _about(written: Written) -> list[Header]:
 def _message(principal: Principal, session: str, said: MessageCreate, user: str | None) -> BreadcrumbCreate:
     if "message" in said.context:
         raise InvalidInput("the words go into `message`, not into context.message", where="context.message")
-    own = [USER_MESSAGE, SESSION + session]
-    if user_in(said.tags) is None:
-        own += user_tags(user)
-    return principal.admitted(
-        BreadcrumbCreate.parse(
-            {
-                "schema_name": MESSAGE,
-                "title": shortened(said.message),
-                "tags": list(dict.fromkeys([*own, *said.tags])),
-                "context": {**said.context, "message": said.message},
-            }
-        )
-    )
+    fields = {
+        "schema_name": MESSAGE,
+        "title": shortened(said.message),
+        "tags": list(dict.fromkeys([USER_MESSAGE, SESSION + session, *said.tags])),
+        "context": {**said.context, "message": said.message},
+    }
+    new = policy.admit_new(principal, BreadcrumbCreate.parse(fields))
+    if user_in(new.tags) is not None:
+        return new
+    # The runtime names the user of the session. A client that may name nobody need not.
+    return BreadcrumbCreate.parse({**fields, "tags": [*new.tags, *user_tags(user)]})
 
 
 async def _as_it_is(
@@ -433,7 +428,8 @@ async def _as_it_is(
     except NotFound:  # deleted since: it was written all the same, as this said the first time
         return first, None
     # Others may have changed it: that is for who may read.
-    return crumb if principal.has("subscriber") and principal.may_see(crumb) else first, version
+    readable = policy.has_role(principal, "subscriber") and policy.may_see(principal, crumb)
+    return crumb if readable else first, version
 
 
 # Forks and retries
@@ -441,10 +437,7 @@ async def _as_it_is(
 
 async def fork_session(call: Call) -> Reply:
     principal, origin = call.principal, session_id(call)
-    if principal.session_id is not None:
-        raise Forbidden(
-            f"this token is for session {principal.session_id!r} only: it cannot make another one"
-        )
+    policy.check_fork(principal)
     wanted = _parsed(ForkRequest, await call.optional_json())
     facts = await facts_of(call, origin)
     key = idempotency_key(call)
@@ -494,30 +487,13 @@ def _parsed(model: type[_Model], document: object) -> _Model:
 
 def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) -> str:
     principal = call.principal
-    if wanted is not None:
-        check_session_id(wanted)
-        if wanted.startswith(STATE_HOLDER):
-            raise InvalidInput(f"a session id does not begin with {STATE_HOLDER!r}", where="id")
-        if principal.session_id not in (None, wanted):
-            raise Forbidden(f"this token is for session {principal.session_id!r} only")
-        if principal.user_id is not None and wanted.startswith(ADK):
-            raise Forbidden(f"a session whose id begins with {ADK!r} is created with the routes below /apps")
-        return wanted
-    if principal.session_id is not None:
-        return principal.session_id
+    name = policy.admit_session_name(principal, None if wanted is None else check_session_id(wanted))
+    if name is not None:
+        return name
     if key is None:
         return str(new_id(0))
     # The same for the same key: a retry must find what the first try made.
     return str(derived_id(0, "session", str(principal.owner_id), key, *purpose))
-
-
-def _user_for(principal: Principal, wanted: str | None) -> str | None:
-    if wanted is not None:
-        check_user_id(wanted)
-        if principal.user_id not in (None, wanted):
-            raise Forbidden(f"this token is for user {principal.user_id!r} only")
-        return wanted
-    return principal.user_id
 
 
 def _as_title(text: str | None) -> str | None:
@@ -562,7 +538,6 @@ OPERATIONS: Final = (
         summary="List sessions",
         description="Yours, the last active one first.",
         handle=list_sessions,
-        role="subscriber",
         parameters=(
             _LIMIT,
             Parameter("cursor", "query", "Where the last page ended: its `next_cursor`."),
@@ -587,7 +562,6 @@ OPERATIONS: Final = (
             "This way it begins with a title, a user, a state."
         ),
         handle=create_session,
-        role="emitter",
         uses_store="writes",
         parameters=(IDEMPOTENCY_KEY,),
         body=Body(SessionCreate, {"id": "abc", "title": "Holidays", "state": {"language": "en"}}),
@@ -609,7 +583,6 @@ OPERATIONS: Final = (
         group="Sessions",
         summary="Read a session",
         handle=get_session,
-        role="subscriber",
         parameters=(SESSION_ID,),
         answers=(Answer(200, "The session.", Session, headers=_VERSIONED),),
     ),
@@ -625,7 +598,6 @@ OPERATIONS: Final = (
             "waited is answered. All of it is one write: with If-Match it happens as a whole or not at all."
         ),
         handle=change_session,
-        role="emitter",
         uses_store="writes",
         parameters=(SESSION_ID, IF_MATCH),
         body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
@@ -643,7 +615,6 @@ OPERATIONS: Final = (
             "stop and write nothing. The name can be used again."
         ),
         handle=delete_session,
-        role="emitter",
         uses_store="writes",
         parameters=(SESSION_ID, IF_MATCH),
         answers=(Answer(200, "It is gone.", SessionDeleted),),
@@ -660,7 +631,6 @@ OPERATIONS: Final = (
             "`after` says otherwise."
         ),
         handle=list_messages,
-        role="subscriber",
         parameters=(
             SESSION_ID,
             Parameter(
@@ -686,7 +656,6 @@ OPERATIONS: Final = (
             "Its answer, or the last error where there is none; neither while its turn is still run, or is run again."
         ),
         handle=get_message,
-        role="subscriber",
         parameters=(
             SESSION_ID,
             Parameter("message_id", "path", "The message.", UUID_SCHEMA),
@@ -708,7 +677,6 @@ OPERATIONS: Final = (
             "`subscriber` too."
         ),
         handle=post_message,
-        role="emitter",
         spends="posting",
         uses_store="writes",
         parameters=(SESSION_ID, WAIT, IDEMPOTENCY_KEY, IF_MATCH),
@@ -741,7 +709,6 @@ OPERATIONS: Final = (
             "retry gives the same fork."
         ),
         handle=fork_session,
-        role="emitter",
         uses_store="writes",
         parameters=(SESSION_ID, IDEMPOTENCY_KEY),
         body=Body(ForkRequest, {"title": "Another way"}, required=False),
@@ -764,7 +731,6 @@ OPERATIONS: Final = (
         summary="Run a failed turn again",
         description="The message is not posted again, and nobody answers it twice.",
         handle=retry_turn,
-        role="emitter",
         uses_store="writes",
         parameters=(SESSION_ID,),
         body=Body(RetryRequest, {}, required=False),

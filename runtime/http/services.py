@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.observe import Metrics
 from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings import Settings

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from breadcrumbs.runtime.access import USER
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, SESSION, Tag, Title
+from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, SESSION, USER, Tag, Title
 from breadcrumbs.runtime.http.schemas import Count, Id, Time, Version
 
 _closed = with_config(extra="forbid")

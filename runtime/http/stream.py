@@ -20,7 +20,9 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.rate_limits import RateLimiter
+from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events import Event, Position, decode_position, encode_position
@@ -29,8 +31,6 @@ from breadcrumbs.runtime.http.operations import budget_headers
 from breadcrumbs.runtime.http.parameters import tag_list
 from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import parse_id
-from breadcrumbs.runtime.partial_contexts import as_seen
-from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.selectors import Selector, parse_selector
 from breadcrumbs.runtime.settings import Settings
@@ -77,7 +77,7 @@ class StreamFilter:
         self._any_of = any_of
 
     def wants(self, event: Event) -> bool:
-        if not self._principal.may_see_tags(event.tags, event.private_to):
+        if not policy.may_see_event(self._principal, event.tags, event.private_to):
             return False
         if not self._selectors and not self._any_of:
             return True
@@ -97,15 +97,15 @@ class StreamFilter:
             return selector.matches_meta(event.schema_name, event.tags, event.session_id)
         if crumb is None:
             return False  # gone: whether its content would have matched cannot be known any more
-        if selector.context_match and not self._principal.may_read_context(crumb):
+        if selector.context_match and not policy.may_read_content(self._principal, crumb):
             return False  # whether the event comes would tell what the content is
-        return selector.matches(as_seen(self._principal, crumb))
+        return selector.matches(redact_context(self._principal, crumb))
 
     def shows_context(self, crumb: Breadcrumb) -> bool:
-        return self._principal.may_read_context(crumb)
+        return policy.may_read_content(self._principal, crumb)
 
     def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
-        return as_seen(self._principal, crumb)
+        return redact_context(self._principal, crumb)
 
 
 class EventStream:
@@ -130,7 +130,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         principal = self._auth.authenticate(request, query_token=True)
-        principal.require("subscriber")
+        policy.check_operation(principal, "streamEvents")
         headers = list(_HEADERS)
         if self._limiter is not None:
             headers += budget_headers(await self._limiter.spend(principal, "reading"))
@@ -214,9 +214,9 @@ class EventStream:
         agent = parse_id(query["agent_id"], what="agent_id") if "agent_id" in query else None
         found: list[Selector] = []
         if ids:
-            found += [await self._registry.selector(principal.owner_id, id) for id in ids]
+            found += [await self._registry.selector(principal, id) for id in ids]
         if agent is not None:
-            found += await self._registry.selectors_of(principal.owner_id, agent)
+            found += await self._registry.selectors_of(principal, agent)
         return found
 
     def _position(self, request: Request) -> Position | None:

@@ -4,8 +4,8 @@ Write a new breadcrumb: body, every index, its expiry and its event, or nothing.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas
       6 idempotency key (any key of the lane where ARGV 9 is '')
-      7 session   8 sessions   9 state (any keys of the lane where ARGV 11 is '')
-      10… indexes
+      7 session   8 sessions   9 state   10 deletions (any keys of the lane where ARGV 11 is '')
+      11… indexes
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = at no fixed time
@@ -29,13 +29,23 @@ Reply {0, version, created_at, updated_at, session's version}   written
       {6, version}                                  the session has another version
       {7}                                           the session began at another time
 ]]
+local known = {false, false, false, false, false}
+if ARGV[11] ~= '' then known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created', 'entered') end
+-- Was the session deleted at or after this time? An unknown deletion is assumed up to the horizon (see close.lua),
+-- unless the present session has existed since before that time. update.lua has the same function.
+local function deleted_since(at)
+  if known[2] and at <= tonumber(known[2]) then return true end
+  local deleted = redis.call('ZSCORE', KEYS[10], ARGV[11])
+  if deleted then return at <= tonumber(deleted) end
+  local horizon = tonumber(redis.call('ZSCORE', KEYS[10], '') or 0)
+  local began = known[1] and tonumber(known[5] or known[4])
+  return at <= horizon and not (began and began <= at)
+end
 local digest = ARGV[9]
 if digest ~= '' then
   local used = redis.call('GET', KEYS[6])
-  -- What a key created in a session that was deleted since is no answer to whoever uses the name again.
-  if used and ARGV[11] ~= '' and tonumber(string.sub(used, 33)) <= tonumber(redis.call('HGET', KEYS[7], 'gone') or 0) then
-    used = false
-  end
+  -- A key that was used in a deleted session is free again in the next session of that name.
+  if used and ARGV[11] ~= '' and deleted_since(tonumber(string.sub(used, 33))) then used = false end
   if used then
     if string.sub(used, 1, 16) ~= digest then return {2} end
     return {1, '1', string.sub(used, 33), string.sub(used, 33), string.sub(used, 17, 32)}
@@ -46,10 +56,8 @@ if taken then
   local version, created, updated = string.match(taken, '^(%d+) (%d+) (%d+)')
   return {3, version, created, updated}
 end
-local known = {false, false, false, false}
 if ARGV[11] ~= '' then
-  known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created')
-  if known[3] or (ARGV[14] ~= '' and known[2] and tonumber(ARGV[14]) <= tonumber(known[2])) then return {5} end
+  if known[3] or (ARGV[14] ~= '' and deleted_since(tonumber(ARGV[14]))) then return {5} end
   if ARGV[15] ~= '' and (known[1] and known[4] or '0') ~= ARGV[15] then return {7} end
   if ARGV[13] == '*' and not known[1] then return {6, '0'} end
   if ARGV[13] ~= '' and ARGV[13] ~= '*' and (known[1] or '0') ~= ARGV[13] then return {6, known[1] or '0'} end
@@ -66,7 +74,7 @@ if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) 
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. ARGV[2] .. ARGV[1] .. '1 ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], '1 ' .. stamp .. ' ' .. stamp .. ' ' .. expires .. ' ' .. ARGV[6] .. '\n' .. ARGV[3])
-for place = 10, #KEYS do redis.call('ZADD', KEYS[place], stamp, ARGV[1]) end
+for place = 11, #KEYS do redis.call('ZADD', KEYS[place], stamp, ARGV[1]) end
 redis.call('SADD', KEYS[5], ARGV[7])
 -- What waits for its last read ('all') joins the queue with that read: see read.lua.
 if expires ~= '0' and tonumber(ARGV[6]) >= 0 then redis.call('ZADD', KEYS[4], expires, ARGV[2] .. ARGV[1]) end
@@ -74,7 +82,7 @@ if digest ~= '' then redis.call('SET', KEYS[6], digest .. ARGV[1] .. stamp, 'EX'
 local session_version = known[1] or '0'
 if ARGV[11] ~= '' then
   redis.call('HINCRBY', KEYS[7], 'size', 1)
-  -- What counts them must last as long as they do, also where a session of this name was deleted before.
+  -- A hash with `gone` expires: it must not while it counts breadcrumbs.
   if known[2] then redis.call('PERSIST', KEYS[7]) end
 end
 if ARGV[12] == '1' then

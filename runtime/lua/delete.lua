@@ -12,7 +12,7 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       6 '1' = only if it has expired, '0' = only if it has not, '*' = either way
       7 '1' = counts as a change of the session        8 session, '' = none
       9 the deletion of the session that this is part of (see close.lua), '' = none
-      10 for how many seconds it is remembered that a session of a name was deleted
+      10 how many seconds to keep `gone` of an older store: see keys.py
 Reply {0, version, deleted_at}   removed
       {1, version}               it has another version now
       {2}                        not there
@@ -53,9 +53,9 @@ if ARGV[8] ~= '' then
   if left > 0 then
     if ARGV[7] == '1' and known[3] then redis.call('HINCRBY', KEYS[8], 'version', 1) end
   elseif known[2] == false then
-    -- With the last breadcrumb the session ends; only that one of its name was deleted is remembered.
+    -- With the last breadcrumb the session ends.
     if known[1] then
-      redis.call('HDEL', KEYS[8], 'version', 'created', 'size', 'retried')
+      redis.call('HDEL', KEYS[8], 'version', 'created', 'entered', 'size', 'retried')
       redis.call('EXPIRE', KEYS[8], ARGV[10])
     else
       redis.call('DEL', KEYS[8])

@@ -43,7 +43,11 @@ if ARGV[10] ~= '' then
   redis.call('HINCRBY', KEYS[8], 'version', ARGV[4])
   local began = redis.call('HGET', KEYS[8], 'created')
   local older = not began or tonumber(ARGV[5]) < tonumber(began)
-  if older then redis.call('HSET', KEYS[8], 'created', ARGV[5]) end
+  if older then
+    redis.call('HSET', KEYS[8], 'created', ARGV[5])
+    -- `created` no longer tells when this session began in this store, and a deletion may lie between the two.
+    redis.call('HSETNX', KEYS[8], 'entered', began or stamp)
+  end
   -- The oldest of what is imported says whose it is; where somebody began the session here, that is known already.
   if older and string.sub(redis.call('HGET', KEYS[10], '\0began_by') or '', 1, 2) ~= '0 ' then
     if ARGV[12] ~= '' then redis.call('HSET', KEYS[10], '\0began_by', ARGV[5] .. ' ' .. ARGV[12])

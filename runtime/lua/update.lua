@@ -6,7 +6,8 @@ change, the event. The new content was made from version ARGV 7 and is refused i
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
       8 session   9 sessions (any keys of the lane where ARGV 13 is '')
       10 state (any key of the lane where no ARGV 16 is there)
-      11… indexes to leave (ARGV 9 of them), then indexes to join
+      11 deletions (any key of the lane where ARGV 13 or ARGV 15 is '')
+      12… indexes to leave (ARGV 9 of them), then indexes to join
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the body without its header: two agents (32 bytes) and the JSON
       4 expires_at in microseconds, 0 = at no fixed time, 'keep' = expiry and reads stay as they are
@@ -32,10 +33,19 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if expires ~= '0' and tonumber(reads) >= 0 and tonumber(expires) <= now then return {2} end
 if version ~= ARGV[7] then return {1, version} end
-local known = {false, false, false}
+local known = {false, false, false, false, false}
+-- As in create.lua.
+local function deleted_since(at)
+  if known[1] and at <= tonumber(known[1]) then return true end
+  local deleted = redis.call('ZSCORE', KEYS[11], ARGV[13])
+  if deleted then return at <= tonumber(deleted) end
+  local horizon = tonumber(redis.call('ZSCORE', KEYS[11], '') or 0)
+  local began = known[3] and tonumber(known[5] or known[4])
+  return at <= horizon and not (began and began <= at)
+end
 if ARGV[13] ~= '' then
-  known = redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version')
-  if known[2] or (ARGV[15] ~= '' and known[1] and tonumber(ARGV[15]) <= tonumber(known[1])) then return {5} end
+  known = redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version', 'created', 'entered')
+  if known[2] or (ARGV[15] ~= '' and deleted_since(tonumber(ARGV[15]))) then return {5} end
 end
 
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
@@ -48,7 +58,7 @@ if ARGV[4] ~= 'keep' then
   if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
 end
 -- Before anything is written, as in delete.lua.
-local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[11]) == 1
+local last_of_schema = ARGV[10] ~= ARGV[11] and redis.call('ZCARD', KEYS[12]) == 1
 
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'u' .. member .. following .. ' ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
@@ -57,8 +67,8 @@ redis.call('SET', KEYS[1],
   following .. ' ' .. created .. ' ' .. stamp .. ' ' .. expires .. ' ' .. reads .. '\n' .. ARGV[3])
 redis.call('ZADD', KEYS[7], stamp, ARGV[1])
 local leave = tonumber(ARGV[9])
-for place = 11, 10 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
-for place = 11 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
+for place = 12, 11 + leave do redis.call('ZREM', KEYS[place], ARGV[1]) end
+for place = 12 + leave, #KEYS do redis.call('ZADD', KEYS[place], created, ARGV[1]) end
 if ARGV[10] ~= ARGV[11] then
   redis.call('SADD', KEYS[5], ARGV[11]) -- first, so that the set is never empty
   if last_of_schema then redis.call('SREM', KEYS[5], ARGV[10]) end

@@ -9,6 +9,7 @@ import anyio
 import orjson
 import pytest
 
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
@@ -71,7 +72,7 @@ async def test_P14_P18_a_conversation_goes_on_when_the_backend_died_and_nothing_
         assert [crumb.context["message"] for crumb in await chat.all("one", "user.message.v1")] == texts
         assert [crumb.context["trigger_id"] for crumb in answers] == [str(message.id) for message in messages]
         assert not await chat.errors("one")
-        assert await Sessions(store).state(ALICE, "one") == {"colour": "blue"}
+        assert await Sessions(store).state_for(Principal(ALICE, ALICE), "one") == {"colour": "blue"}
         # Theirs: one session, the same conversation in it, with the same times.
         (theirs,) = adk.sessions(after.context["user"])
         conversation = [
@@ -349,7 +350,7 @@ async def test_what_the_app_changes_of_the_state_is_written_with_its_answer(
         assert answer.context["message"] == "Let me see.\n\nDone."
         kept = {"plan": "gold", "user:name": "Ann", "nothing": None}
         assert answer.context["state_delta"] == kept
-        assert await Sessions(store).state(ALICE, "s") == kept
+        assert await Sessions(store).state_for(Principal(ALICE, ALICE), "s") == kept
         fake.behaviours["run_sse"] = lambda exchange: (
             forgotten if exchange.body["sessionId"] == "made-1" else fake._run_sse
         )(exchange)

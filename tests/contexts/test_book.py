@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from breadcrumbs.context_builder.book import ConfigBook, ConfigError, own_configs
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import DEVELOPER
@@ -296,7 +296,7 @@ async def test_a_token_for_one_session_cannot_change_what_is_shown(store: Store)
         sources=[{"key": "x", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all"}}]
     )
     narrowed = Principal(OWNER, DEVELOPER, session_id="mine")
-    await store.create(OWNER, narrowed.admitted(as_breadcrumb(everything)))
+    await store.create(OWNER, policy.admit_new(narrowed, as_breadcrumb(everything)))
     async with building(store, book_of(store)) as builder:
         await post(store, "not for you", session="other")
         assert texts(await builder.say("hello", "mine")) == ["hello"]

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import RateLimited
 from breadcrumbs.runtime.http.app import OPERATIONS
-from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.rates import Budget, Rate, RateLimits, parse_rate
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
@@ -244,7 +244,7 @@ def test_every_route_is_paid_from_the_budget_of_its_class() -> None:
         ("POST", "/sessions/{id}/messages"),
     }
     for one in OPERATIONS:
-        if one.method == "GET" and one.access == "token":
+        if one.method == "GET" and one.rule.access == "token":
             assert one.budget == "reading", one.path
         if one.path.startswith("/sessions") and one.method != "GET" and "messages" not in one.path:
             assert one.budget == "managing", one.path

@@ -13,7 +13,8 @@ import pytest
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.sessions import ADK, STATE_HOLDER, Sessions
+from breadcrumbs.runtime.session_state import ADK_SESSION, STATE_HOLDER
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.settings import DEVELOPER
 from tests.http.conftest import KEY, OWNER, WEAK_KEY, Site, problem
 from tests.http.sessions import begin, ids, read, say
@@ -60,7 +61,7 @@ async def test_a_token_for_a_user_posts_into_its_own_sessions_and_begins_new_one
     assert sorted(await ids(keyed, ann)) == ["given", "mine"]
 
 
-@pytest.mark.parametrize("session", [STATE_HOLDER + "adk:app:x", ADK + "app:ann:s1"])
+@pytest.mark.parametrize("session", [STATE_HOLDER + "adk:app:x", ADK_SESSION + "app:ann:s1"])
 async def test_a_token_for_a_user_begins_no_session_that_holds_state_or_is_adks(
     keyed: Site, session: str
 ) -> None:

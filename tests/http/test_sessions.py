@@ -12,7 +12,8 @@ import pytest
 
 from breadcrumbs.runtime import transfer
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.sessions import STATE_HOLDER, Sessions
+from breadcrumbs.runtime.session_state import STATE_HOLDER
+from breadcrumbs.runtime.sessions import Sessions
 from tests.http.conftest import KEY, OWNER, Site, problem
 from tests.http.sessions import answer_to, begin, held, ids, nulls_in, read, say
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -9,15 +10,17 @@ from uuid import UUID
 import anyio
 import pytest
 
+from breadcrumbs.runtime import sessions as sessions_module
 from breadcrumbs.runtime import transfer
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.dead_letters import DeadLetters
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput, NotFound, SessionGone, VersionMismatch
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, About
-from breadcrumbs.runtime.sessions import STATE_HOLDER, Sessions
+from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATE_HOLDER, About
+from breadcrumbs.runtime.sessions import Belonging, Sessions
 from breadcrumbs.runtime.store import Fence, Store
 from tests.store.contract.base import AGENT, ALICE, ANSWER, BOB, MESSAGE, Contract, Opener, change, crumb
 from tests.store.contract.importing import NOON, foreign
@@ -45,6 +48,25 @@ async def ids_in(sessions: Sessions, owner: UUID = ALICE, *, limit: int = 50) ->
             return found
         assert len(page.items) == limit
         cursor = page.next_cursor
+
+
+async def _belonging(sessions: Sessions, session: str) -> Belonging:
+    found = await sessions.belonging(ALICE, session)
+    assert found is not None
+    return found
+
+
+async def _records(store: Store, lane: int) -> set[bytes]:
+    return set(await store.connection.call(lane, b"ZRANGE", store.keys.deletions(lane, ALICE), 0, -1))
+
+
+async def _delete_others(store: Store, lane: int, count: int) -> None:
+    """Create and delete other sessions of one lane."""
+    sessions = Sessions(store)
+    names = (name for number in itertools.count() if sessions.lane(ALICE, name := f"other-{number}") == lane)
+    for name in itertools.islice(names, count):
+        await store.create(ALICE, crumb(session=name))
+        await sessions.delete(ALICE, name)
 
 
 class SessionLife(Contract):
@@ -170,15 +192,24 @@ class SessionLife(Contract):
         await store.create(ALICE, delta("s", SESSION_RECORD, a=1, b={"deep": []}, gone=None))
         await store.create(ALICE, delta("s", a=None, c=9007199254740993))
         await store.create(ALICE, crumb(session="s", context={"state_delta": {"b": "not a change"}}))
-        assert await sessions.state(ALICE, "s") == {"b": {"deep": []}, "c": 9007199254740993}
-        assert (await sessions.get(ALICE, "s")).state == await sessions.state(ALICE, "s")
-        assert await sessions.state(BOB, "s") == await sessions.state(ALICE, "other") == {}
+        assert await sessions.state_for(Principal(ALICE, ALICE), "s") == {
+            "b": {"deep": []},
+            "c": 9007199254740993,
+        }
+        assert (await sessions.get(ALICE, "s")).state == await sessions.state_for(
+            Principal(ALICE, ALICE), "s"
+        )
+        assert (
+            await sessions.state_for(Principal(BOB, BOB), "s")
+            == await sessions.state_for(Principal(ALICE, ALICE), "other")
+            == {}
+        )
 
     async def test_an_adk_event_keeps_null_as_a_value(self, store: Store) -> None:
         await store.create(ALICE, delta("s", ADK_EVENT, a=None, b=1))
-        assert await Sessions(store).state(ALICE, "s") == {"a": None, "b": 1}
+        assert await Sessions(store).state_for(Principal(ALICE, ALICE), "s") == {"a": None, "b": 1}
         await store.create(ALICE, delta("s", b=None))
-        assert await Sessions(store).state(ALICE, "s") == {"a": None}
+        assert await Sessions(store).state_for(Principal(ALICE, ALICE), "s") == {"a": None}
 
     async def test_many_writers_lose_nothing_of_the_state(self, store: Store) -> None:
         async def write(number: int) -> None:
@@ -187,7 +218,7 @@ class SessionLife(Contract):
         async with anyio.create_task_group() as tasks:
             for number in range(100):
                 tasks.start_soon(write, number)
-        state = await Sessions(store).state(ALICE, "s")
+        state = await Sessions(store).state_for(Principal(ALICE, ALICE), "s")
         assert state.pop("last") in range(100)
         assert state == {f"k{number}": number for number in range(100)}
         assert (await Sessions(store).get(ALICE, "s")).version == 100
@@ -341,9 +372,9 @@ class SessionLife(Contract):
         assert await DeadLetters(store).all(ALICE) == []
         left = _besides(await keyspace(store), before)
         # When it was deleted, for turns that are still running; and what was used once stays used.
-        assert {kind_of(key) for key in left} <= {"n", "i", "K", "o", "k"}
-        (tombstone,) = [value for key, (_, value) in left.items() if kind_of(key) == "n"]
-        assert set(tombstone) == {b"gone"}
+        assert {kind_of(key) for key in left} <= {"y", "i", "K", "o", "k"}
+        (deletions,) = [value for key, (_, value) in left.items() if kind_of(key) == "y"]
+        assert set(deletions) == {b"s"}
         for neighbour in neighbours:
             assert await store.get(ALICE, neighbour.id)
 
@@ -355,7 +386,7 @@ class SessionLife(Contract):
         for attempt in (sessions.get(ALICE, "s"), sessions.delete(ALICE, "s")):
             with pytest.raises(NotFound):
                 await attempt
-        assert await ids_in(sessions) == [] and await sessions.state(ALICE, "s") == {}
+        assert await ids_in(sessions) == [] and await sessions.state_for(Principal(ALICE, ALICE), "s") == {}
         assert (await store.list(ALICE, Query(session_id="s"))).items == []
         assert len(await ids_in(sessions, BOB)) == 1
         kinds = [event.kind for event in await events(store) if event.owner == ALICE]
@@ -387,6 +418,10 @@ class SessionLife(Contract):
     async def _closed(self, store: Store) -> list[UUID]:
         """A session whose deletion was killed right after it had begun."""
         ids = await self._full(store)
+        await self._begin_deletion(store)
+        return ids
+
+    async def _begin_deletion(self, store: Store) -> None:
         sessions = Sessions(store)
 
         async def killed(*_: Any) -> int:
@@ -395,7 +430,6 @@ class SessionLife(Contract):
         sessions._clear = killed  # type: ignore[method-assign, assignment]
         with pytest.raises(RuntimeError, match="killed"):
             await sessions.delete(ALICE, "s")
-        return ids
 
     async def test_P6_nothing_can_be_written_into_a_session_that_is_being_deleted(self, store: Store) -> None:
         ids = await self._closed(store)
@@ -537,9 +571,131 @@ class SessionLife(Contract):
         again = await store.create(ALICE, crumb(session="s"))
         await store.delete(ALICE, again.id)
         lane = sessions.lane(ALICE, "s")
-        key = store.keys.session(lane, ALICE, "s")
-        assert await store.connection.call(lane, b"HKEYS", key) == [b"gone"]
-        assert await store.connection.call(lane, b"TTL", key) > 0
+        assert await store.connection.call(lane, b"EXISTS", store.keys.session(lane, ALICE, "s")) == 0
+        assert await store.connection.call(lane, b"TTL", store.keys.deletions(lane, ALICE)) > 0
+
+    # Records of deletions
+
+    async def test_the_number_of_keys_left_by_deleted_sessions_is_bounded(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 5)
+        sessions = Sessions(store)
+        await store.create(ALICE, crumb(session="neighbour"))
+        before = await keyspace(store)
+        for number in range(120):
+            await store.create(ALICE, crumb(session=f"s{number}"))
+            await sessions.delete(ALICE, f"s{number}")
+        left = _besides(await keyspace(store), before)
+        assert {kind_of(key) for key in left} <= {"y", "e", "c"}
+        records = [value for key, (_, value) in left.items() if kind_of(key) == "y"]
+        assert 1 <= len(records) <= store.lanes
+        for lane_records in records:
+            names = set(lane_records) - {b""}
+            assert 1 <= len(names) <= 5
+            assert lane_records.get(b"", 0) < min(lane_records[name] for name in names)
+
+    async def test_the_last_deletion_of_a_name_is_known(self, store: Store) -> None:
+        sessions = Sessions(store)
+        assert await sessions.last_deletion(ALICE, "s") is None
+        first = await store.create(ALICE, crumb(session="s"))
+        assert (await _belonging(sessions, "s")).deleted_before == 0
+        await sessions.delete(ALICE, "s")
+        deleted = await sessions.last_deletion(ALICE, "s")
+        assert deleted is not None and deleted > first.created
+        assert await sessions.last_deletion(BOB, "s") is None
+        second = await store.create(ALICE, crumb(session="s"))
+        assert (await _belonging(sessions, "s")).deleted_before == deleted < second.created
+        await sessions.delete(ALICE, "s")
+        assert (await sessions.last_deletion(ALICE, "s") or 0) > second.created
+
+    async def test_a_dropped_record_still_counts_as_a_deletion(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A late commit, a repeated idempotency key and an old credential are refused without the record."""
+        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        stays = await store.create(ALICE, crumb(session="stays"), session_version=0)
+        message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
+        await sessions.delete(ALICE, "s")
+        deleted = await sessions.last_deletion(ALICE, "s") or 0
+        await _delete_others(store, lane, 4)
+        assert b"s" not in await _records(store, lane)
+        assert (await sessions.last_deletion(ALICE, "s") or 0) > deleted
+        lease = await Leases(store, "agents", "w", seconds=30).take(lane)
+        assert lease is not None
+        late = Fence(lease, message.created, message.created, since=message.created)
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+        again = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
+        assert not again.replayed
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+        new = await _belonging(sessions, "s")
+        assert deleted < new.deleted_before < new.created == again.created
+        assert (await _belonging(sessions, "stays")).deleted_before < stays.created
+
+    async def test_a_session_that_lives_on_is_not_affected_by_dropped_records(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
+        await _delete_others(store, lane, 5)
+        lease = await Leases(store, "agents", "w", seconds=30).take(lane)
+        assert lease is not None
+        commit = Fence(lease, message.created, message.created, since=message.created)
+        await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=commit)
+        assert (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
+        assert (await _belonging(sessions, "s")).deleted_before < message.created
+
+    async def test_an_imported_session_does_not_revive_what_was_deleted_before(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its breadcrumbs are older than the deletion, the session itself is not."""
+        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        message = await store.create(ALICE, crumb(session="s"))
+        await sessions.delete(ALICE, "s")
+        deleted = await sessions.last_deletion(ALICE, "s") or 0
+        await _delete_others(store, lane, 4)
+        await store.restore(foreign(session="s"), [])
+        lease = await Leases(store, "agents", "w", seconds=30).take(lane)
+        assert lease is not None
+        late = Fence(lease, message.created, message.created, since=message.created)
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+        found = await _belonging(sessions, "s")
+        assert found.created < message.created and found.deleted_before >= deleted
+
+    @pytest.mark.parametrize("how", ["deleted", "being deleted"])
+    async def test_a_deletion_recorded_by_an_older_version_is_honoured(self, store: Store, how: str) -> None:
+        """1bd9899 kept `gone` in the hash of the session."""
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
+        call, key = store.connection.call, store.keys.session(lane, ALICE, "s")
+        if how == "deleted":
+            await sessions.delete(ALICE, "s")
+        else:
+            await self._begin_deletion(store)
+        deleted = await sessions.last_deletion(ALICE, "s") or 0
+        await call(lane, b"DEL", store.keys.deletions(lane, ALICE))
+        await call(lane, b"HSET", key, "gone", deleted)
+        if how == "deleted":
+            await call(lane, b"EXPIRE", key, 600)
+        else:
+            assert await sessions.finish_deletions(lane) == 1
+        assert await sessions.last_deletion(ALICE, "s") == deleted
+        lease = await Leases(store, "agents", "w", seconds=30).take(lane)
+        assert lease is not None
+        late = Fence(lease, message.created, message.created, since=message.created)
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+        assert not (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
+        assert await call(lane, b"TTL", key) == -1
+        assert (await _belonging(sessions, "s")).deleted_before == deleted
+        await sessions.delete(ALICE, "s")
+        assert await call(lane, b"EXISTS", key) == 0
 
     async def test_a_session_that_begins_with_a_context_under_a_deleted_name_counts_it_to_its_end(
         self, store: Store

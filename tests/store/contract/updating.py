@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
 from breadcrumbs.runtime.errors import NotFound, VersionMismatch
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
@@ -189,20 +189,23 @@ class Updating(Contract):
         assert await titles(store, all_tags=("t",)) == ["2", "1", "0"]
         assert await titles(store, sort="-updated_at") == ["0", "2", "1"]
 
-    async def test_a_reader_who_may_not_change_it_finds_nothing_to_change(self, store: Store) -> None:
+    async def test_a_change_is_checked_against_the_version_that_it_is_made_from(self, store: Store) -> None:
         written = await store.create(ALICE, crumb("mine"))
         asked: list[Breadcrumb] = []
 
-        def refuse(item: Breadcrumb) -> bool:
+        def refuse(item: Breadcrumb, wanted: BreadcrumbUpdate) -> BreadcrumbUpdate:
             asked.append(item)
-            return False
+            raise NotFound("no such breadcrumb")
+
+        def correct(item: Breadcrumb, wanted: BreadcrumbUpdate) -> BreadcrumbUpdate:
+            return wanted.model_copy(update={"title": f"{wanted.title}, once {item.title}"})
 
         with pytest.raises(NotFound):
-            await store.update(ALICE, written.id, change(title="no"), allowed=refuse)
+            await store.update(ALICE, written.id, change(title="no"), admit=refuse)
         assert [item.title for item in asked] == ["mine"]
         with pytest.raises(NotFound):
             await store.update(BOB, written.id, change(title="no"))
         assert (await store.get(ALICE, written.id)).version == 1
-        await store.update(ALICE, written.id, change(title="yes"), allowed=lambda c: c.title == "mine")
+        await store.update(ALICE, written.id, change(title="yes"), admit=correct)
         [found] = await everything(store, ALICE, Query())
-        assert found.title == "yes"
+        assert found.title == "yes, once mine"

@@ -37,10 +37,10 @@ _KINDS: Final = frozenset(
 )
 
 
-def redacted(value: Any) -> Any:
+def strip_credentials(value: Any) -> Any:
     """Without the secrets of credentials, wherever ADK puts credentials. The same object where there are none."""
     if isinstance(value, list):
-        items = [redacted(item) for item in value]
+        items = [strip_credentials(item) for item in value]
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     if not isinstance(value, dict):
         return value
@@ -59,7 +59,7 @@ def _shown(name: str, value: Any, asks_for_credential: bool) -> Any:
             key: _stripped(arg) if key in ("authConfig", "auth_config") else arg for key, arg in value.items()
         }
         return shown if any(shown[key] is not value[key] for key in value) else value
-    return redacted(value)
+    return strip_credentials(value)
 
 
 def _is_credential(value: dict[str, Any]) -> bool:

@@ -101,8 +101,12 @@ class RateLimiter:
         lane = self._lane(owner)
         rates: dict[bytes, tuple[Rate, str]] = {}
         if budget.per_token is not None:
-            who = (str(principal.agent_id), principal.session_id or "", principal.user_id or "")
+            # An API key may have several agents: they share one budget. Development mode has no keys.
+            holder = principal.key_id or str(principal.agent_id)
+            who = (holder, principal.session_id or "", principal.user_id or "")
             rates[keys.budget(lane, owner, spent, *who)] = (budget.per_token, "this token")
+        if budget.per_key is not None and principal.key_id is not None:
+            rates[keys.budget(lane, owner, spent, principal.key_id)] = (budget.per_key, "this API key")
         if budget.per_owner is not None:
             rates[keys.budget(lane, owner, spent)] = (budget.per_owner, "this owner")
         return rates

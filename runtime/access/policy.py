@@ -1,0 +1,516 @@
+"""The access policy: decides, for each operation, what a principal may do.
+
+Routes, streams, sessions, ADK, contexts and records call these functions and hold no rules of their own. A `check_…`
+function raises, a `may_…` function returns a bool, an `admit_…` function returns what is written in the end.
+
+An invisible resource is `NotFound`, in the words for one that never existed. `Forbidden` is for what the principal
+knows to exist but may not do. The owner is part of every key in the store, so the breadcrumbs and sessions that reach
+these functions are always the principal's own tenant's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from breadcrumbs.runtime.access.principal import Principal
+from breadcrumbs.runtime.breadcrumb import (
+    MAX_TAGS,
+    SESSION,
+    USER,
+    Breadcrumb,
+    BreadcrumbCreate,
+    BreadcrumbUpdate,
+    session_of,
+    users_of,
+)
+from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.session_state import (
+    ADK_EVENT,
+    ADK_SESSION,
+    ONLY_CREDENTIALS,
+    SESSION_RECORD,
+    SHARED_DELTA,
+    STATE_CHANGE,
+    STATE_HOLDER,
+    STATEFUL,
+    Guard,
+)
+from breadcrumbs.runtime.settings import Role
+
+# Operations
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Conditions for calling an operation at all."""
+
+    roles: tuple[Role, ...] = ()
+    """Roles that are needed, all of them. A curator has every role."""
+    narrowed: bool = True
+    """Whether a token narrowed to a session or a user may call it."""
+    access: Literal["open", "token", "key"] = "token"
+    """`open` needs no credentials, `token` a token or an API key, `key` an API key unless in development mode."""
+
+
+_READ: Final = Rule(("subscriber",))
+_WRITE: Final = Rule(("emitter",))
+_WRITE_AND_READ: Final = Rule(("emitter", "subscriber"))
+_ADMINISTER: Final = Rule(("curator",), narrowed=False)
+_OPEN: Final = Rule(access="open")
+
+_ADK_RULES: Final = {
+    "createAdkSession": _WRITE_AND_READ,  # the reply contains the state of the app and the user
+    "createAdkSessionWithId": _WRITE_AND_READ,
+    "changeAdkState": _WRITE_AND_READ,  # the reply contains the session
+    "appendAdkEvent": _WRITE,
+    "deleteAdkSession": _WRITE,
+    "getAdkSession": _READ,
+    "listAdkSessions": _READ,
+    "listAdkSessionsOfApp": _READ,
+    "getAdkUserState": _READ,
+}
+
+RULES: Final[Mapping[str, Rule]] = {
+    "listSessions": _READ,
+    "getSession": _READ,
+    "listMessages": _READ,
+    "getMessage": _READ,
+    "createSession": _WRITE,
+    "changeSession": _WRITE,
+    "deleteSession": _WRITE,
+    "postMessage": _WRITE,
+    "waitForAnswer": _READ,  # postMessage with `wait`
+    "forkSession": _WRITE,
+    "retryTurn": _WRITE,
+    "createBreadcrumb": _WRITE,
+    "updateBreadcrumb": _WRITE,
+    "deleteBreadcrumb": _WRITE,
+    "listBreadcrumbs": _READ,
+    "getBreadcrumb": _READ,
+    "getBreadcrumbFull": _READ,
+    "getBreadcrumbHistory": _READ,
+    "streamEvents": _READ,
+    "saveSelector": _READ,
+    "listSelectors": _READ,
+    "replaceSelector": _READ,
+    "deleteSelector": _READ,
+    "listAgents": _READ,
+    "getAgent": _READ,
+    "putAgent": Rule(narrowed=False),
+    "deleteAgent": _ADMINISTER,
+    "listTenants": _ADMINISTER,
+    "getTenant": _ADMINISTER,
+    "putTenant": _ADMINISTER,
+    "renameTenant": _ADMINISTER,
+    "deleteTenant": _ADMINISTER,
+    "listDeadLetters": _ADMINISTER,
+    "retryDeadLetter": _ADMINISTER,
+    "discardDeadLetter": _ADMINISTER,
+    "operations": _ADMINISTER,
+    "runHygiene": _ADMINISTER,
+    "hygieneStats": _ADMINISTER,
+    "explainContext": _READ,
+    "previewContext": _READ,
+    "checkContextConfig": _READ,
+    "contextConfigSchema": _READ,
+    "listContextConfigs": Rule(("subscriber",), narrowed=False),
+    "readContextConfig": Rule(("subscriber",), narrowed=False),
+    "replaceContextConfig": _ADMINISTER,
+    **_ADK_RULES,
+    **{f"{operation}BelowApi": rule for operation, rule in _ADK_RULES.items()},
+    "issueToken": Rule(access="key"),
+    "health": _OPEN,
+    "ready": _OPEN,
+    "metrics": _OPEN,
+    "openapi": _OPEN,
+    "docs": _OPEN,
+    "startPage": _OPEN,
+    "pageAsset": _OPEN,
+}
+"""The rule of every operation, by its id. An operation without a rule cannot be served."""
+
+
+def check_operation(principal: Principal, operation: str) -> None:
+    """Check that the principal may call the operation. Resources are checked by the functions below."""
+    rule = RULES[operation]
+    for role in rule.roles:
+        if not has_role(principal, role):
+            raise Forbidden(f"this needs the role {role!r}: get a token that has it")
+    if principal.is_narrowed and not rule.narrowed:
+        raise Forbidden("a token that is narrowed to a session or a user may not do this")
+
+
+def has_role(principal: Principal, role: Role) -> bool:
+    return role in principal.roles or "curator" in principal.roles
+
+
+# Tokens
+
+
+def admit_token_request(
+    key: Principal,
+    key_agents: frozenset[UUID],
+    *,
+    owner_id: UUID | None,
+    agent_id: UUID | None,
+    roles: Iterable[Role] | None,
+) -> Principal:
+    """Return the principal that a token for an API key is issued to. Its narrowing is added by the caller."""
+    if owner_id not in (None, key.owner_id):
+        raise Forbidden("this API key belongs to another owner_id: leave it out")
+    if agent_id is not None and agent_id not in key_agents:
+        raise Forbidden(
+            "this API key may not act as that agent_id: leave it out, or list the id in the key's agent_ids"
+        )
+    wanted = frozenset(roles or key.roles)
+    if excess := wanted - key.roles:
+        raise Forbidden(f"this API key does not have the role {', '.join(sorted(excess))}")
+    return replace(key, agent_id=agent_id or key.agent_id, roles=wanted)
+
+
+def check_session_not_deleted(principal: Principal, last_deletion: int) -> None:
+    """Refuse a token whose session was deleted after the token was issued.
+
+    A later session of the same name may belong to somebody else. `last_deletion` is 0 if there was none.
+    """
+    if principal.session_id is not None and principal.issued <= last_deletion:
+        raise Unauthenticated(
+            f"session {principal.session_id!r} was deleted after this token was issued: get a new token"
+        )
+
+
+# Breadcrumbs: reading
+
+
+def may_see(principal: Principal, crumb: Breadcrumb) -> bool:
+    """Whether the breadcrumb exists for the principal."""
+    return may_see_event(principal, crumb.tags, crumb.created_by if crumb.visibility == "private" else None)
+
+
+def may_see_event(principal: Principal, tags: list[str], private_to: UUID | None) -> bool:
+    """The same decision from the tags of an event. `private_to` is the creator of a private breadcrumb."""
+    return (
+        (principal.session_id is None or SESSION + principal.session_id in tags)
+        and (principal.user_id is None or USER + principal.user_id in tags)
+        and (private_to is None or private_to == principal.agent_id or may_read_secrets(principal))
+    )
+
+
+def may_read_secrets(principal: Principal) -> bool:
+    return "curator" in principal.roles
+
+
+def may_read_content(principal: Principal, crumb: Breadcrumb) -> bool:
+    """Whether the principal may read the context of a breadcrumb that it sees."""
+    return crumb.sensitivity != "secret" or may_read_secrets(principal)
+
+
+def may_read(principal: Principal, crumb: Breadcrumb) -> bool:
+    return may_see(principal, crumb) and may_read_content(principal, crumb)
+
+
+def check_readable(principal: Principal, crumb: Breadcrumb) -> None:
+    if not may_see(principal, crumb):
+        raise NotFound("no such breadcrumb")
+    if not may_read_content(principal, crumb):
+        raise Forbidden("this breadcrumb is secret: reading it needs the role 'curator'")
+
+
+def restrict_query(principal: Principal, query: Query) -> Query:
+    """Return the query with conditions that exclude what the principal must not see."""
+    tags = query.all_tags
+    if principal.session_id is not None:
+        tags += (SESSION + principal.session_id,)
+    if principal.user_id is not None:
+        tags += (USER + principal.user_id,)
+    return replace(query, all_tags=tuple(dict.fromkeys(tags)), keep=lambda crumb: may_see(principal, crumb))
+
+
+# Breadcrumbs: writing
+
+
+def admit_new(principal: Principal, new: BreadcrumbCreate) -> BreadcrumbCreate:
+    """Check a new breadcrumb of the principal and put the tags of a narrowed token on it."""
+    if not principal.is_narrowed:
+        return new
+    named = (session_of(new.tags), new.context.get("session_id"))
+    if principal.session_id is not None and any(
+        session not in (None, principal.session_id) for session in named
+    ):
+        raise Forbidden(f"this token is for session {principal.session_id!r} only")
+    _check_users(principal, users_of(new.tags), new.context.get("user_id"))
+    _check_schema(principal, new)
+    _check_shared_state(principal, new.context, {})
+    return new.model_copy(update={"tags": _with_tags(new.tags, _own_tags(principal))})
+
+
+def admit_change(principal: Principal, crumb: Breadcrumb, change: BreadcrumbUpdate) -> BreadcrumbUpdate:
+    """Check a change of a breadcrumb. A narrowed token cannot take `user:` tags away: they are put back."""
+    if not may_see(principal, crumb):
+        raise NotFound("no such breadcrumb")
+    if not may_read_content(principal, crumb):
+        _check_change_of_secret(crumb, change)
+    if not principal.is_narrowed:
+        return change
+    before, after = crumb.context, change.context or {}
+    if SESSION_RECORD in (crumb.schema_name, change.schema_name):
+        _check_session_record(crumb, change)
+    _check_shared_state(principal, after, before)
+    added = [tag for tag in users_of(change.tags or []) if tag not in crumb.tags]
+    user = after.get("user_id")
+    _check_users(principal, added, None if user == before.get("user_id") else user)
+    if "tags" not in change.model_fields_set:
+        return change
+    own = _own_tags(principal) if principal.user_id is not None else []
+    return change.model_copy(update={"tags": _with_tags(change.tags or [], [*users_of(crumb.tags), *own])})
+
+
+def needs_session_user(principal: Principal) -> bool:
+    """Whether `check_session_user` depends on the user of the session: then the caller has to look it up."""
+    return principal.user_id is not None
+
+
+def check_session_user(principal: Principal, session: str, user: str | None) -> None:
+    """Check that a breadcrumb in a session of `user` may be changed or deleted.
+
+    A change leads to a new context of the session, which shows the token what others said there.
+    """
+    if principal.user_id not in (None, user):
+        raise Forbidden(
+            f"session {session!r} does not belong to user {principal.user_id!r}, whom this token is for"
+        )
+
+
+def _own_tags(principal: Principal) -> list[str]:
+    tags = []
+    if principal.session_id is not None:
+        tags.append(SESSION + principal.session_id)
+    if principal.user_id is not None:
+        tags.append(USER + principal.user_id)
+    return tags
+
+
+def _with_tags(tags: list[str], added: Iterable[str]) -> list[str]:
+    joined = list(dict.fromkeys([*tags, *added]))
+    if len(joined) > MAX_TAGS:
+        raise InvalidInput(f"at most {MAX_TAGS} tags, those of the token included", where="tags")
+    return joined
+
+
+def _check_users(principal: Principal, tags: Iterable[str], user_id: object) -> None:
+    """Check that a narrowed token names no user but its own, in tags or in `context.user_id`."""
+    named = [tag[len(USER) :] for tag in tags] + ([] if user_id is None else [user_id])
+    if all(user == principal.user_id for user in named):
+        return
+    if principal.user_id is None:
+        raise Forbidden("this token was issued for no user: leave user: tags and user_id out")
+    raise Forbidden(f"this token is for user {principal.user_id!r} only")
+
+
+def _check_schema(principal: Principal, new: BreadcrumbCreate) -> None:
+    """Check that a narrowed token writes no record that says more about a session than the token may."""
+    if new.schema_name == SESSION_RECORD:
+        raise Forbidden(
+            "a narrowed token cannot post session records: use POST /sessions or PATCH /sessions/{id}"
+        )
+    if principal.user_id is None:
+        return
+    changes_state = new.schema_name in STATEFUL and "state_delta" in new.context
+    if new.schema_name in (STATE_CHANGE, ADK_EVENT) or changes_state:
+        raise Forbidden(
+            f"this token is for user {principal.user_id!r} only: use PATCH /sessions/{{id}} instead"
+        )
+
+
+def _check_session_record(crumb: Breadcrumb, change: BreadcrumbUpdate) -> None:
+    if "schema_name" in change.model_fields_set and crumb.schema_name != change.schema_name:
+        raise Forbidden("a narrowed token cannot turn a breadcrumb into a session record, or back")
+    context = change.context or {}
+    for name in ("user_id", "adk"):
+        if name in context and context[name] != crumb.context.get(name):
+            raise Forbidden(f"a narrowed token cannot change {name!r} of a session record")
+
+
+def _check_shared_state(principal: Principal, context: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    if SHARED_DELTA in context and context[SHARED_DELTA] != before.get(SHARED_DELTA):
+        raise Forbidden(
+            f"a narrowed token cannot set {SHARED_DELTA}, which changes the state of all users: leave it out"
+        )
+
+
+def _check_change_of_secret(crumb: Breadcrumb, change: BreadcrumbUpdate) -> None:
+    if "sensitivity" in change.model_fields_set and change.sensitivity != "secret":
+        raise Forbidden("taking the sensitivity 'secret' off a breadcrumb needs the role 'curator'")
+    if (change.context or {}).get(ONLY_CREDENTIALS) is True and crumb.context.get(
+        ONLY_CREDENTIALS
+    ) is not True:
+        raise Forbidden(f"setting {ONLY_CREDENTIALS} on a secret breadcrumb needs the role 'curator'")
+
+
+# Sessions
+
+
+def may_see_session(principal: Principal, session: str, user: str | None) -> bool:
+    """Whether a session that belongs to `user` exists for the principal."""
+    return (
+        not session.startswith(STATE_HOLDER)
+        and principal.session_id in (None, session)
+        and principal.user_id in (None, user)
+    )
+
+
+def may_name_session(principal: Principal, session: str) -> bool:
+    """The same decision before the session is looked up: False if it cannot be the principal's."""
+    return not session.startswith(STATE_HOLDER) and principal.session_id in (None, session)
+
+
+def may_begin_session(principal: Principal, session: str) -> bool:
+    """Whether a write may begin a session of this name. A name of ADK contains a user."""
+    return not principal.is_narrowed or not session.startswith((STATE_HOLDER, ADK_SESSION))
+
+
+def admit_session_name(principal: Principal, wanted: str | None) -> str | None:
+    """Check the name for a new session. Returns None if the caller may make one up."""
+    if wanted is None:
+        return principal.session_id
+    if wanted.startswith(STATE_HOLDER):
+        raise InvalidInput(f"a session id does not begin with {STATE_HOLDER!r}", where="id")
+    if principal.session_id not in (None, wanted):
+        raise Forbidden(f"this token is for session {principal.session_id!r} only")
+    if principal.is_narrowed and wanted.startswith(ADK_SESSION):
+        raise Forbidden(
+            f"a session whose id begins with {ADK_SESSION!r} is created with the routes below /apps"
+        )
+    return wanted
+
+
+def admit_session_user(principal: Principal, wanted: str | None) -> str | None:
+    """Check the user that a new session is for, and return it."""
+    if wanted is not None and principal.is_narrowed:
+        _check_users(principal, (), wanted)
+    return principal.user_id if wanted is None else wanted
+
+
+def check_fork(principal: Principal) -> None:
+    if principal.session_id is not None:
+        raise Forbidden(
+            f"this token is for session {principal.session_id!r} only: it cannot make another one"
+        )
+
+
+def may_read_state(principal: Principal, guard: Guard) -> bool:
+    """Whether the principal may read a value of a session's state."""
+    if may_read_secrets(principal):
+        return True
+    return not guard.secret and guard.private_to in (None, principal.agent_id)
+
+
+# ADK sessions and the state that they share
+
+
+def may_see_adk_session(principal: Principal, session: str, user: str) -> bool:
+    return principal.session_id in (None, session) and principal.user_id in (None, user)
+
+
+def check_adk_write(principal: Principal, session: str, user: str) -> None:
+    if not may_see_adk_session(principal, session, user):
+        raise Forbidden("this token is for another session or another user only")
+
+
+def check_adk_create(principal: Principal, session: str, user: str) -> None:
+    """Check that the principal may begin an ADK session, which names its user."""
+    check_adk_write(principal, session, user)
+    if principal.session_id is not None and principal.user_id is None:
+        raise Forbidden("this token was issued for no user: it cannot create a session of one")
+
+
+def may_read_app_state(principal: Principal) -> bool:
+    """The `app:` state is shared by all users of an app."""
+    return not principal.is_narrowed
+
+
+def may_read_user_state(principal: Principal, user: str) -> bool:
+    """The `user:` state is shared by all sessions of a user of an app."""
+    return principal.session_id is None and principal.user_id in (None, user)
+
+
+def check_shared_delta(principal: Principal, user: str, *, app_changes: bool, user_changes: bool) -> None:
+    if app_changes and not may_read_app_state(principal):
+        raise Forbidden("a narrowed token cannot change the state of the app (app:), which all users share")
+    if user_changes and not may_read_user_state(principal, user):
+        raise Forbidden(
+            "a token for one session cannot change the state of the user (user:), which all sessions share"
+        )
+
+
+# Contexts and configuration
+
+
+def may_see_context_item(principal: Principal, place: Any, users: Any, own: list[str]) -> bool:
+    """Whether an item of a context is shown to the principal.
+
+    `place` is the part that it stands in, `users` are the `user:` tags of the item, `own` those of the context.
+    """
+    if not principal.is_narrowed:
+        return True
+    if not isinstance(users, list):
+        return False
+    mine = own if principal.user_id is None else [USER + principal.user_id]
+    if place == "shared":
+        # A catalogue is for all users. A sessionless breadcrumb of one user is not.
+        return not users or any(user in mine for user in users)
+    if principal.session_id is not None and place != "conversation":
+        return False
+    return principal.user_id is None or any(user in mine for user in users)
+
+
+def may_edit_config_file(principal: Principal) -> bool:
+    return has_role(principal, "curator")
+
+
+def restriction_of(crumb: Breadcrumb) -> Literal["narrowed", "hidden"] | None:
+    """Return why a config, an agent or a schema definition does not apply to all sessions, or None if it does.
+
+    A narrowed token leaves its tag on everything that it writes. Its breadcrumbs must not decide what other sessions
+    show or answer. Private and secret breadcrumbs must not show through what others see because of them.
+    """
+    if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
+        return "narrowed"
+    return "hidden" if crumb.visibility == "private" or crumb.sensitivity == "secret" else None
+
+
+# Records: agents, selectors, tenants
+
+
+def may_see_agent(principal: Principal, agent_id: UUID) -> bool:
+    return not principal.is_narrowed or agent_id == principal.agent_id
+
+
+def check_agent_change(principal: Principal, agent_id: UUID) -> None:
+    if agent_id != principal.agent_id and not has_role(principal, "curator"):
+        raise Forbidden("an agent may change its own record; those of others need the role 'curator'")
+
+
+def owns_selector(principal: Principal, agent_id: UUID, session_id: str | None, user_id: str | None) -> bool:
+    """Whether a selector is the principal's to list and change. The ids are those of the token that saved it."""
+    return (
+        agent_id == principal.agent_id
+        and principal.session_id in (None, session_id)
+        and principal.user_id in (None, user_id)
+    )
+
+
+def may_use_selector(
+    principal: Principal, agent_id: UUID, session_id: str | None, user_id: str | None
+) -> bool:
+    """Whether a stream of the principal may apply a saved selector. A match tells something about its content."""
+    return not principal.is_narrowed or owns_selector(principal, agent_id, session_id, user_id)
+
+
+def check_tenant(principal: Principal, owner_id: UUID) -> None:
+    if owner_id != principal.owner_id:
+        raise NotFound("no such tenant")

@@ -1,0 +1,60 @@
+"""Redaction: the part of contexts and of session state that a principal may read. Every view goes through here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.access.principal import Principal
+from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
+from breadcrumbs.runtime.credentials import strip_credentials
+from breadcrumbs.runtime.session_state import decode_state
+
+
+def visible_state(principal: Principal, held: list[bytes]) -> dict[str, Any]:
+    """Return the readable values of a session's state, as the store keeps it. Credentials are for curators."""
+    state = decode_state(held, keep=lambda guard: policy.may_read_state(principal, guard))
+    return state if policy.may_read_secrets(principal) else strip_credentials(state)
+
+
+def redact_context(principal: Principal, crumb: Breadcrumb) -> Breadcrumb:
+    """Return the breadcrumb without what a narrowed token must not read of a context.
+
+    A context holds messages of other sessions and users if its config asks for them. `explain` decides item by item.
+    """
+    if not principal.is_narrowed:
+        return crumb
+    # A context is recognized by its shape: a client can choose and change its schema and its tags.
+    context = dict(crumb.context)
+    parts, explain = context.get("parts"), context.get("explain")
+    if isinstance(parts, list) and any(_is_part(part) for part in parts):
+        own = users_of(crumb.tags)
+        context["parts"] = [
+            visible
+            for part in parts
+            if _is_part(part) and (visible := _visible_part(principal, part, own))["items"]
+        ]
+    if isinstance(explain, dict) and explain.keys() & {"items", "left_out"}:
+        del context["explain"]  # it names all items; GET /contexts/{id}/explain shows the visible ones
+    if context == crumb.context:
+        return crumb
+    return replace(crumb, json=orjson.dumps({**crumb.document, "context": context}))
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and "place" in part and isinstance(part.get("items"), list)
+
+
+def _visible_part(principal: Principal, part: Mapping[str, Any], own: list[str]) -> dict[str, Any]:
+    items = [
+        item
+        for item in part["items"]
+        # An item without `users` belongs to the users of the trigger.
+        if isinstance(item, dict)
+        and policy.may_see_context_item(principal, part["place"], item.get("users", own), own)
+    ]
+    return {**part, "items": items}
