@@ -18,6 +18,7 @@ Targets
     again         a session that replaced another    freeann   the same, tagged user:ann
     far           of the other tenant                private   breadcrumb of `own`, private to the principal `agent`
     adkann …      ADK sessions                       secret    breadcrumb of `own` with the sensitivity secret
+    adkrecord     the record of ann's ADK session    context   a context of `own`, with items of other sessions
 
 Outcomes
     ok     2xx; where the row says what it shows, the response contains the target's marker
@@ -80,6 +81,8 @@ READ_CRUMB = matrix("""
   annbob    401  ok     403     ok     ok    404     404   ok   404    404 404     404/401 404/401
   private   401  ok     403     404    ok    404     ok    404  404    404 404     404/401 404/401
   secret    401  ok     403     403    403   403     ok    403  403    404 404     404/401 404/401
+  context   401  ok     403     ok     ok    ok      ok    ok   ok     404 404     404/401 404/401
+  adkrecord 401  ok     403     ok     ok    404     404   ok   404    ok  404     404/401 404/401
   far       401  404    403     404    404   404     404   404  404    404 ok      404/401 404/401
 """)
 
@@ -392,6 +395,9 @@ _FOREIGN = frozenset(("foreign",))
 
 def readers_of(kind: str, target: str) -> frozenset[str]:
     """The kinds of principals that may read a marker."""
+    if (kind, target) == ("crumb", "freeann"):
+        # The context of a user's session shows a token of that user what the user keeps outside of all sessions.
+        return readers(READ_CRUMB, target) | {"s+user"}
     if target in ("far", "selfar", "adkfar"):
         return _FOREIGN
     return readers(_BY_MATRIX[kind], target) if kind in _BY_MATRIX else _BY_KIND[kind]

@@ -410,8 +410,12 @@ class _Writer:
             "content": {"role": "user", "parts": [{"text": marker("adkevent", name)}]},
         }
         await self._do("POST", f"{path}/{id}/events", who, event)
-        owner = OTHER if who is FOREIGN else OWNER
-        self._note(name, owner, user=user, adk=id, session=f"adk:{APP}:{user}:{id}")
+        owner, session = OTHER if who is FOREIGN else OWNER, f"adk:{APP}:{user}:{id}"
+        self._note(name, owner, user=user, adk=id, session=session)
+        if name == "adkann":
+            query = f"?schema_name=session.v1&session_id={session}"
+            (record,) = await self._do("GET", f"/breadcrumbs{query}", who)
+            self._note("adkrecord", crumb=record["id"])
 
     async def _token(self, **wanted: Any) -> dict[str, str]:
         issued = await self._do("POST", "/auth/token", CURATOR, {"roles": CLIENT_ROLES, **wanted})
@@ -477,6 +481,7 @@ class _Writer:
                     marker("trigger", name), target.session, owner=target.owner, tags=("build", *user)
                 )
                 self._note(name, context=str(context.id))
+        self._note("context", crumb=self.targets["own"]["context"])
 
     async def _dead_letters(self) -> None:
         """Write the letters as a worker does that gave up."""

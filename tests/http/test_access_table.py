@@ -178,7 +178,7 @@ class Checker:
         shows = self.row.shows
         if shows.startswith("@"):
             return target[shows[1:]]
-        return marker(shows, target.name) if shows and target.name not in UNMARKED else None
+        return marker(shows, target.name) if shows and (shows, target.name) not in UNMARKED else None
 
     async def _send(self, principal: str, target: Target, query: dict[str, str]) -> httpx.Response:
         world = await self.worlds.get()
@@ -195,8 +195,16 @@ class Checker:
         return self._answers[key]
 
 
-UNMARKED = ("adkann", "nocontext")
-"""Targets that not every row has a marker for."""
+UNMARKED = frozenset(
+    (
+        ("title", "adkann"),
+        ("message", "adkann"),
+        ("trigger", "nocontext"),
+        ("crumb", "context"),
+        ("crumb", "adkrecord"),
+    )
+)
+"""Targets without a marker of the kind that the row shows."""
 
 
 def _leaks(answer: httpx.Response, principal: str) -> list[str]:
