@@ -177,7 +177,7 @@ def check_session_not_deleted(principal: Principal, last_deletion: int) -> None:
 
     A later session of the same name may belong to somebody else. `last_deletion` is 0 if there was none.
     """
-    if principal.session_id is not None and principal.issued <= last_deletion:
+    if principal.session_id is not None and last_deletion and principal.issued <= last_deletion:
         raise Unauthenticated(
             f"session {principal.session_id!r} was deleted after this token was issued: get a new token"
         )

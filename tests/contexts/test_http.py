@@ -261,7 +261,7 @@ async def test_a_preview_of_a_given_message_and_one_of_several_configs(site: Sit
 async def test_a_preview_never_shows_what_the_token_may_not_see(site: Site) -> None:
     """The one who asks writes the config: it must not be a way around the token."""
     await talk(site.store)
-    mine, reader = UUID(int=7), {"roles": ["subscriber"], "agent_id": str(UUID(int=8))}
+    mine, reader = UUID(int=7), {"roles": ["subscriber"]}
     await post(site.store, "private note", session="two", visibility="private", by=mine)
     await post(site.store, "secret note", session="two", sensitivity="secret")
     every = {

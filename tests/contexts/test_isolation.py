@@ -185,7 +185,7 @@ async def test_scope_user_without_a_user_finds_nothing_and_says_so(store: Store)
     question = await post(store, "now", session="4", tags=("user:message",))
     made = await build_context(store, wide, question, hints=SchemaHints(store))
     assert len(made.items) == 1
-    assert made.notes == ["mine: the trigger has no user: tag, so there is no user to look for"]
+    assert made.notes == ["mine: the session belongs to no user, so there is no user to look for"]
 
 
 @pytest.mark.parametrize(

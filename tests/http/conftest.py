@@ -33,8 +33,12 @@ KEY = "a-key-of-the-first-tenant"
 OTHER_KEY = "a-key-of-the-second-tenant"
 WEAK_KEY = "a-key-that-may-only-write"
 
+AGENT_A = UUID("aaaaaaaa-0000-4000-8000-00000000000a")
+AGENT_B = UUID("aaaaaaaa-0000-4000-8000-00000000000b")
+"""Two more agents that tokens of the first tenant's key may act as."""
+
 KEYS: tuple[dict[str, Any], ...] = (
-    {"key": KEY, "owner_id": str(OWNER)},
+    {"key": KEY, "owner_id": str(OWNER), "agent_ids": [str(AGENT_A), str(AGENT_B)]},
     {"key": OTHER_KEY, "owner_id": str(OTHER)},
     {"key": WEAK_KEY, "owner_id": str(OWNER), "roles": ["emitter"]},
 )

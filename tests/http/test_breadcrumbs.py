@@ -9,7 +9,17 @@ import anyio
 import pytest
 
 from breadcrumbs.runtime.settings import DEVELOPER
-from tests.http.conftest import KEY, OTHER_KEY, WEAK_KEY, MakeSite, Site, problem, running_site
+from tests.http.conftest import (
+    AGENT_A,
+    AGENT_B,
+    KEY,
+    OTHER_KEY,
+    WEAK_KEY,
+    MakeSite,
+    Site,
+    problem,
+    running_site,
+)
 from tests.support.servers import Server
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -320,8 +330,8 @@ async def test_who_may_not_read_a_secret_cannot_make_it_readable(keyed: Site, le
 
 async def test_a_private_breadcrumb_exists_for_its_agent_and_for_curators_only(keyed: Site) -> None:
     roles = ["emitter", "subscriber"]
-    ann = await keyed.token(KEY, agent_id=str(uuid4()), roles=roles)
-    bob = await keyed.token(KEY, agent_id=str(uuid4()), roles=roles)
+    ann = await keyed.token(KEY, agent_id=str(AGENT_A), roles=roles)
+    bob = await keyed.token(KEY, agent_id=str(AGENT_B), roles=roles)
     id = (await keyed.post(ann, title="mine", visibility="private"))["id"]
     assert (await keyed.client.get(f"/breadcrumbs/{id}", headers=ann)).status_code == 200
     assert (await keyed.client.get(f"/breadcrumbs/{id}", headers=await keyed.token(KEY))).status_code == 200

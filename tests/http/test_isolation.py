@@ -25,10 +25,8 @@ from hypothesis import strategies as st
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
 from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
-from breadcrumbs.runtime import registry
-from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.http import routes_sessions
 from breadcrumbs.runtime.http.app import OPERATIONS
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.operations import Operation
@@ -325,11 +323,11 @@ def _narrowing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _lists_are_not_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Principal, "narrowed", lambda self, query: query)
+    monkeypatch.setattr(policy, "restrict_query", lambda principal, query: query)
 
 
 def _reading_by_id_looks_at_the_owner_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Principal, "may_see", lambda self, crumb: True)
+    monkeypatch.setattr(policy, "may_see", lambda principal, crumb: True)
 
 
 def _lists_ignore_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +342,7 @@ def _lists_ignore_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _selectors_belong_to_the_agent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_is_theirs", lambda principal, record: True)
+    monkeypatch.setattr(policy, "owns_selector", lambda principal, *saved_by: True)
 
 
 def _definitions_speak_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,11 +579,11 @@ def _every_session_is_eves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _sessions_are_shown_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes_sessions, "may_see", lambda principal, facts: True)
+    monkeypatch.setattr(policy, "may_see_session", lambda principal, session, user: True)
 
 
 def _streams_tell_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Principal, "may_see_tags", lambda self, tags, private_to: True)
+    monkeypatch.setattr(policy, "may_see_event", lambda principal, tags, private_to: True)
 
 
 @pytest.mark.parametrize(

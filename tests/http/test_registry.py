@@ -11,7 +11,7 @@ import pytest
 from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT
 from breadcrumbs.runtime.registry import MAX_SELECTORS
 from breadcrumbs.runtime.settings import DEVELOPER
-from tests.http.conftest import KEY, OTHER, OTHER_KEY, OWNER, Site, problem, running_site
+from tests.http.conftest import AGENT_A, AGENT_B, KEY, OTHER, OTHER_KEY, OWNER, Site, problem, running_site
 from tests.support.servers import Server
 
 SELECTOR: dict[str, Any] = {
@@ -65,10 +65,10 @@ async def test_a_bad_selector_is_422_and_not_saved(site: Site, body: Any) -> Non
 
 
 async def test_a_selector_exists_for_its_own_agent_only(keyed: Site) -> None:
-    ann = await keyed.token(KEY, agent_id=str(uuid4()))
+    ann = await keyed.token(KEY, agent_id=str(AGENT_A))
     record = (await keyed.client.post("/subscriptions/selectors", json=SELECTOR, headers=ann)).json()
     path = f"/subscriptions/selectors/{record['id']}"
-    for other in (await keyed.token(KEY, agent_id=str(uuid4())), {"X-API-Key": OTHER_KEY}):
+    for other in (await keyed.token(KEY, agent_id=str(AGENT_B)), {"X-API-Key": OTHER_KEY}):
         assert (await keyed.client.get("/subscriptions/selectors", headers=other)).json() == []
         problem(await keyed.client.put(path, json={}, headers=other), 404, "not-found")
         problem(await keyed.client.delete(path, headers=other), 404, "not-found")
@@ -132,7 +132,7 @@ async def test_a_bad_agent_is_422_and_not_written(site: Site, body: Any) -> None
 
 
 async def test_an_agent_may_write_its_own_record_and_a_curator_any(keyed: Site) -> None:
-    own = str(uuid4())
+    own = str(AGENT_A)
     emitter, curator = await keyed.token(KEY, agent_id=own, roles=["emitter"]), await keyed.token(KEY)
     assert (await keyed.client.post(f"/agents/{own}", json={"roles": []}, headers=emitter)).status_code == 200
     answer = await keyed.client.post(f"/agents/{uuid4()}", json={"roles": []}, headers=emitter)

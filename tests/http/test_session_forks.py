@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -13,7 +12,7 @@ from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.settings import DEVELOPER
 from breadcrumbs.runtime.store import Store
-from tests.http.conftest import KEY, Site, problem
+from tests.http.conftest import AGENT_A, AGENT_B, KEY, Site, problem
 from tests.http.turns import answering, echo, messages, patch, say, texts
 from tests.support.turns import MESSAGE, RESPONSE, spoken
 
@@ -109,7 +108,7 @@ async def test_a_fork_keeps_the_nulls_that_adk_kept_and_takes_out_what_was_taken
 
 async def test_a_fork_publishes_nothing_that_was_kept_from_others(keyed: Site) -> None:
     curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
-    one, two = [await keyed.token(KEY, agent_id=str(uuid4()), roles=roles) for _ in range(2)]
+    one, two = [await keyed.token(KEY, agent_id=str(agent), roles=roles) for agent in (AGENT_A, AGENT_B)]
     fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}
     await keyed.post(one, **fields, context={"state_delta": {"open": 1, "pin": "was open"}})
     secret = {"pin": 1234, "key": {"authType": "apiKey", "apiKey": "hush"}}
@@ -146,7 +145,7 @@ async def test_a_fork_publishes_nothing_that_was_kept_from_others(keyed: Site) -
 
 async def test_a_fork_has_corrections_and_not_what_became_secret(keyed: Site) -> None:
     curator = await keyed.token(KEY)
-    plain = await keyed.token(KEY, agent_id=str(uuid4()), roles=["emitter", "subscriber"])
+    plain = await keyed.token(KEY, agent_id=str(AGENT_A), roles=["emitter", "subscriber"])
     answers = [
         await keyed.post(
             curator,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import anyio
 import httpx
@@ -14,7 +13,7 @@ from breadcrumbs.runtime import transfer
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.session_state import STATE_HOLDER
 from breadcrumbs.runtime.sessions import Sessions
-from tests.http.conftest import KEY, OWNER, Site, problem
+from tests.http.conftest import AGENT_A, AGENT_B, KEY, OWNER, Site, problem
 from tests.http.sessions import answer_to, begin, held, ids, nulls_in, read, say
 
 STRANGE = ["a/b", "a b", "a:b", "ü/🙂", "%2F", "a?b#c", "{L01}", "'\"\\", "+", "a" * 248]
@@ -196,7 +195,7 @@ async def test_a_change_merges_the_state_and_replaces_the_title(site: Site) -> N
 
 async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(keyed: Site) -> None:
     curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
-    one, two = [await keyed.token(KEY, agent_id=str(uuid4()), roles=roles) for _ in range(2)]
+    one, two = [await keyed.token(KEY, agent_id=str(agent), roles=roles) for agent in (AGENT_A, AGENT_B)]
     fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}
 
     async def set_state(headers: dict[str, str], delta: dict[str, Any], **more: Any) -> None:
@@ -225,7 +224,7 @@ async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(k
 
 async def test_who_may_read_a_value_of_the_state_follows_the_breadcrumb_that_set_it(keyed: Site) -> None:
     curator, roles = await keyed.token(KEY), ["emitter", "subscriber"]
-    one, two = [await keyed.token(KEY, agent_id=str(uuid4()), roles=roles) for _ in range(2)]
+    one, two = [await keyed.token(KEY, agent_id=str(agent), roles=roles) for agent in (AGENT_A, AGENT_B)]
 
     async def set_state(**delta: Any) -> str:
         fields: dict[str, Any] = {"schema_name": "session.state.v1", "tags": ["session:s"]}

@@ -32,7 +32,7 @@ from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.multiplexer import Address, LinkLost
 from breadcrumbs.runtime.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store import Store
-from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER
+from tests.http.conftest import AGENT_A, AGENT_B, KEY, KEYS, OTHER, OTHER_KEY, OWNER
 
 
 @dataclass
@@ -638,10 +638,10 @@ async def test_a_token_for_one_session_sees_that_session_only(guarded: Live) -> 
 
 
 async def test_private_breadcrumbs_and_secret_contexts_stay_with_who_may_read_them(guarded: Live) -> None:
-    me = UUID("00000000-0000-0000-0000-00000000000a")
+    me = AGENT_A
     mine = await _token(guarded, KEY, agent_id=str(me), roles=["subscriber"])
-    others = await _token(guarded, KEY, agent_id=str(UUID(int=11)), roles=["subscriber"])
-    curators = await _token(guarded, KEY, agent_id=str(UUID(int=12)), roles=["curator"])
+    others = await _token(guarded, KEY, agent_id=str(AGENT_B), roles=["subscriber"])
+    curators = await _token(guarded, KEY, roles=["curator"])
     seen: dict[str, list[dict[str, Any]]] = {}
     async with (
         guarded.stream(token=mine) as a,
@@ -663,7 +663,7 @@ async def test_private_breadcrumbs_and_secret_contexts_stay_with_who_may_read_th
 
 
 async def test_no_filter_tells_what_a_secret_holds(guarded: Live) -> None:
-    agent = str(UUID(int=13))
+    agent = str(AGENT_A)
     reader = await _token(guarded, KEY, agent_id=agent, roles=["subscriber"])
     curator = await _token(guarded, KEY, agent_id=agent, roles=["curator"])
     guess = {"context_match": [{"path": "$.pin", "op": "gte", "value": "m"}]}
