@@ -478,7 +478,7 @@ _CORE: tuple[Row, ...] = (
     Row("listMessages", READ_SESSION, id="session", shows="message"),
     Row("getMessage", without(READ_SESSION, "adkann"), id="session", shows="message"),
     Row("postMessage", POST_MESSAGE, id="session", body=lambda target: {"message": "new"}),
-    Row("forkSession", FORK_SESSION, id="session", body=lambda target: {"id": f"s-fork-{token_hex(4)}"}),
+    Row("forkSession", FORK_SESSION, id="session", body=lambda target: {}),
     Row(
         "retryTurn",
         without(WRITE_SESSION, "adkann"),

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from tests.http.access_table import PRINCIPALS, TABLE, Row, readers_of
 from tests.http.access_world import (
@@ -250,3 +251,69 @@ async def test_an_operation_does_for_each_principal_what_the_table_says(
     await checker.run()
     if checker.wrong:
         pytest.fail(checker.report(), pytrace=False)
+
+
+# Each of these removes one rule of the policy. The named row must then have faults that it does not have otherwise.
+
+
+def _allow(*args: Any, **options: Any) -> bool:
+    return True
+
+
+def _pass(*args: Any, **options: Any) -> None:
+    return None
+
+
+def _given(principal: Any, *given: Any, **options: Any) -> Any:
+    """Return what the policy was asked about, unchanged."""
+    return given[-1]
+
+
+REMOVED_RULES: tuple[tuple[str, Any, str], ...] = (
+    ("check_operation", _pass, "listDeadLetters"),
+    ("check_session_not_deleted", _pass, "getSession"),
+    ("may_see", _allow, "getBreadcrumb"),
+    ("may_see_event", _allow, "streamEvents"),
+    ("may_read_content", _allow, "getBreadcrumbFull"),
+    ("restrict_query", _given, "listBreadcrumbs"),
+    ("admit_new", _given, "createBreadcrumb"),
+    ("admit_change", _given, "updateBreadcrumb"),
+    ("check_session_user", _pass, "deleteBreadcrumb"),
+    ("may_see_session", _allow, "getSession"),
+    ("may_read_state", _allow, "getSession"),
+    ("admit_session_user", _given, "createSession"),
+    ("check_fork", _pass, "forkSession"),
+    ("may_see_adk_session", _allow, "getAdkSession"),
+    ("check_adk_write", _pass, "appendAdkEvent"),
+    ("check_adk_create", _pass, "createAdkSession"),
+    ("may_read_app_state", _allow, "getAdkSession"),
+    ("may_read_user_state", _allow, "getAdkUserState"),
+    ("may_see_context_item", _allow, "getBreadcrumbHistory"),
+    ("may_see_agent", _allow, "listAgents"),
+    ("check_agent_change", _pass, "putAgent"),
+    ("owns_selector", _allow, "deleteSelector"),
+    ("check_tenant", _pass, "getTenant"),
+)
+
+
+SOME_PRINCIPALS = ("agent", "session", "user", "s+user", "adk", "foreign", "again")
+"""Enough to notice that a rule is missing."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "replacement", "operation"), REMOVED_RULES, ids=[rule for rule, _, _ in REMOVED_RULES]
+)
+async def test_the_table_fails_when_a_rule_is_removed(
+    worlds: Worlds,
+    served: dict[str, tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    rule: str,
+    replacement: Any,
+    operation: str,
+) -> None:
+    intact = Checker(worlds, TABLE[operation], *served[operation])
+    await intact.run(SOME_PRINCIPALS)
+    monkeypatch.setattr(policy, rule, replacement)
+    broken = Checker(worlds, TABLE[operation], *served[operation])
+    await broken.run(SOME_PRINCIPALS)
+    assert broken.wrong.keys() - intact.wrong.keys()
