@@ -15,6 +15,7 @@ import orjson
 
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.conditions import Evaluation
 from breadcrumbs.runtime.errors import NotFound, SessionGone
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.hub import EventHub, Subscription
@@ -129,7 +130,15 @@ class _InSession:
             )
         )
 
-    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+    @property
+    def token(self) -> Principal:
+        return self._principal
+
+    @property
+    def conditional(self) -> bool:
+        return False
+
+    def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
         return True
 
     def shows_context(self, crumb: Breadcrumb) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -22,13 +24,15 @@ from starlette.types import Receive, Scope, Send
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id
-from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.events import Event, Position, decode_position, encode_position
+from breadcrumbs.runtime.conditions import Evaluation
+from breadcrumbs.runtime.errors import InvalidInput, RateLimited
+from breadcrumbs.runtime.events import Event, Position
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.operations import budget_headers
 from breadcrumbs.runtime.http.parameters import tag_list
 from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.jsonpath import Budget
 from breadcrumbs.runtime.partial_contexts import as_seen
 from breadcrumbs.runtime.rate_limits import RateLimiter
 from breadcrumbs.runtime.registry import Registry
@@ -57,6 +61,9 @@ KNOWN_PARAMETERS = frozenset(
 )
 
 _WRITE_TIMEOUT = 30.0
+_RETRY_AFTER_SECONDS = 10
+_MAX_SAVED_SELECTORS = 100
+"""Saved selectors of one stream: each is looked at for every event."""
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -68,13 +75,18 @@ _HEADERS = [
 class StreamFilter:
     """What this token may see, and of that what this client asked for."""
 
-    __slots__ = ("_any_of", "_principal", "_selectors", "owner_id")
+    __slots__ = ("_any_of", "_principal", "_selectors", "conditional", "owner_id")
 
     def __init__(self, principal: Principal, selectors: list[Selector], any_of: list[Selector]) -> None:
         self.owner_id = principal.owner_id
         self._principal = principal
         self._selectors = selectors
         self._any_of = any_of
+        self.conditional = any(selector.context_match for selector in (*selectors, *any_of))
+
+    @property
+    def token(self) -> Principal:
+        return self._principal
 
     def wants(self, event: Event) -> bool:
         if not self._principal.may_see_tags(event.tags, event.private_to):
@@ -87,19 +99,36 @@ class StreamFilter:
             or any(s.matches_meta(event.schema_name, event.tags, session) for s in self._any_of)
         )
 
-    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
-        return all(self._matches(s, event, crumb) for s in self._selectors if s.needs_context) and (
-            not self._any_of or any(self._matches(s, event, crumb) for s in self._any_of)
-        )
+    def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
+        budget = Budget()
+        decisions = [
+            self._matches(selector, event, evaluation, budget)
+            for selector in self._selectors
+            if selector.needs_context
+        ]
+        if self._any_of and False not in decisions:
+            decisions.append(self._matches_any(event, evaluation, budget))
+        return False if False in decisions else None if None in decisions else True
 
-    def _matches(self, selector: Selector, event: Event, crumb: Breadcrumb | None) -> bool:
+    def _matches_any(self, event: Event, evaluation: Evaluation | None, budget: Budget) -> bool | None:
+        outcome: bool | None = False
+        for selector in self._any_of:
+            decision = self._matches(selector, event, evaluation, budget)
+            if decision:
+                return True
+            outcome = None if decision is None else outcome
+        return outcome
+
+    def _matches(
+        self, selector: Selector, event: Event, evaluation: Evaluation | None, budget: Budget
+    ) -> bool | None:
         if not selector.needs_context:
             return selector.matches_meta(event.schema_name, event.tags, event.session_id)
-        if crumb is None:
+        if evaluation is None:
             return False  # gone: whether its content would have matched cannot be known any more
-        if selector.context_match and not self._principal.may_read_context(crumb):
+        if selector.context_match and not self._principal.may_read_context(evaluation.crumb):
             return False  # whether the event comes would tell what the content is
-        return selector.matches(as_seen(self._principal, crumb))
+        return evaluation.decide(self._principal, selector, budget)
 
     def shows_context(self, crumb: Breadcrumb) -> bool:
         return self._principal.may_read_context(crumb)
@@ -126,6 +155,8 @@ class EventStream:
         self._auth = auth
         self._registry = registry
         self._ping = settings.ping_interval.total_seconds()
+        self._per_token, self._per_owner = settings.stream_limits
+        self._open: Counter[Hashable] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -135,17 +166,32 @@ class EventStream:
         if self._limiter is not None:
             headers += budget_headers(await self._limiter.spend(principal, "reading"))
         filter = await self._filter(principal, request.query_params)
-        position = self._position(request)
+        position, outdated = self._position(principal, request)
         if scope["method"] == "HEAD":
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
+        with self._counted(principal):
+            await self._serve(scope, receive, send, principal, filter, position, headers, outdated=outdated)
+
+    async def _serve(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        principal: Principal,
+        filter: StreamFilter,
+        position: Position | None,
+        headers: list[tuple[bytes, bytes]],
+        *,
+        outdated: bool,
+    ) -> None:
         subscription = Subscription(filter)
         ending: asyncio.TimerHandle | None = None
         try:
             # The store is asked before anything is said: who cannot be served shall be told so, and when to
             # come again, instead of being let in and cut off.
-            resuming, missed = position is not None, False
+            resuming, missed = position is not None, outdated
             if position is None:
                 position = await self._hub.subscribe(subscription)
             else:
@@ -170,22 +216,61 @@ class EventStream:
     ) -> None:
         # An id at once, and with data, for only then scripts see it: a client that is cut off before its first
         # event can come back to here.
-        await _write(subscription, send, b"retry: 2000\n: connected\n\n" + _ping(position))
+        await _write(
+            subscription, send, b"retry: 2000\n: connected\n\n" + self._ping_frame(subscription, position)
+        )
+        if missed:
+            await _write(
+                subscription,
+                send,
+                b'event: gap\ndata: {"type":"gap","detail":"events between your Last-Event-ID and now are '
+                b'no longer kept: list what you need again"}\n\n',
+            )
         if resuming:
-            if missed:
-                await _write(
-                    subscription,
-                    send,
-                    b'event: gap\ndata: {"type":"gap","detail":"events between your Last-Event-ID and now are '
-                    b'no longer kept: list what you need again"}\n\n',
-                )
             async for frame in self._hub.catch_up(subscription, position):
                 await _write(subscription, send, frame)
         while not subscription.dropped:
             frames = await subscription.take(self._ping)
             if not subscription.dropped:
                 # A ping moves a quiet client on: it need not look through again what was not for it.
-                await _write(subscription, send, frames or _ping(self._hub.served(subscription)))
+                served = None if frames else self._hub.served(subscription)
+                await _write(subscription, send, frames or self._ping_frame(subscription, served))
+
+    def _ping_frame(self, subscription: Subscription, position: Position | None) -> bytes:
+        """A ping; with an `id:` unless it is not known how far the client has been served."""
+        ping = {"type": "ping", "ts": clock.to_text(time.time_ns() // 1000)}
+        frame = b"event: ping\ndata: %s\n\n" % orjson.dumps(ping)
+        if position is None:
+            return frame
+        return b"id: %s\n%s" % (
+            self._hub.encode_position(subscription.filter.owner_id, position).encode(),
+            frame,
+        )
+
+    @contextmanager
+    def _counted(self, principal: Principal) -> Iterator[None]:
+        """Count a stream while it is open. Refuses one too many of a token or of an owner."""
+        owner = principal.owner_id
+        token = (owner, principal.agent_id, principal.session_id, principal.user_id)
+        for key, limit, whose in (
+            (token, self._per_token, "this token"),
+            (owner, self._per_owner, "this owner"),
+        ):
+            if self._open[key] >= limit:
+                raise RateLimited(
+                    f"{whose} has {limit} event streams open, and may not have more: close some, or use one stream "
+                    "for several filters",
+                    _RETRY_AFTER_SECONDS,
+                    limit=limit,
+                )
+        self._open.update((token, owner))
+        try:
+            yield
+        finally:
+            for key in (token, owner):
+                self._open[key] -= 1
+                if not self._open[key]:
+                    del self._open[key]
 
     async def _filter(self, principal: Principal, query: QueryParams) -> StreamFilter:
         if unknown := set(query) - KNOWN_PARAMETERS:
@@ -217,11 +302,21 @@ class EventStream:
             found += [await self._registry.selector(principal.owner_id, id) for id in ids]
         if agent is not None:
             found += await self._registry.selectors_of(principal.owner_id, agent)
+        if len(found) > _MAX_SAVED_SELECTORS:
+            raise InvalidInput(
+                f"a stream takes at most {_MAX_SAVED_SELECTORS} saved selectors, these are {len(found)}: "
+                "name some with selector_id",
+                where="selector_id",
+            )
         return found
 
-    def _position(self, request: Request) -> Position | None:
+    def _position(self, principal: Principal, request: Request) -> tuple[Position | None, bool]:
+        """Where a client wants to go on, and whether it gave a position of an older version, which is not used."""
         text = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
-        return decode_position(text, self._store.lanes) if text else None
+        if not text:
+            return None, False
+        position = self._hub.decode_position(principal.owner_id, text)
+        return position, position is None
 
 
 async def _write(subscription: Subscription, send: Send, body: bytes) -> None:
@@ -246,8 +341,3 @@ async def _finish(scope: Scope, send: Send, subscription: Subscription) -> None:
         return
     with anyio.move_on_after(1):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _ping(position: Position) -> bytes:
-    now = orjson.dumps({"type": "ping", "ts": clock.to_text(time.time_ns() // 1000)})
-    return b"id: %s\nevent: ping\ndata: %s\n\n" % (encode_position(position).encode(), now)
