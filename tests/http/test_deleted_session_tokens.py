@@ -74,7 +74,7 @@ async def test_a_token_for_a_session_that_has_yet_to_begin_works(keyed: Site) ->
 
 @pytest.mark.parametrize("query", [{}, {"schema_name": "user.message.v1"}], ids=["all", "filtered"])
 async def test_a_stream_ends_with_the_session_of_its_token(
-    standalone_server: Any, query: dict[str, str]
+    standalone_server: Any, query: dict[str, Any]
 ) -> None:
     async with live(standalone_server.url, api_keys=_keys(), ping_interval="1s") as site:
         await site.post("s", owner=OWNER, title="before")
