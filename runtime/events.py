@@ -1,13 +1,12 @@
 """Events: one per write, in a stream per lane, in the order of the lane's clock.
 
 An event says what happened to which breadcrumb, with enough to filter it (owner, schema, tags) without
-its body. A reader's `Position` is one time per lane: everything up to it has been seen. It is what an
-event stream gives out as `id:`, so that a reader can come back to any process and miss nothing.
+its body. A reader's `Position` is one time per lane: everything up to it has been seen. An event stream gives it out
+as `id:`, encrypted (see positions.py), so that a reader can come back to any process and miss nothing.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -17,7 +16,6 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime.breadcrumb import SESSION
-from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.once import once
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ _OPERATIONS: dict[int, Operation] = {
     ord("r"): "retried",
     ord("s"): "session_deleted",
 }
-_TIME_BYTES = 7
 _NOBODY = UUID(int=0)
 
 _log = structlog.get_logger("breadcrumbs.events")
@@ -161,21 +158,3 @@ class EventLog:
             [(lane, (b"GET", key(lane))) for lane in range(self._store.lanes)]
         )
         return [int(reply or 0) for reply in replies]
-
-
-def encode_position(position: Position) -> str:
-    raw = b"".join(at.to_bytes(_TIME_BYTES) for at in position)
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def decode_position(text: str, lanes: int) -> Position:
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except ValueError:
-        raw = b""
-    if len(raw) != lanes * _TIME_BYTES:
-        raise InvalidInput(
-            "Last-Event-ID was not given out by this store: leave it out to start with what happens now",
-            where="Last-Event-ID",
-        )
-    return [int.from_bytes(raw[at : at + _TIME_BYTES]) for at in range(0, len(raw), _TIME_BYTES)]

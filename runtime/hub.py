@@ -6,15 +6,18 @@ fills its own queue and is dropped; it costs the others nothing.
 
 A client that comes back with a position is first brought up to date straight from the streams, at its
 own speed, and then joins.
+
+Clients with conditions on the body are served apart from all others: their events wait in a queue per token, and a task
+per token evaluates them at the pace of conditions.py. Everybody else gets an event at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
 import orjson
@@ -22,9 +25,11 @@ import structlog
 
 from breadcrumbs.runtime import clock, record
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.conditions import Evaluation, Pacer
 from breadcrumbs.runtime.errors import StoreError
-from breadcrumbs.runtime.events import Event, Position, encode_position
+from breadcrumbs.runtime.events import Event, Position
 from breadcrumbs.runtime.multiplexer import LinkLost, ReplyError
+from breadcrumbs.runtime.positions import PositionCodec
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.tail import Follower
 
@@ -35,6 +40,16 @@ _SLICE = 64
 _BYTES_AT_ONCE = MOST_WAITING_BYTES // 4
 """How much is handed out before the clients get to take it."""
 
+_MAX_PENDING_EVENTS = 1_000
+_MAX_PENDING_BYTES = 4 << 20
+"""What may wait for the evaluation of one token's conditions. Above it the streams with conditions are cut, and can
+come back with their positions."""
+
+_UNDECIDED = (
+    "the conditions of this stream would cost too much on this breadcrumb: read it yourself, or use fewer conditions, "
+    "paths without '..', a schema or tags"
+)
+
 _log = structlog.get_logger("breadcrumbs.hub")
 
 
@@ -43,12 +58,30 @@ class Filter(Protocol):
 
     owner_id: UUID
 
+    @property
+    def token(self) -> Hashable:
+        """Equal for clients with equal rights: they share a queue for the evaluation of conditions."""
+        ...
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it has conditions on the body, which may take long to evaluate."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether no event will come any more: the stream ends once its queue is empty."""
+        ...
+
     def wants(self, event: Event) -> bool:
         """Decides by the event alone; may say yes where only the body can tell."""
         ...
 
-    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
-        """The last word, with the body; None: it is gone."""
+    def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
+        """The final decision, with the body; no evaluation: the body is gone.
+
+        None: this would cost more than the stream may spend on one event.
+        """
         ...
 
     def shows_context(self, crumb: Breadcrumb) -> bool: ...
@@ -70,12 +103,15 @@ class Subscription:
         "filter",
         "on_drop",
         "overflowed",
+        "pending",
     )
 
     def __init__(self, filter: Filter) -> None:
         self.filter = filter
         self.overflowed = False
-        """Its client did not read."""
+        """Its client did not read, or its conditions take too long."""
+        self.pending = 0
+        """Events that wait for the evaluation of its conditions."""
         self._frames: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._ready = asyncio.Event()
@@ -86,6 +122,11 @@ class Subscription:
     @property
     def dropped(self) -> bool:
         return self._dropped
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was offered has been taken."""
+        return not self._frames and not self.pending
 
     async def take(self, patience: float) -> bytes:
         """Everything that is waiting, in one piece; nothing when none came in `patience` seconds."""
@@ -138,6 +179,9 @@ class EventHub:
         self._readers: list[asyncio.Task[None]] = []
         self._starting = asyncio.Lock()
         self._closed = False
+        self._positions = PositionCodec(store.secret, store.lanes)
+        self._pacer = Pacer()
+        self._queues: dict[Hashable, _Queue] = {}
         self.dropped_clients = 0
 
     @property
@@ -151,6 +195,11 @@ class EventHub:
         """End every stream and stop reading."""
         self.end_streams()
         await self._stop_reading()
+        evaluations = [queue.task for queue in self._queues.values() if queue.task is not None]
+        for task in evaluations:
+            task.cancel()
+        await asyncio.gather(*evaluations, return_exceptions=True)
+        self._queues.clear()
 
     def end_streams(self) -> None:
         """End every stream at once; for signal handlers."""
@@ -158,6 +207,13 @@ class EventHub:
         for clients in self._clients.values():
             for client in clients:
                 client.drop()
+
+    def encode_position(self, owner: UUID, position: Position) -> str:
+        return self._positions.encode(owner, position)
+
+    def decode_position(self, owner: UUID, text: str) -> Position | None:
+        """See `PositionCodec.decode`."""
+        return self._positions.decode(owner, text)
 
     async def subscribe(self, subscription: Subscription) -> Position:
         """Join for what happens from now on; where that is."""
@@ -180,8 +236,10 @@ class EventHub:
                 break
         self._join(subscription)
 
-    def served(self, subscription: Subscription) -> Position:
-        """Up to where a client that has taken all that was waiting has been served."""
+    def served(self, subscription: Subscription) -> Position | None:
+        """Up to where a client that has taken all that was waiting has been served. None: evaluation is behind."""
+        if subscription.pending:
+            return None
         floor = subscription._floor
         if floor is None:
             return list(self._position)
@@ -197,6 +255,9 @@ class EventHub:
             for reader in self._readers:
                 reader.cancel()
             self._readers.clear()
+
+    def _has(self, subscription: Subscription) -> bool:
+        return subscription in self._clients.get(subscription.filter.owner_id, ())
 
     def _join(self, subscription: Subscription) -> None:
         if self._closed:
@@ -328,9 +389,9 @@ class EventHub:
             self._expel(client)
             return False
 
-    def _accepts(self, client: Subscription, event: Event, crumb: Breadcrumb | None) -> bool:
+    def _accepts(self, client: Subscription, event: Event, evaluation: Evaluation | None) -> bool | None:
         try:
-            return client.filter.accepts(event, crumb)
+            return client.filter.accepts(event, evaluation)
         except Exception:
             self._expel(client)
             return False
@@ -348,31 +409,97 @@ class EventHub:
         if not clients or not is_shown(event):
             return 0
         rendered = Rendering(event, crumb, self._rcrt_events)
-        id, longest = "", 0
+        evaluation = None if crumb is None else Evaluation(crumb)
+        ids = _Ids(self._positions, event.owner_id)
+        waiting: dict[Hashable, list[_Recipient]] = {}
+        now: Position | None = None
+        longest = 0
         for client in list(clients):
-            if not self._wants(client, event) or not self._accepts(client, event, crumb):
+            if not self._wants(client, event):
                 continue
-            position = self._position
-            if client._floor is not None:
-                # This client has seen more than we had: do not repeat it, nor let its position fall back.
-                if event.at <= client._floor[event.lane]:
-                    continue
-                position = [max(pair) for pair in zip(client._floor, self._position, strict=True)]
-                client._floor = None if position == self._position else client._floor
-            if position is self._position or position == self._position:
-                own_id = id = id or encode_position(self._position)
+            conditional = client.filter.conditional
+            if not conditional and not self._accepts(client, event, evaluation):
+                continue
+            position = self._position_for(client, event)
+            if position is None:
+                continue
+            if conditional:
+                # Our own position will have moved on by then: all clients share a copy.
+                if position is self._position:
+                    position = now = now or list(position)
+                waiting.setdefault(client.filter.token, []).append((client, position))
             else:
-                own_id = encode_position(position)
-            try:
-                frame = self._frame(rendered, client.filter, own_id)
-            except Exception:
-                self._expel(client)
-                continue
-            longest = max(longest, len(frame))
-            if not client.offer(frame):
-                self.dropped_clients += 1
-                self.leave(client)
+                longest = max(longest, self._give(client, rendered, ids.of(position)))
+        for token, recipients in waiting.items():
+            self._evaluate_later(token, _Pending(rendered, evaluation, recipients))
         return longest
+
+    def _position_for(self, client: Subscription, event: Event) -> Position | None:
+        """The position of a client after an event; None: it has seen the event already."""
+        floor = client._floor
+        if floor is None:
+            return self._position
+        # This client has seen more than we had: do not repeat it, nor let its position fall back.
+        if event.at <= floor[event.lane]:
+            return None
+        position = [max(pair) for pair in zip(floor, self._position, strict=True)]
+        if position == self._position:
+            client._floor = None
+            return self._position
+        return position
+
+    def _give(self, client: Subscription, rendered: Rendering, id: str, *, undecided: bool = False) -> int:
+        """Put an event into a client's queue; how many bytes."""
+        try:
+            frame = rendered.undecided(id) if undecided else self._frame(rendered, client.filter, id)
+        except Exception:
+            self._expel(client)
+            return 0
+        if not client.offer(frame):
+            self.dropped_clients += 1
+            self.leave(client)
+        return len(frame)
+
+    def _evaluate_later(self, token: Hashable, pending: _Pending) -> None:
+        queue = self._queues.get(token)
+        if queue is None:
+            queue = self._queues[token] = _Queue()
+            queue.task = asyncio.create_task(self._evaluate(token, queue))
+        for client, _ in pending.recipients:
+            client.pending += 1
+        queue.append(pending)
+        if len(queue.events) > _MAX_PENDING_EVENTS or queue.bytes > _MAX_PENDING_BYTES:
+            # The event in front may be under way: it stays, and its clients are told nothing more.
+            behind = {client for one in queue.events for client, _ in one.recipients if self._has(client)}
+            for client in behind:
+                client.give_up()
+                self.leave(client)
+            self.dropped_clients += len(behind)
+            queue.drop_all_but_first()
+
+    async def _evaluate(self, token: Hashable, queue: _Queue) -> None:
+        """Evaluate the conditions of one token's streams, event by event, until nothing is left."""
+        try:
+            while queue.events:
+                await self._decide(token, queue.events[0])
+                queue.drop_first()
+        finally:
+            if self._queues.get(token) is queue:
+                del self._queues[token]
+
+    async def _decide(self, token: Hashable, pending: _Pending) -> None:
+        event, ids = pending.rendered.event, _Ids(self._positions, pending.rendered.event.owner_id)
+        for client, position in pending.recipients:
+            decision: bool | None = False
+            if self._has(client):
+                decision = await self._pacer.run(
+                    token,
+                    lambda client=client: self._accepts(client, event, pending.evaluation),  # type: ignore[misc]
+                )
+            client.pending -= 1
+            if decision is False or not self._has(client):
+                continue
+            self._give(client, pending.rendered, ids.of(position), undecided=decision is None)
 
     def _frame(self, rendered: Rendering, filter: Filter, id: str) -> bytes:
         crumb = rendered.crumb
@@ -401,11 +528,77 @@ class EventHub:
                     if (event.lane, event.at) not in wanted:
                         continue
                     crumb = next(crumbs) if has_body(event) else None
-                    if filter.accepts(event, crumb):
-                        rendered = Rendering(event, crumb, self._rcrt_events)
-                        yield self._frame(rendered, filter, encode_position(position))
+                    decision = await self._replayed(filter, event, crumb)
+                    if decision is False:
+                        continue
+                    rendered, id = Rendering(event, crumb, self._rcrt_events), self._encoded(filter, position)
+                    yield self._frame(rendered, filter, id) if decision else rendered.undecided(id)
         for lane, at in enumerate(until):
             position[lane] = max(position[lane], at)
+
+    async def _replayed(self, filter: Filter, event: Event, crumb: Breadcrumb | None) -> bool | None:
+        evaluation = None if crumb is None else Evaluation(crumb)
+        if not filter.conditional:
+            return filter.accepts(event, evaluation)
+        return await self._pacer.run(filter.token, lambda: filter.accepts(event, evaluation))
+
+    def _encoded(self, filter: Filter, position: Position) -> str:
+        return self._positions.encode(filter.owner_id, position)
+
+
+_Recipient: TypeAlias = tuple[Subscription, Position]
+"""A client, and its position after an event."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An event that waits for the evaluation of conditions."""
+
+    rendered: Rendering
+    evaluation: Evaluation | None
+    recipients: list[_Recipient]
+
+    @property
+    def bytes(self) -> int:
+        crumb = self.rendered.crumb
+        return 0 if crumb is None else len(crumb.json)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Events that wait for the evaluation of one token's conditions, in their order."""
+
+    events: deque[_Pending] = field(default_factory=deque)
+    bytes: int = 0
+    task: asyncio.Task[None] | None = None
+
+    def append(self, pending: _Pending) -> None:
+        self.events.append(pending)
+        self.bytes += pending.bytes
+
+    def drop_first(self) -> None:
+        self.bytes -= self.events.popleft().bytes
+
+    def drop_all_but_first(self) -> None:
+        while len(self.events) > 1:
+            self.bytes -= self.events.pop().bytes
+
+
+class _Ids:
+    """Encodes the positions of one event, each once, however many clients have it."""
+
+    __slots__ = ("_codec", "_known", "_last", "_owner")
+
+    def __init__(self, codec: PositionCodec, owner: UUID) -> None:
+        self._codec = codec
+        self._owner = owner
+        self._last: Position | None = None
+        self._known = ""
+
+    def of(self, position: Position) -> str:
+        if position is not self._last:
+            self._last, self._known = position, self._codec.encode(self._owner, position)
+        return self._known
 
 
 @dataclass(slots=True)
@@ -432,6 +625,12 @@ class Rendering:
         else:
             data = self._bare = self._bare or orjson.dumps(self.payload(with_context=False))
         return b"id: %s\ndata: %s\n\n" % (id.encode(), data)
+
+    def undecided(self, id: str) -> bytes:
+        """Tells a client that its conditions could not be decided for this event."""
+        payload = {**self.payload(with_context=False), "type": "breadcrumb.undecided", "detail": _UNDECIDED}
+        payload.pop("title", None)
+        return b"id: %s\nevent: undecided\ndata: %s\n\n" % (id.encode(), orjson.dumps(payload))
 
     def payload(self, *, with_context: bool) -> dict[str, object]:
         event, crumb = self.event, self.crumb

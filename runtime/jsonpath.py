@@ -5,7 +5,7 @@
     .*     [*]           every child             ..name          that key, at any depth
 
 There are no filters, slices, unions or regular expressions. Paths come from users and run on every event, so
-a search also gives up after MAX_NODES values; `search` says whether it did.
+each search has a `Budget`, of MAX_NODES values unless told otherwise; `search` says whether it was enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from typing import Any, Final, NamedTuple
 
 from breadcrumbs.runtime.errors import InvalidInput
 
-__all__ = ["MAX_LENGTH", "MAX_NODES", "MAX_STEPS", "MISSING", "Found", "JsonPath", "compile_path"]
+__all__ = [
+    "MAX_LENGTH",
+    "MAX_NODES",
+    "MAX_STEPS",
+    "MISSING",
+    "Budget",
+    "Found",
+    "JsonPath",
+    "OverBudget",
+    "compile_path",
+]
 
 MAX_LENGTH = 256
 MAX_STEPS = 32
@@ -28,11 +38,28 @@ MAX_NODES = 10_000
 
 class _Mark(Enum):
     MISSING = "missing"
-    GAVE_UP = "gave up"
 
 
 #: Tells "there is no such value" from "the value is null".
 MISSING: Final = _Mark.MISSING
+
+
+class OverBudget(Exception):
+    """A search or a comparison would cost more than its budget."""
+
+
+class Budget:
+    """Limits the cost of searches and comparisons. One unit is one value visited."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, units: int = MAX_NODES) -> None:
+        self.left = units
+
+    def spend(self, units: int) -> None:
+        self.left -= units
+        if self.left < 0:
+            raise OverBudget
 
 
 class Step(NamedTuple):
@@ -61,9 +88,11 @@ class JsonPath:
 
     def search(self, document: Any) -> Found:
         """Every value the path leads to, in document order, and whether all of them were reached."""
-        values = list(self._walk(document))
-        if values and values[-1] is _Mark.GAVE_UP:
-            return Found(values[:-1], complete=False)
+        values: list[Any] = []
+        try:
+            values.extend(self.walk(document, Budget()))
+        except OverBudget:
+            return Found(values, complete=False)
         return Found(values, complete=True)
 
     def find(self, document: Any) -> list[Any]:
@@ -72,23 +101,24 @@ class JsonPath:
 
     def first(self, document: Any, default: Any = MISSING) -> Any:
         """The first value the path leads to, or `default`."""
-        value = next(self._walk(document), default)
-        return default if value is _Mark.GAVE_UP else value
+        try:
+            return next(self.walk(document, Budget()), default)
+        except OverBudget:
+            return default
 
-    def _walk(self, document: Any) -> Iterator[Any]:
+    def walk(self, document: Any, budget: Budget) -> Iterator[Any]:
+        """Every value the path leads to, in document order. Raises OverBudget."""
         # A stack of iterators, not recursion and not lists of children: a document may be deeper than
         # Python's stack, and a wide one must not be copied to look at its first MAX_NODES values.
         stack = [iter([(document, 0)])]
-        visited = 0
         while stack:
             entry = next(stack[-1], None)
             if entry is None:
                 stack.pop()
                 continue
-            if visited == MAX_NODES:
-                yield _Mark.GAVE_UP
-                return
-            visited += 1
+            if budget.left <= 0:
+                raise OverBudget
+            budget.left -= 1
             node, at = entry
             if at == len(self.steps):
                 yield node

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
-from uuid import UUID
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
+from uuid import UUID, uuid4
 
 import orjson
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     StringConstraints,
     ValidationError,
     ValidationInfo,
@@ -25,7 +26,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from breadcrumbs.runtime.errors import Complaint, InvalidInput
-from breadcrumbs.runtime.jsonpath import compile_path
+from breadcrumbs.runtime.jsonpath import Budget, JsonPath, OverBudget, compile_path
 
 __all__ = ["ContextMatch", "Matchable", "Op", "Selector", "json_equal", "parse_selector"]
 
@@ -34,6 +35,8 @@ MAX_TAG_LENGTH = 256
 MAX_CONTEXT_MATCHES = 32
 MAX_CHOICES = 64
 MAX_COMPLAINTS = 20
+
+_CHARACTERS_PER_UNIT: Final = 256  # comparing this much text costs about as much as visiting a value
 
 Op = Literal["eq", "ne", "gt", "lt", "gte", "lte", "contains", "contains_any"]
 
@@ -78,6 +81,20 @@ class ContextMatch(BaseModel):
     path: Annotated[str, AfterValidator(_check_path)]
     op: Op
     value: Any
+    _compiled: JsonPath = PrivateAttr()
+    _key: bytes = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._compiled = compile_path(self.path)
+        try:
+            self._key = orjson.dumps([self.path, self.op, self.value], option=orjson.OPT_SORT_KEYS)
+        except TypeError:  # nested too deeply to be written: equal to no other condition
+            self._key = uuid4().bytes
+
+    @property
+    def key(self) -> bytes:
+        """Equal for conditions that decide alike."""
+        return self._key
 
     @field_validator("value")
     @classmethod
@@ -89,13 +106,19 @@ class ContextMatch(BaseModel):
         return value
 
     def matches(self, context: Mapping[str, Any]) -> bool:
-        """Whether the body satisfies this condition."""
-        found, complete = compile_path(self.path).search(context)
-        if self.op == "ne":
-            # "None of them" cannot be claimed of a document that was not looked at to its end.
-            return complete and not any(json_equal(value, self.value) for value in found)
-        test = _TESTS[self.op]
-        return any(test(value, self.value) for value in found)
+        """Whether the body satisfies this condition. False also where that cannot be told: see `decide`."""
+        return self.decide(context, Budget()) is True
+
+    def decide(self, context: Mapping[str, Any], budget: Budget) -> bool | None:
+        """Whether the body satisfies this condition. None: the budget does not suffice to tell."""
+        test = _TESTS["eq" if self.op == "ne" else self.op]
+        try:
+            for value in self._compiled.walk(context, budget):
+                if test(value, self.value, budget):
+                    return self.op != "ne"
+        except OverBudget:
+            return None
+        return self.op == "ne"
 
 
 _Tag = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TAG_LENGTH)]
@@ -121,6 +144,12 @@ class Selector(BaseModel):
     visibility_in: _Levels | None = None
     sensitivity_in: _Levels | None = None
     context_match: Annotated[tuple[ContextMatch, ...], Field(max_length=MAX_CONTEXT_MATCHES)] | None = None
+    _all_tags: frozenset[str] = PrivateAttr()
+    _any_tags: frozenset[str] = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._all_tags = frozenset(self.all_tags or ())
+        self._any_tags = frozenset(self.any_tags or ())
 
     @field_validator("any_tags", "all_tags", "visibility_in", "sensitivity_in", "context_match")
     @classmethod
@@ -147,65 +176,94 @@ class Selector(BaseModel):
             return False
         if self.session_id is not None and self.session_id != session_id:
             return False
-        if self.all_tags is not None and not all(tag in tags for tag in self.all_tags):
+        if self._all_tags and not self._all_tags.issubset(tags):
             return False
-        return self.any_tags is None or any(tag in tags for tag in self.any_tags)
+        return not self._any_tags or not self._any_tags.isdisjoint(tags)
 
-    def matches(self, view: Matchable) -> bool:
-        """Whether every condition holds."""
+    def matches_header(self, view: Matchable) -> bool:
+        """Whether every condition but those on the body holds."""
         return (
             self.matches_meta(view.schema_name, view.tags, view.session_id)
             and (self.owner_id is None or self.owner_id == view.owner_id)
             and (self.visibility_in is None or view.visibility in self.visibility_in)
             and (self.sensitivity_in is None or view.sensitivity in self.sensitivity_in)
-            and all(condition.matches(view.context) for condition in self.context_match or ())
+        )
+
+    def matches(self, view: Matchable) -> bool:
+        """Whether every condition holds."""
+        return self.matches_header(view) and all(
+            condition.matches(view.context) for condition in self.context_match or ()
         )
 
 
-def json_equal(left: Any, right: Any) -> bool:
-    """Deep equality as JSON sees it: 1 equals 1.0, but true is not 1."""
+def json_equal(left: Any, right: Any, budget: Budget | None = None) -> bool:
+    """Deep equality as JSON sees it: 1 equals 1.0, but true is not 1. Raises OverBudget if there is a budget."""
     # Not recursive, so that a deeply nested document cannot exhaust the stack.
     pairs = [(left, right)]
     while pairs:
         a, b = pairs.pop()
         if isinstance(a, Mapping) and isinstance(b, Mapping):
+            if len(a) != len(b):
+                return False
+            _charge(budget, len(a))
             if a.keys() != b.keys():
                 return False
             pairs.extend((value, b[key]) for key, value in a.items())
         elif isinstance(a, list | tuple) and isinstance(b, list | tuple):
             if len(a) != len(b):
                 return False
+            _charge(budget, len(a))
             pairs.extend(zip(a, b, strict=True))
+        elif isinstance(a, str) and isinstance(b, str):
+            if len(a) != len(b):
+                return False
+            _charge(budget, len(a) // _CHARACTERS_PER_UNIT)
+            if a != b:
+                return False
         elif isinstance(a, bool) is not isinstance(b, bool) or a != b:
             return False
     return True
+
+
+def _charge(budget: Budget | None, units: int) -> None:
+    if budget is not None and units:
+        budget.spend(units)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def test(found: Any, value: Any) -> bool:
-        comparable = (isinstance(found, str) and isinstance(value, str)) or (
-            _is_number(found) and _is_number(value)
-        )
-        return comparable and compare(found, value)
+_Test: TypeAlias = Callable[[Any, Any, Budget], bool]
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> _Test:
+    def test(found: Any, value: Any, budget: Budget) -> bool:
+        if isinstance(found, str) and isinstance(value, str):
+            _charge(budget, min(len(found), len(value)) // _CHARACTERS_PER_UNIT)
+            return compare(found, value)
+        return _is_number(found) and _is_number(value) and compare(found, value)
 
     return test
 
 
-def _contains(found: Any, value: Any) -> bool:
+def _contains(found: Any, value: Any, budget: Budget) -> bool:
     if isinstance(found, list | tuple):
-        return any(json_equal(element, value) for element in found)
-    return isinstance(found, str | Mapping) and isinstance(value, str) and value in found
+        _charge(budget, len(found))
+        return any(json_equal(element, value, budget) for element in found)
+    if not isinstance(value, str):
+        return False
+    if isinstance(found, str):
+        _charge(budget, len(found) // _CHARACTERS_PER_UNIT)
+        return value in found
+    return isinstance(found, Mapping) and value in found
 
 
-def _contains_any(found: Any, value: Any) -> bool:
-    return isinstance(value, list) and any(_contains(found, choice) for choice in value)
+def _contains_any(found: Any, value: Any, budget: Budget) -> bool:
+    return isinstance(value, list) and any(_contains(found, choice, budget) for choice in value)
 
 
-_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+_TESTS: Mapping[str, _Test] = {
     "eq": json_equal,
     "gt": _ordered(operator.gt),
     "lt": _ordered(operator.lt),

@@ -15,6 +15,7 @@ import orjson
 
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.conditions import Evaluation
 from breadcrumbs.runtime.errors import NotFound, SessionGone
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.hub import EventHub, Subscription
@@ -118,6 +119,7 @@ class _InSession:
         self.owner_id = principal.owner_id
         self._principal = principal
         self._tag = SESSION + session
+        self.ended = False
 
     def wants(self, event: Event) -> bool:
         return (
@@ -129,7 +131,15 @@ class _InSession:
             )
         )
 
-    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+    @property
+    def token(self) -> Principal:
+        return self._principal
+
+    @property
+    def conditional(self) -> bool:
+        return False
+
+    def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
         return True
 
     def shows_context(self, crumb: Breadcrumb) -> bool:

@@ -80,6 +80,12 @@ class Settings(BaseSettings):
     )
     rcrt_events: bool = Field(True, description="Announce creations as RCRT's clients expect it")
     ping_interval: Duration = Field("10s", validate_default=True)
+    max_streams_per_token: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Event streams that a token may have open in one process"
+    )
+    max_streams_per_owner: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Event streams that all tokens of an owner may have open in one process"
+    )
     hygiene_interval: Duration = Field("30s", validate_default=True)
 
     rate_limits: RateLimits = Field(
@@ -144,6 +150,12 @@ class Settings(BaseSettings):
         """On a machine of one's own nobody has to be kept from anything."""
         enabled = self.rate_limits.enabled
         return not self.development_mode if enabled is None else enabled
+
+    @property
+    def stream_limits(self) -> tuple[int, int]:
+        """Event streams per token and per owner. In the development mode all local programs share one token."""
+        per_token, per_owner = (4_096, 4_096) if self.development_mode else (32, 2_048)
+        return self.max_streams_per_token or per_token, self.max_streams_per_owner or per_owner
 
     @property
     def expiries(self) -> dict[str, Expiry]:

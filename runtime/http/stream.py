@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -24,15 +26,18 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id
-from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.events import Event, Position, decode_position, encode_position
+from breadcrumbs.runtime.conditions import Evaluation
+from breadcrumbs.runtime.errors import InvalidInput, RateLimited
+from breadcrumbs.runtime.events import Event, Position
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.operations import budget_headers
 from breadcrumbs.runtime.http.parameters import tag_list
 from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.jsonpath import Budget
 from breadcrumbs.runtime.registry import Registry
 from breadcrumbs.runtime.selectors import Selector, parse_selector
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 
@@ -57,6 +62,9 @@ KNOWN_PARAMETERS = frozenset(
 )
 
 _WRITE_TIMEOUT = 30.0
+_RETRY_AFTER_SECONDS = 10
+_MAX_SAVED_SELECTORS = 100
+"""Saved selectors of one stream: each is looked at for every event."""
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -68,15 +76,30 @@ _HEADERS = [
 class StreamFilter:
     """What this token may see, and of that what this client asked for."""
 
-    __slots__ = ("_any_of", "_principal", "_selectors", "owner_id")
+    __slots__ = ("_any_of", "_ended", "_principal", "_selectors", "conditional", "owner_id")
 
     def __init__(self, principal: Principal, selectors: list[Selector], any_of: list[Selector]) -> None:
         self.owner_id = principal.owner_id
         self._principal = principal
         self._selectors = selectors
         self._any_of = any_of
+        self._ended = False
+        self.conditional = any(selector.context_match for selector in (*selectors, *any_of))
+
+    @property
+    def token(self) -> Principal:
+        return self._principal
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session of a narrowed token was deleted. A later session of that name is not shown."""
+        return self._ended
 
     def wants(self, event: Event) -> bool:
+        if event.operation == "session_deleted" and event.session_id == self._principal.session_id:
+            self._ended = True
+        elif self.ended:
+            return False
         if not policy.may_see_event(self._principal, event.tags, event.private_to):
             return False
         if not self._selectors and not self._any_of:
@@ -87,19 +110,36 @@ class StreamFilter:
             or any(s.matches_meta(event.schema_name, event.tags, session) for s in self._any_of)
         )
 
-    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
-        return all(self._matches(s, event, crumb) for s in self._selectors if s.needs_context) and (
-            not self._any_of or any(self._matches(s, event, crumb) for s in self._any_of)
-        )
+    def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
+        budget = Budget()
+        decisions = [
+            self._matches(selector, event, evaluation, budget)
+            for selector in self._selectors
+            if selector.needs_context
+        ]
+        if self._any_of and False not in decisions:
+            decisions.append(self._matches_any(event, evaluation, budget))
+        return False if False in decisions else None if None in decisions else True
 
-    def _matches(self, selector: Selector, event: Event, crumb: Breadcrumb | None) -> bool:
+    def _matches_any(self, event: Event, evaluation: Evaluation | None, budget: Budget) -> bool | None:
+        outcome: bool | None = False
+        for selector in self._any_of:
+            decision = self._matches(selector, event, evaluation, budget)
+            if decision:
+                return True
+            outcome = None if decision is None else outcome
+        return outcome
+
+    def _matches(
+        self, selector: Selector, event: Event, evaluation: Evaluation | None, budget: Budget
+    ) -> bool | None:
         if not selector.needs_context:
             return selector.matches_meta(event.schema_name, event.tags, event.session_id)
-        if crumb is None:
+        if evaluation is None:
             return False  # gone: whether its content would have matched cannot be known any more
-        if selector.context_match and not policy.may_read_content(self._principal, crumb):
+        if selector.context_match and not policy.may_read_content(self._principal, evaluation.crumb):
             return False  # whether the event comes would tell what the content is
-        return selector.matches(redact_context(self._principal, crumb))
+        return evaluation.decide(self._principal, selector, budget)
 
     def shows_context(self, crumb: Breadcrumb) -> bool:
         return policy.may_read_content(self._principal, crumb)
@@ -126,6 +166,8 @@ class EventStream:
         self._auth = auth
         self._registry = registry
         self._ping = settings.ping_interval.total_seconds()
+        self._per_token, self._per_owner = settings.stream_limits
+        self._open: Counter[Hashable] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -135,22 +177,38 @@ class EventStream:
         if self._limiter is not None:
             headers += budget_headers(await self._limiter.spend(principal, "reading"))
         filter = await self._filter(principal, request.query_params)
-        position = self._position(request)
+        position, outdated = self._position(principal, request)
         if scope["method"] == "HEAD":
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
+        with self._counted(principal):
+            await self._serve(scope, receive, send, principal, filter, position, headers, outdated=outdated)
+
+    async def _serve(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        principal: Principal,
+        filter: StreamFilter,
+        position: Position | None,
+        headers: list[tuple[bytes, bytes]],
+        *,
+        outdated: bool,
+    ) -> None:
         subscription = Subscription(filter)
         ending: asyncio.TimerHandle | None = None
         try:
             # The store is asked before anything is said: who cannot be served shall be told so, and when to
             # come again, instead of being let in and cut off.
-            resuming, missed = position is not None, False
+            resuming, missed = position is not None, outdated
             if position is None:
                 position = await self._hub.subscribe(subscription)
             else:
                 beginning = await self._hub.log.beginning()
                 missed = any(gone > seen for gone, seen in zip(beginning, position, strict=True))
+            await Sessions(self._store).check_token(principal, writes=False)
             if principal.expires < math.inf:
                 ending = asyncio.get_running_loop().call_later(principal.seconds_left, subscription.drop)
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -170,22 +228,61 @@ class EventStream:
     ) -> None:
         # An id at once, and with data, for only then scripts see it: a client that is cut off before its first
         # event can come back to here.
-        await _write(subscription, send, b"retry: 2000\n: connected\n\n" + _ping(position))
+        await _write(
+            subscription, send, b"retry: 2000\n: connected\n\n" + self._ping_frame(subscription, position)
+        )
+        if missed:
+            await _write(
+                subscription,
+                send,
+                b'event: gap\ndata: {"type":"gap","detail":"events between your Last-Event-ID and now are '
+                b'no longer kept: list what you need again"}\n\n',
+            )
         if resuming:
-            if missed:
-                await _write(
-                    subscription,
-                    send,
-                    b'event: gap\ndata: {"type":"gap","detail":"events between your Last-Event-ID and now are '
-                    b'no longer kept: list what you need again"}\n\n',
-                )
             async for frame in self._hub.catch_up(subscription, position):
                 await _write(subscription, send, frame)
-        while not subscription.dropped:
+        while not subscription.dropped and not (subscription.filter.ended and subscription.is_empty):
             frames = await subscription.take(self._ping)
             if not subscription.dropped:
                 # A ping moves a quiet client on: it need not look through again what was not for it.
-                await _write(subscription, send, frames or _ping(self._hub.served(subscription)))
+                served = None if frames else self._hub.served(subscription)
+                await _write(subscription, send, frames or self._ping_frame(subscription, served))
+
+    def _ping_frame(self, subscription: Subscription, position: Position | None) -> bytes:
+        """A ping; with an `id:` unless it is not known how far the client has been served."""
+        ping = {"type": "ping", "ts": clock.to_text(time.time_ns() // 1000)}
+        frame = b"event: ping\ndata: %s\n\n" % orjson.dumps(ping)
+        if position is None:
+            return frame
+        return b"id: %s\n%s" % (
+            self._hub.encode_position(subscription.filter.owner_id, position).encode(),
+            frame,
+        )
+
+    @contextmanager
+    def _counted(self, principal: Principal) -> Iterator[None]:
+        """Count a stream while it is open. Refuses one too many of a token or of an owner."""
+        owner = principal.owner_id
+        token = (owner, principal.key_id or principal.agent_id, principal.session_id, principal.user_id)
+        for key, limit, whose in (
+            (token, self._per_token, "this token"),
+            (owner, self._per_owner, "this owner"),
+        ):
+            if self._open[key] >= limit:
+                raise RateLimited(
+                    f"{whose} has {limit} event streams open, and may not have more: close some, or use one stream "
+                    "for several filters",
+                    _RETRY_AFTER_SECONDS,
+                    limit=limit,
+                )
+        self._open.update((token, owner))
+        try:
+            yield
+        finally:
+            for key in (token, owner):
+                self._open[key] -= 1
+                if not self._open[key]:
+                    del self._open[key]
 
     async def _filter(self, principal: Principal, query: QueryParams) -> StreamFilter:
         if unknown := set(query) - KNOWN_PARAMETERS:
@@ -217,11 +314,21 @@ class EventStream:
             found += [await self._registry.selector(principal, id) for id in ids]
         if agent is not None:
             found += await self._registry.selectors_of(principal, agent)
+        if len(found) > _MAX_SAVED_SELECTORS:
+            raise InvalidInput(
+                f"a stream takes at most {_MAX_SAVED_SELECTORS} saved selectors, these are {len(found)}: "
+                "name some with selector_id",
+                where="selector_id",
+            )
         return found
 
-    def _position(self, request: Request) -> Position | None:
+    def _position(self, principal: Principal, request: Request) -> tuple[Position | None, bool]:
+        """Where a client wants to go on, and whether it gave a position of an older version, which is not used."""
         text = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
-        return decode_position(text, self._store.lanes) if text else None
+        if not text:
+            return None, False
+        position = self._hub.decode_position(principal.owner_id, text)
+        return position, position is None
 
 
 async def _write(subscription: Subscription, send: Send, body: bytes) -> None:
@@ -246,8 +353,3 @@ async def _finish(scope: Scope, send: Send, subscription: Subscription) -> None:
         return
     with anyio.move_on_after(1):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _ping(position: Position) -> bytes:
-    now = orjson.dumps({"type": "ping", "ts": clock.to_text(time.time_ns() // 1000)})
-    return b"id: %s\nevent: ping\ndata: %s\n\n" % (encode_position(position).encode(), now)

@@ -16,6 +16,7 @@ import pytest
 from breadcrumbs.context_builder.http import OPERATIONS
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
+from breadcrumbs.runtime.conditions import Evaluation
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.http.app import Application, build_app
@@ -196,8 +197,10 @@ async def test_no_filter_of_a_narrowed_token_looks_at_what_it_may_not_see(site: 
         selector = parse_selector({"context_match": [{"path": path, "op": "eq", "value": text}]})
         principal = Principal(OWNER, UUID(int=1), session_id="two")
         event = Event("updated", OWNER, context.id, context.version, "x", context.tags, None, 0, 0)
-        assert StreamFilter(principal, [selector], []).accepts(event, context) is told
-        assert StreamFilter(Principal(OWNER, UUID(int=1)), [selector], []).accepts(event, context)
+        seen = Evaluation(context)  # one for all tokens, as the hub has it
+        assert StreamFilter(principal, [selector], []).accepts(event, seen) is told
+        assert StreamFilter(Principal(OWNER, UUID(int=1)), [selector], []).accepts(event, seen)
+        assert StreamFilter(principal, [selector], []).accepts(event, seen) is told
 
 
 async def test_another_owner_sees_no_context(site: Site) -> None:

@@ -21,9 +21,10 @@ import pytest
 
 from breadcrumbs.runtime import pubsub
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.conditions import Evaluation
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.events import Event, decode_position
+from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
 from breadcrumbs.runtime.hub import MOST_WAITING_BYTES, EventHub, Subscription
@@ -107,11 +108,14 @@ class Everything:
     """A filter that lets all of an owner's events through."""
 
     owner_id = DEVELOPER
+    token = "everybody"
+    conditional = False
+    ended = False
 
     def wants(self, event: Event) -> bool:
         return True
 
-    def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+    def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
         return True
 
     def shows_context(self, crumb: Breadcrumb) -> bool:
@@ -400,16 +404,20 @@ async def test_a_filter_that_fails_ends_its_own_stream_only(site: Live) -> None:
             raise RuntimeError("on purpose")
 
     class FailingLater(Everything):
-        def accepts(self, event: Event, crumb: Breadcrumb | None) -> bool:
+        def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
             raise RuntimeError("on purpose")
+
+    class FailingApart(FailingLater):
+        conditional = True
 
     class FailingLast(Everything):
         def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
             raise RuntimeError("on purpose")
 
     failing, later, last = (Subscription(filter()) for filter in (Failing, FailingLater, FailingLast))
+    apart = Subscription(FailingApart())
     async with site.stream() as stream:
-        for client in (failing, later, last):
+        for client in (failing, later, last, apart):
             await site.hub.subscribe(client)
         for title in ("one", "two"):
             await site.post("s", title=title)
@@ -417,6 +425,7 @@ async def test_a_filter_that_fails_ends_its_own_stream_only(site: Live) -> None:
         assert failing.dropped
         assert later.dropped
         assert last.dropped
+        assert apart.dropped
         assert site.hub.clients == 1
 
 
@@ -487,7 +496,7 @@ async def test_the_first_thing_that_a_stream_says_is_where_it_is(site: Live) -> 
         stream = Stream(response)
         assert (await stream.next(kind="ping"))["type"] == "ping"
         start = stream.last_id or ""
-    assert decode_position(start, site.store.lanes) == await site.hub.log.end()
+    assert site.hub.decode_position(DEVELOPER, start) == await site.hub.log.end()
 
 
 async def test_a_quiet_client_moves_on_with_the_pings(standalone_server: Any) -> None:
@@ -497,7 +506,7 @@ async def test_a_quiet_client_moves_on_with_the_pings(standalone_server: Any) ->
                 await site.post(f"other-{number}")
             end = await site.hub.log.end()
             with anyio.fail_after(5):
-                while decode_position(stream.last_id or "", site.store.lanes) != end:
+                while site.hub.decode_position(DEVELOPER, stream.last_id or "") != end:
                     await stream.next(kind="ping")
             position = stream.last_id or ""
         await anyio.sleep(0.1)

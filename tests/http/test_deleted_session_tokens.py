@@ -1,0 +1,119 @@
+"""A token narrowed to a session that was deleted does not work in a later session of the same name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from breadcrumbs.runtime.sessions import Sessions
+from tests.http.conftest import KEY, OWNER, Site, problem
+from tests.http.sessions import begin, say
+from tests.http.test_stream import Live, live
+
+EVERYTHING = {"X-API-Key": KEY}
+
+READS = [
+    "/sessions",
+    "/sessions/s",
+    "/sessions/s/messages",
+    "/breadcrumbs?session_id=s&include_context=true",
+    "/subscriptions/selectors",
+    "/agents",
+]
+WRITES: list[tuple[str, str, Any]] = [
+    ("POST", "/sessions", {}),
+    ("PATCH", "/sessions/s", {"title": "taken over"}),
+    ("POST", "/sessions/s/messages", {"message": "hi"}),
+    ("POST", "/sessions/s/retry", {}),
+    ("POST", "/breadcrumbs", {"tags": ["session:s"]}),
+    ("DELETE", "/sessions/s", None),
+]
+
+
+async def test_reads_and_writes_in_the_next_session_of_that_name_are_refused(keyed: Site) -> None:
+    await say(keyed, "s", "the first session", EVERYTHING)
+    old = await keyed.token(KEY, session_id="s")
+    assert (await keyed.client.get("/sessions/s", headers=old)).status_code == 200
+    assert (await keyed.client.delete("/sessions/s", headers=EVERYTHING)).status_code == 200
+    await say(keyed, "s", "not for the old token", EVERYTHING)
+    for path in READS:
+        answer = await keyed.client.get(path, headers=old)
+        assert "new token" in problem(answer, 401, "unauthenticated")["detail"], path
+    for method, path, body in WRITES:
+        problem(await keyed.client.request(method, path, json=body, headers=old), 401, "unauthenticated")
+    (message,) = (await keyed.client.get("/sessions/s/messages", headers=EVERYTHING)).json()["messages"]
+    assert message["text"] == "not for the old token"
+
+
+async def test_while_there_is_no_session_reads_find_nothing_and_writes_are_refused(keyed: Site) -> None:
+    await say(keyed, "s", "hi", EVERYTHING)
+    old = await keyed.token(KEY, session_id="s")
+    await keyed.client.delete("/sessions/s", headers=EVERYTHING)
+    problem(await keyed.client.get("/sessions/s", headers=old), 404, "not-found")
+    assert (await keyed.client.get("/sessions", headers=old)).json()["sessions"] == []
+    for method, path, body in WRITES:
+        problem(await keyed.client.request(method, path, json=body, headers=old), 401, "unauthenticated")
+    assert await keyed.count(OWNER) == 0
+
+
+async def test_a_token_issued_after_the_deletion_works_at_once(keyed: Site) -> None:
+    await say(keyed, "s", "hi", EVERYTHING)
+    await keyed.client.delete("/sessions/s", headers=EVERYTHING)
+    renewed = await keyed.token(KEY, session_id="s")
+    await begin(keyed, renewed)
+    assert (await keyed.client.get("/sessions/s", headers=renewed)).status_code == 200
+
+
+async def test_a_token_for_a_session_that_has_yet_to_begin_works(keyed: Site) -> None:
+    early = await keyed.token(KEY, session_id="s")
+    await say(keyed, "s", "hi", EVERYTHING)
+    assert (await keyed.client.get("/sessions/s", headers=early)).status_code == 200
+
+
+@pytest.mark.parametrize("query", [{}, {"schema_name": "user.message.v1"}], ids=["all", "filtered"])
+async def test_a_stream_ends_with_the_session_of_its_token(
+    standalone_server: Any, query: dict[str, Any]
+) -> None:
+    async with live(standalone_server.url, api_keys=_keys(), ping_interval="1s") as site:
+        await site.post("s", owner=OWNER, title="before")
+        token = await _token(site)
+        async with site.stream(token=token, **query) as stream:
+            await Sessions(site.store).delete(OWNER, "s")
+            await site.post("s", owner=OWNER, title="in the next session")
+            seen = []
+            with pytest.raises(AssertionError, match="the stream ended"):
+                while True:
+                    seen.append(await stream.next(within=10))
+        assert "in the next session" not in str(seen)
+        async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
+            problem(await client.get("/events/stream", params={"token": token}), 401, "unauthenticated")
+
+
+async def test_a_stream_that_resumes_after_a_deletion_shows_nothing_of_the_next_session(
+    standalone_server: Any,
+) -> None:
+    async with live(standalone_server.url, api_keys=_keys(), ping_interval="1s") as site:
+        await site.post("s", owner=OWNER, title="before")
+        token = await _token(site)
+        async with site.stream(token=token) as stream:
+            position = stream.last_id
+        await Sessions(site.store).delete(OWNER, "s")
+        async with site.stream(token=token, last_event_id=position) as stream:
+            await site.post("s", owner=OWNER, title="in the next session")
+            seen = []
+            with pytest.raises(AssertionError, match="the stream ended"):
+                while True:
+                    seen.append(await stream.next(within=10))
+        assert "in the next session" not in str(seen)
+
+
+def _keys() -> list[dict[str, str]]:
+    return [{"key": KEY, "owner_id": str(OWNER)}]
+
+
+async def _token(site: Live) -> str:
+    async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
+        answer = await client.post("/auth/token", json={"session_id": "s"}, headers=EVERYTHING)
+    return str(answer.json()["token"])
