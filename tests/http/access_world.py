@@ -416,6 +416,7 @@ class _Writer:
             query = f"?schema_name=session.v1&session_id={session}"
             (record,) = await self._do("GET", f"/breadcrumbs{query}", who)
             self._note("adkrecord", crumb=record["id"])
+            self._note("holder", session=f"state/adk:user:{APP}:{user}")
 
     async def _token(self, **wanted: Any) -> dict[str, str]:
         issued = await self._do("POST", "/auth/token", CURATOR, {"roles": CLIENT_ROLES, **wanted})
