@@ -14,8 +14,20 @@ from typing import Final
 
 from tests.support.supervisor import Interrupted, Supervisor
 
-QUICK_TESTS: Final = ("tests/unit",)
-"""One test of each essential promise. `./crumb test --quick` stays below two minutes on two cores."""
+QUICK_TESTS: Final = (
+    "tests/unit",
+    "tests/store/test_contract_fake.py",
+    "tests/store/test_contract_embedded.py",
+    "tests/http/test_auth.py",
+    "tests/http/test_breadcrumbs.py",
+    "tests/http/test_isolation.py",
+    "tests/contexts/test_isolation.py",
+    "tests/turns/test_one_turn.py",
+    "tests/turns/test_kills.py::"
+    "test_P2_P13_workers_killed_at_named_points_and_at_random_lose_double_and_mix_up_nothing",
+    "tests/acceptance/test_store_survives_sigkill.py",
+)
+"""The essentials: the store's contract, HTTP basics, isolation, one turn, kills. About 100 s of CPU time."""
 
 _FULL_DURATION: Final = "about 12 minutes on two cores"
 _QUICK_DURATION: Final = "less than two minutes on two cores"
