@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 
 from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.errors import StoreFull, StoreUnavailable
+from breadcrumbs.runtime.errors import NotFound, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
 from tests.store.contract.base import ALICE, MESSAGE, change, crumb, everything
