@@ -296,6 +296,11 @@ def test_lock_without_uv_takes_it_into_a_temporary_environment(clone: Clone, tmp
     assert not (clone.root / ".venv").exists()
 
 
+def test_lock_refuses_arguments(clone: Clone) -> None:
+    result = clone.run("lock", "--help")
+    assert result.returncode == 1 and "renews constraints.txt" in result.stderr
+
+
 def test_lock_keeps_the_old_versions_where_resolving_fails(clone: Clone) -> None:
     clone.install_uv()
     before = (clone.root / "constraints.txt").read_bytes()
