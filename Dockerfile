@@ -3,14 +3,16 @@
 FROM python:3.12-slim AS build
 WORKDIR /src
 RUN python -m venv /opt/breadcrumbs
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY breadcrumbs breadcrumbs
 COPY runtime runtime
 COPY context_builder context_builder
 COPY agents agents
 COPY config config
 COPY web web
-RUN /opt/breadcrumbs/bin/pip install --no-cache-dir --disable-pip-version-check .
+# Both variables, because the version of pip decides which one also holds for setuptools (see ./crumb).
+RUN PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+    /opt/breadcrumbs/bin/pip install --no-cache-dir --disable-pip-version-check .
 
 FROM python:3.12-slim
 # A fixed number, so that a mounted volume can be given to it by name or by number.

@@ -19,6 +19,10 @@ from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.fresh import Fresh
 from tests.support.servers import Cluster, Server, redis_binary
+from tests.support.supervisor import restore_interrupts
+
+# Tests send Ctrl-C to the programs that they start. Those inherit an ignored SIGINT.
+restore_interrupts()
 
 # pytest explains failed assertions only in modules that it knows; these hold tests of every backend.
 pytest.register_assert_rewrite("tests.store.contract", "tests.store.keyspace")

@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 
 from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.errors import StoreFull, StoreUnavailable
+from breadcrumbs.runtime.errors import NotFound, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.store import Store
 from tests.store.contract.base import ALICE, MESSAGE, change, crumb, everything
@@ -59,6 +59,20 @@ async def until_it_works(action: Callable[[], Awaitable[_T]]) -> _T:
             return await action()
         except StoreUnavailable:
             await asyncio.sleep(0.02)
+
+
+async def delete_once(store: Store, id: UUID) -> None:
+    """Delete and retry. After a lost reply, NotFound means that the earlier delete was applied."""
+    reply_was_lost = False
+    while True:
+        try:
+            return await store.delete(ALICE, id)
+        except StoreUnavailable:
+            reply_was_lost = True
+            await asyncio.sleep(0.02)
+        except NotFound:
+            assert reply_was_lost
+            return None
 
 
 async def until_it_has(acknowledged: dict[str, UUID], enough: int) -> None:
@@ -109,7 +123,7 @@ async def test_every_acknowledged_write_is_there_exactly_once_however_often_the_
     async def deleter(store: Store) -> None:
         while running:
             id = (await until_it_works(lambda: store.create(ALICE, crumb("deleted", session="s0")))).id
-            await until_it_works(partial(store.delete, ALICE, id))
+            await delete_once(store, id)
             deleted.append(id)
 
     async with opened(server) as store:

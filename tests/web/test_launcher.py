@@ -56,7 +56,7 @@ def test_everybody_else_is_told_how_and_the_other_tests_run(machine: Machine) ->
     ended = machine.run("test")
     assert ended.returncode == 0
     assert "sudo apt-get install chromium" in ended.stderr
-    assert "pytest: -n 3 --dist worksteal -q" in ended.stdout
+    assert "tests.support.check_command" in ended.stdout
     assert machine.installs() == ["sudo -n true"]
 
 
@@ -82,7 +82,14 @@ def test_an_installation_that_fails_is_said_and_the_other_tests_run(machine: Mac
     ended = machine.run("test")
     assert ended.returncode == 0
     assert "Chromium could not be installed" in ended.stderr
-    assert "pytest: -n 3 --dist worksteal -q" in ended.stdout
+    assert "tests.support.check_command" in ended.stdout
+
+
+def test_the_quick_checks_need_no_browser(machine: Machine) -> None:
+    ended = machine.run("test", "--quick")
+    assert ended.returncode == 0
+    assert "--quick" in ended.stdout.splitlines()
+    assert machine.installs() == []
 
 
 def test_running_needs_no_browser(machine: Machine) -> None:

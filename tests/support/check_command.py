@@ -1,0 +1,128 @@
+"""The command behind `./crumb test`: ruff, mypy and pytest, with every process ended afterwards.
+
+`./crumb` installs the dependencies and then runs this module. Only the standard library is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.support.supervisor import Interrupted, Supervisor
+
+QUICK_TESTS: Final = (
+    "tests/unit",
+    "tests/store/test_contract_fake.py",
+    "tests/store/test_contract_embedded.py",
+    "tests/http/test_auth.py",
+    "tests/http/test_breadcrumbs.py",
+    "tests/http/test_isolation.py",
+    "tests/contexts/test_isolation.py",
+    "tests/turns/test_one_turn.py",
+    "tests/turns/test_kills.py::"
+    "test_P2_P13_workers_killed_at_named_points_and_at_random_lose_double_and_mix_up_nothing",
+    "tests/acceptance/test_store_survives_sigkill.py",
+)
+"""The essentials: the store's contract, HTTP basics, isolation, one turn, kills. About 100 s of CPU time."""
+
+_FULL_DURATION: Final = "about 12 minutes on two cores"
+_QUICK_DURATION: Final = "less than two minutes on two cores"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Parsed arguments of `./crumb test`."""
+
+    quick: bool
+    pytest_arguments: tuple[str, ...]
+
+    @property
+    def announcement(self) -> str:
+        if self.quick:
+            return f"ruff, mypy and the essential tests; expected duration: {_QUICK_DURATION}"
+        if self.pytest_arguments:
+            return "ruff, mypy and the chosen tests; expected duration: depends on the choice"
+        return f"ruff, mypy and all tests; expected duration: {_FULL_DURATION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    name: str
+    passed: bool
+    seconds: float
+
+
+def parse(arguments: Sequence[str]) -> Plan:
+    """Take `--quick` out. All other arguments go to pytest."""
+    others = tuple(argument for argument in arguments if argument != "--quick")
+    return Plan(quick=len(others) < len(arguments), pytest_arguments=others)
+
+
+def checks(plan: Plan, tools: Path) -> list[Check]:
+    tests = [*QUICK_TESTS] if plan.quick else ["--durations=10"]
+    return [
+        Check("ruff check", (str(tools / "ruff"), "check", ".")),
+        Check("ruff format", (str(tools / "ruff"), "format", "--check", ".")),
+        Check("mypy", (str(tools / "mypy"),)),
+        Check(
+            "pytest",
+            (str(tools / "pytest"), "-n", "3", "--dist", "worksteal", "-q", *tests, *plan.pytest_arguments),
+        ),
+    ]
+
+
+def main(arguments: Sequence[str], tools: Path) -> int:
+    """Run all checks and return the exit code. `tools` is the folder with ruff, mypy and pytest."""
+    plan = parse(arguments)
+    _say(plan.announcement)
+    outcomes: list[Outcome] = []
+    supervisor = Supervisor()
+    try:
+        with supervisor:
+            for check in checks(plan, tools):
+                _say(f"{check.name} …")
+                outcomes.append(_run(supervisor, check))
+    except Interrupted as interrupted:
+        _report_left_behind(supervisor)
+        _say(f"stopped by {interrupted}")
+        return interrupted.exit_code
+    _report_left_behind(supervisor)
+    return _report(outcomes)
+
+
+def _run(supervisor: Supervisor, check: Check) -> Outcome:
+    started = time.monotonic()
+    code = supervisor.run(check.argv)
+    return Outcome(check.name, code == 0, time.monotonic() - started)
+
+
+def _report_left_behind(supervisor: Supervisor) -> None:
+    if left := supervisor.left_behind:
+        names = ", ".join(f"{info.name} ({info.pid})" for info in left)
+        _say(f"ended {len(left)} processes that were still running: {names}")
+
+
+def _report(outcomes: Sequence[Outcome]) -> int:
+    _say("durations: " + ", ".join(f"{one.name} {one.seconds:.1f} s" for one in outcomes))
+    failed = [one.name for one in outcomes if not one.passed]
+    _say(f"failed: {', '.join(failed)}" if failed else "all checks passed")
+    return 1 if failed else 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"crumb: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], Path(sys.executable).parent))

@@ -1,0 +1,250 @@
+"""Runs commands and ends every process that they leave behind.
+
+A test that times out ends its pytest worker with `os._exit`, so no fixture stops the servers and browsers that
+the worker had started. They lose their parent but keep running.
+
+On Linux the supervisor is a child subreaper: the kernel makes it the parent of orphaned descendants, however
+they were started. Other systems have no subreaper. There a thread notes all descendants once per second, which
+misses only processes that lose their parent within the first second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_SAMPLE_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.05
+# An interrupted pytest stops the servers of its fixtures. xdist gives a worker 15 s to end.
+_INTERRUPT_SECONDS: Final = 20.0
+_TERMINATE_SECONDS: Final = 5.0
+_KILL_SECONDS: Final = 5.0
+
+
+class Interrupted(Exception):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.number
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    pid: int
+    parent: int
+    started: str  # tells a process from a later one with the same pid
+    name: str
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.pid, self.started
+
+
+def restore_interrupts() -> None:
+    """Let SIGINT interrupt this process and its children, even if it was ignored at the start.
+
+    A shell without job control starts background commands with SIGINT and SIGQUIT ignored. Children inherit
+    that, and `trap` in a shell cannot undo it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+class Supervisor:
+    """Runs commands one after another. Use it from the main thread, as a context manager.
+
+    Leaving the context ends every descendant process. `left_behind` then names those that had to be ended.
+    SIGINT, SIGTERM and SIGHUP raise `Interrupted` in `run`.
+    """
+
+    def __init__(self, *, use_subreaper: bool = True) -> None:
+        self.left_behind: list[ProcessInfo] = []
+        self._use_subreaper = use_subreaper
+        self._seen: dict[tuple[int, str], ProcessInfo] = {}
+        self._closed = threading.Event()
+        self._sampler: threading.Thread | None = None
+        self._interrupts = 0
+
+    def __enter__(self) -> Supervisor:
+        restore_interrupts()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
+                signal.signal(number, self._interrupt)
+        if not (self._use_subreaper and _become_subreaper()):
+            self._sampler = threading.Thread(target=self._sample, daemon=True)
+            self._sampler.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        self._closed.set()
+        if self._sampler is not None:
+            self._sampler.join()
+        self._end_descendants()
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
+        """Run a command to its end and return its exit code."""
+        command = subprocess.Popen(argv, env=env)
+        try:
+            return _wait_for(command.pid)
+        except Interrupted as interrupted:
+            # Ctrl-C in a terminal reaches the whole foreground group. A second SIGINT would break pytest's
+            # teardown off, so only the other signals are passed on.
+            if interrupted.number != signal.SIGINT:
+                command.send_signal(signal.SIGINT)
+            self._allow_to_end(command.pid)
+            raise
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1:
+            raise Interrupted(number)
+
+    def _allow_to_end(self, pid: int) -> None:
+        """Give the command time for its teardown. A second signal ends the wait."""
+        deadline = time.monotonic() + _INTERRUPT_SECONDS
+        while time.monotonic() < deadline and self._interrupts < 2:
+            if pid in _reap():
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _sample(self) -> None:
+        while not self._closed.wait(_SAMPLE_SECONDS):
+            self._living_descendants()
+
+    def _living_descendants(self) -> list[ProcessInfo]:
+        table = process_table()
+        for info in descendants(os.getpid(), table):
+            self._seen[info.key] = info
+        living = {info.key for info in table}
+        self._seen = {key: info for key, info in self._seen.items() if key in living}
+        return list(self._seen.values())
+
+    def _end_descendants(self) -> None:
+        for number, seconds in ((signal.SIGTERM, _TERMINATE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
+            deadline = time.monotonic() + seconds
+            while living := self._remaining():
+                if not self.left_behind:
+                    self.left_behind = living
+                for info in living:
+                    _send(info.pid, number)
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_POLL_SECONDS)
+
+    def _remaining(self) -> list[ProcessInfo]:
+        _reap()
+        return self._living_descendants()
+
+
+def process_table() -> list[ProcessInfo]:
+    """Return all running processes of this machine. Zombies have ended and are left out."""
+    if sys.platform == "linux":
+        return _read_proc()
+    return _ask_ps()
+
+
+def descendants(root: int, table: Sequence[ProcessInfo]) -> list[ProcessInfo]:
+    """Return the children of `root`, their children, and so on."""
+    children: dict[int, list[ProcessInfo]] = {}
+    for info in table:
+        children.setdefault(info.parent, []).append(info)
+    found: list[ProcessInfo] = []
+    parents = [root]
+    while parents:
+        below = children.pop(parents.pop(), [])
+        found += below
+        parents += [info.pid for info in below]
+    return found
+
+
+def _become_subreaper() -> bool:
+    if sys.platform != "linux":
+        return False
+    error: int = ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0)
+    return error == 0
+
+
+def _read_proc() -> list[ProcessInfo]:
+    table: list[ProcessInfo] = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = Path(entry.path, "stat").read_text(errors="replace")
+        except OSError:  # it has just ended
+            continue
+        # pid (name) state parent … started; the name may contain any character
+        pid_and_name, _, rest = stat.rpartition(")")
+        fields = rest.split()
+        if fields[0] in "ZX":
+            continue
+        table.append(
+            ProcessInfo(
+                pid=int(entry.name),
+                parent=int(fields[1]),
+                started=fields[19],
+                name=pid_and_name.partition("(")[2],
+            )
+        )
+    return table
+
+
+def _ask_ps() -> list[ProcessInfo]:
+    columns = ["ps", "-axo", "pid=,ppid=,stat=,lstart=,comm="]
+    with subprocess.Popen(columns, stdout=subprocess.PIPE, text=True, env=os.environ | {"LC_ALL": "C"}) as ps:
+        output, _ = ps.communicate()
+    table: list[ProcessInfo] = []
+    for line in output.splitlines():
+        # The start time has five words: Mon Nov 17 11:24:00 2025
+        pid, parent, state, *started, name = line.split(maxsplit=8)
+        if int(pid) != ps.pid and not state.startswith("Z"):
+            table.append(ProcessInfo(int(pid), int(parent), " ".join(started), Path(name).name))
+    return table
+
+
+def _wait_for(pid: int) -> int:
+    """Wait for one child. Reap orphans meanwhile: tests take an unreaped process for a living one."""
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _reap() -> set[int]:
+    """Reap all ended children and return their pids."""
+    reaped: set[int] = set()
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return reaped
+        if pid == 0:
+            return reaped
+        reaped.add(pid)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):  # ended; macOS answers EPERM for a zombie
+        pass
