@@ -445,19 +445,17 @@ async def _time_of(
     """When the context for a trigger was made; where there is none, when the trigger was posted."""
     id = context_id(lane_for(owner, "session", session_id, store.lanes), config, trigger)
     try:
-        versions = [await store.get(owner, id, count_read=False)]
-        if versions[0].context.get("trigger_id") != str(trigger.id):
-            versions = await store.history(owner, id)
+        async for version in store.versions(owner, id):
+            made = version.context.get("as_of")
+            if (
+                version.context.get("trigger_id") == str(trigger.id)
+                and isinstance(made, int)
+                and made <= clock.LATEST
+            ):
+                return max(trigger.created, made)
     except NotFound:
-        return trigger.created
-    times = [
-        time
-        for version in versions
-        if version.context.get("trigger_id") == str(trigger.id)
-        and isinstance(time := version.context.get("as_of"), int)
-        and time <= clock.LATEST
-    ]
-    return max([trigger.created, *times[:1]])
+        pass
+    return trigger.created
 
 
 def _explained(config: ContextConfig, trigger: Breadcrumb, made: Assembled, as_of: int) -> Explanation:

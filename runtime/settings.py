@@ -70,6 +70,12 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = 1 << 20
+    max_response_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
+        4 << 20, description="A page or a history ends (with a cursor) at so many bytes of stored bodies"
+    )
+    max_state_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = Field(
+        1 << 20, description="Size of a session's state: its names and values as stored"
+    )
     ttl_defaults: dict[str, Duration] = Field(
         default_factory=lambda: dict(DEFAULT_TTLS), validate_default=True
     )

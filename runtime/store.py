@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import anyio
@@ -45,7 +45,7 @@ from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.opening import Address, opened
-from breadcrumbs.runtime.query import Page, Query
+from breadcrumbs.runtime.query import MAX_LIMIT, Page, Query
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
 from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
@@ -53,8 +53,12 @@ from breadcrumbs.runtime.writes import Arguments, Expects, Writes, private_to, t
 
 _CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
 _CREATE_TOGETHER = Script("create", inside="together")
-_IMPORT, _READ = Script("import"), Script("read")
+_IMPORT, _READ, _BODIES = Script("import"), Script("read"), Script("bodies")
 _COMMIT_CREATE, _COMMIT_UPDATE = Script("create", inside="commit"), Script("update", inside="commit")
+
+_VERSIONS_AT_ONCE: Final = 256
+WALK_BYTES: Final = 4 << 20
+"""How many bytes of stored bodies a walk or a history reads at once."""
 
 _T = TypeVar("_T")
 List: TypeAlias = list  # inside Store, `list` is its method
@@ -91,6 +95,17 @@ class Fence:
     """The time of the event that led to this: a session that was deleted after it takes nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class VersionPage:
+    """Some versions of a breadcrumb, the newest first."""
+
+    newest: Breadcrumb
+    """The version that the store has now, which need not be among them."""
+    versions: list[Breadcrumb]
+    next_before: int | None
+    """Where the next page begins (see `Store.history_page`); None: this was the end."""
+
+
 class Store:
     """Breadcrumbs of all owners on one Redis-protocol server or cluster."""
 
@@ -110,7 +125,7 @@ class Store:
         self.secret = secret
         self._ttl_defaults = ttl_defaults or {}
         self._writes = Writes(keys, idempotency_seconds=idempotency_seconds)
-        self._max_content_bytes = max_content_bytes
+        self.max_content_bytes = max_content_bytes
         self._clock_offset = 0
         self._clock_error = 0
         self._group_of = {
@@ -395,9 +410,9 @@ class Store:
             default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
             content = content_of(after, default_ttl=default)
             # Changes that each fit could add up to something that no longer does.
-            if len(content.json) > max(self._max_content_bytes, len(base.json)):
+            if len(content.json) > max(self.max_content_bytes, len(base.json)):
                 raise InvalidInput(
-                    f"with this change the breadcrumb would be larger than {self._max_content_bytes:,} bytes",
+                    f"with this change the breadcrumb would be larger than {self.max_content_bytes:,} bytes",
                     where="context",
                 )
             try:
@@ -573,23 +588,68 @@ class Store:
 
     async def history(self, owner: UUID, id: UUID) -> List[Breadcrumb]:
         """All versions, the newest first."""
-        lane, crumb = await self._find(owner, id)
-        bodies = await self.connection.call(lane, b"HVALS", self.keys.history(lane, owner, id.bytes))
-        older = (record.decode(owner, id, body) for body in bodies)
-        # What was the newest a moment ago may have become history since.
-        versions = {version.version: version for version in (crumb, *older)}
-        return [versions[number] for number in sorted(versions, reverse=True)]
+        return [version async for version in self.versions(owner, id)]
+
+    async def versions(self, owner: UUID, id: UUID) -> AsyncIterator[Breadcrumb]:
+        """All versions, the newest first, with at most `WALK_BYTES` of them in memory."""
+        before = None
+        while True:
+            page = await self.history_page(owner, id, before=before)
+            for version in page.versions:
+                yield version
+            before = page.next_before
+            if before is None:
+                return
+
+    async def history_page(
+        self,
+        owner: UUID,
+        id: UUID,
+        *,
+        before: int | None = None,
+        limit: int = MAX_LIMIT,
+        max_bytes: int = WALK_BYTES,
+    ) -> VersionPage:
+        """Some versions, the newest first: those before version `before`, up to a number and a size, at least one."""
+        lane, newest = await self._find(owner, id)
+        history = self.keys.history(lane, owner, id.bytes)
+        found: list[Breadcrumb] = []
+        if before is None or newest.version < before:
+            found, before = [newest], newest.version
+        left = await self._numbers_before(lane, history, newest.version, before)
+        size = sum(len(version.json) for version in found)
+        while left and len(found) < limit and (size < max_bytes or not found):
+            asked = left[: min(limit - len(found), _VERSIONS_AT_ONCE)]
+            bodies = await self.connection.run(lane, _BODIES, [history], [max_bytes - size, *asked])
+            older = [record.decode(owner, id, body) for body in bodies if body is not None]
+            if found and size + sum(len(version.json) for version in older) > max_bytes:
+                break  # the first one did not fit: it begins the next page
+            found += older
+            size += sum(len(version.json) for version in older)
+            left = left[len(bodies) :]
+            if len(bodies) < len(asked):
+                break
+        return VersionPage(newest, found, left[0] + 1 if left else None)
+
+    async def _numbers_before(self, lane: int, history: bytes, newest: int, before: int) -> Sequence[int]:
+        """The numbers of the versions before `before` that are there, the newest first."""
+        if await self.connection.call(lane, b"HLEN", history) == newest - 1:
+            return range(before - 1, 0, -1)
+        # An import has left some out, or the breadcrumb was just updated.
+        numbers = (int(number) for number in await self.connection.call(lane, b"HKEYS", history))
+        return sorted((number for number in numbers if number < before), reverse=True)
 
     async def last_usable(self, crumb: Breadcrumb, read: Callable[[Breadcrumb], _T | None]) -> _T | None:
         """What the newest of the earlier versions comes to that can be read at all; None: there is none."""
         if crumb.version == 1:
             return None
         try:
-            versions = await self.history(crumb.owner_id, crumb.id)
+            async for version in self.versions(crumb.owner_id, crumb.id):
+                if version.version < crumb.version and (found := read(version)) is not None:
+                    return found
         except NotFound:
-            return None
-        earlier = (read(version) for version in versions if version.version < crumb.version)
-        return next((found for found in earlier if found is not None), None)
+            pass
+        return None
 
     def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Coroutine[Any, Any, Page]:
         """One page; `next_cursor` is there exactly as long as there is more.
@@ -613,8 +673,9 @@ class Store:
         return question.answer
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
-        """Everything a query finds, page by page."""
+        """Everything a query finds, page by page, with at most `WALK_BYTES` of it in memory."""
         cursor = None
+        query = replace(query, max_bytes=min(query.max_bytes or WALK_BYTES, WALK_BYTES))
         while True:
             page = await self.list(owner, replace(query, cursor=cursor))
             for crumb in page.items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -10,7 +11,7 @@ from uuid import UUID
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.access import USER, Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.errors import Forbidden, NotFound
+from breadcrumbs.runtime.errors import Forbidden, InvalidCursor, NotFound
 from breadcrumbs.runtime.http import listing
 from breadcrumbs.runtime.http.conditions import (
     ETAG_HEADER,
@@ -41,7 +42,7 @@ from breadcrumbs.runtime.http.problems import (
     SESSION_GONE,
     VERSION_MISMATCH,
 )
-from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.replies import Header, ListReply, Reply
 from breadcrumbs.runtime.http.schemas import (
     Created,
     Done,
@@ -250,28 +251,47 @@ async def get_full(call: Call) -> Reply:
 
 
 async def get_history(call: Call) -> Reply:
-    principal = call.principal
-    versions = await call.services.store.history(principal.owner_id, call.id())
-    _check_readable(principal, versions[0])
-    items: list[HistoryItem] = []
-    for version in versions:
-        # An older version may have been somebody else's, or secret, when the newest no longer is.
-        if not principal.may_see(version):
-            continue
-        item: HistoryItem = {
-            "version": version.version,
-            "title": version.title,
-            "tags": version.tags,
-            "updated_at": version.updated_at,
-        }
-        if version.schema_name is not None:
-            item["schema_name"] = version.schema_name
-        if principal.may_read_context(version):
-            item["context"] = as_seen(principal, version).context
-        if version.updated_by is not None:
-            item["updated_by"] = str(version.updated_by)
-        items.append(item)
-    return Reply.json(items)
+    principal, id, given = call.principal, call.id(), call.query()
+    page = await call.services.store.history_page(
+        principal.owner_id,
+        id,
+        before=_version_before(given.get("cursor")),
+        limit=listing.read_limit(given),
+        max_bytes=call.services.settings.max_response_bytes,
+    )
+    _check_readable(principal, page.newest)
+    headers: list[Header] = [(b"x-has-more", b"false" if page.next_before is None else b"true")]
+    if page.next_before is not None:
+        path = f"/breadcrumbs/{id}/history"
+        headers.append((b"link", listing.next_link(path, given, str(page.next_before))))
+    # An older version may have been somebody else's, or secret, when the newest no longer is.
+    seen = (version.unparsed() for version in page.versions)
+    return ListReply((_version(principal, one) for one in seen if principal.may_see(one)), headers)
+
+
+def _version(principal: Principal, version: Breadcrumb) -> HistoryItem:
+    item: HistoryItem = {
+        "version": version.version,
+        "title": version.title,
+        "tags": version.tags,
+        "updated_at": version.updated_at,
+    }
+    if version.schema_name is not None:
+        item["schema_name"] = version.schema_name
+    if principal.may_read_context(version):
+        item["context"] = as_seen(principal, version).context
+    if version.updated_by is not None:
+        item["updated_by"] = str(version.updated_by)
+    return item
+
+
+def _version_before(cursor: str | None) -> int | None:
+    """The version that the last page of a history ended before."""
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 10 and int(cursor) > 0):
+        raise InvalidCursor("this is not a cursor of a history: take it from the Link header", where="cursor")
+    return int(cursor)
 
 
 async def _readable(call: Call) -> Breadcrumb:
@@ -303,17 +323,23 @@ async def list_breadcrumbs(call: Call) -> Reply:
     if owner is not None and not _is_same(owner, principal.owner_id):
         query.check()
         return Reply(200, b"[]", headers=[(b"x-has-more", b"false")])
+    query = replace(
+        query, max_bytes=call.services.settings.max_response_bytes, without_contexts=not include_context
+    )
     page = await call.services.store.list(principal.owner_id, principal.narrowed(query))
-    items = [
-        as_seen(principal, crumb).list_item(include_context=True)
-        if include_context and principal.may_read_context(crumb)
-        else crumb.list_item()
-        for crumb in page.items
-    ]
     headers: list[Header] = [(b"x-has-more", b"false" if page.next_cursor is None else b"true")]
     if page.next_cursor is not None:
-        headers.append((b"link", listing.next_link(given, page.next_cursor)))
-    return Reply.json(items, headers=headers)
+        headers.append((b"link", listing.next_link("/breadcrumbs", given, page.next_cursor)))
+    return ListReply(
+        (_list_item(principal, crumb, include_context=include_context) for crumb in page.items), headers
+    )
+
+
+def _list_item(principal: Principal, crumb: Breadcrumb, *, include_context: bool) -> dict[str, Any]:
+    crumb = crumb.unparsed()  # what is parsed to encode the item is freed after it
+    if include_context and principal.may_read_context(crumb):
+        return as_seen(principal, crumb).list_item(include_context=True)
+    return crumb.list_item()
 
 
 def _is_same(text: str, owner: UUID) -> bool:
@@ -383,10 +409,7 @@ OPERATIONS: Final = (
                 200,
                 "A page.",
                 list[ListItem],
-                headers={
-                    "X-Has-More": "`true` as long as there is another page.",
-                    "Link": 'The next page (`rel="next"`).',
-                },
+                headers=listing.PAGE_HEADERS,
                 sometimes=frozenset({"Link"}),
             ),
         ),
@@ -426,11 +449,23 @@ OPERATIONS: Final = (
         path="/breadcrumbs/{id}/history",
         group="Breadcrumbs",
         summary="Read all versions",
-        description="Newest first; without versions that you may not see, and contexts that are secret.",
+        description=(
+            "Newest first; without versions that you may not see, and contexts that are secret. A long history "
+            "comes in pages: each ends at `limit` versions or at the byte budget of a response."
+        ),
         handle=get_history,
         role="subscriber",
-        parameters=(ID,),
-        answers=(Answer(200, "The versions.", list[HistoryItem]),),
+        parameters=(ID, *listing.PAGING),
+        answers=(
+            Answer(
+                200,
+                "The versions.",
+                list[HistoryItem],
+                headers=listing.PAGE_HEADERS,
+                sometimes=frozenset({"Link"}),
+            ),
+        ),
+        may_fail=(INVALID_CURSOR,),
     ),
     Operation(
         id="updateBreadcrumb",

@@ -48,7 +48,7 @@ from breadcrumbs.runtime.http.problems import (
     SESSION_GONE,
     VERSION_MISMATCH,
 )
-from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.replies import Header, Reply, encoded
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
 from breadcrumbs.runtime.http.session_schemas import (
     ForkRequest,
@@ -316,11 +316,12 @@ async def list_messages(call: Call) -> Reply:
             limit=read_number(given, "limit", DEFAULT_PAGE),
             before=given.get("before"),
             after=given.get("after"),
+            max_bytes=call.services.settings.max_response_bytes,
         ),
         facts_of(call, session),
     )
     answer: dict[str, Any] = {
-        "messages": [message_view(crumb, principal) for crumb in page.messages],
+        "messages": encoded(message_view(crumb.unparsed(), principal) for crumb in page.messages),
         "has_more": page.has_more,
     }
     if page.before is not None:
