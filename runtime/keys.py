@@ -21,6 +21,8 @@ Per session
     n <owner> <session>              hash     version, created, size (its breadcrumbs); closing: it is being deleted;
                                               gone: when one of this name was deleted last (expires by itself);
                                               retried: id and time of each turn that was asked for again, the last first
+                                              state: bytes of its state, and bytes of removed names in it (create.lua);
+                                              absent until the state is changed, and after an import
     z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
                                               `!<who> ` before the JSON: not for everybody (see session_state.py).
                                               Names that begin with a null byte: its title, whose it is

@@ -26,6 +26,9 @@ STATE_CHANGE: Final = "session.state.v1"
 ADK_EVENT: Final = "adk.event.v1"
 ANSWER: Final = "agent.response.v1"
 
+MAX_STATE_BYTES: Final = 1 << 20
+"""How large the state of a session may be, unless the settings say otherwise: names and values as they are stored."""
+
 REMOVED: Final = b""
 
 _NULL_REMOVES: Final = {SESSION_RECORD: True, STATE_CHANGE: True, ADK_EVENT: False, ANSWER: False}

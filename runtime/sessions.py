@@ -38,6 +38,7 @@ from breadcrumbs.runtime.errors import (
     AnotherSession,
     InvalidCursor,
     NotFound,
+    StateTooLarge,
     StoreUnavailable,
     VersionMismatch,
 )
@@ -53,6 +54,7 @@ from breadcrumbs.runtime.session_state import (
     decode_state,
     paused_at,
     shown_state,
+    state_changes,
 )
 from breadcrumbs.runtime.store import Store, Written
 from breadcrumbs.runtime.writes import DELETION_REMEMBERED
@@ -77,6 +79,9 @@ MESSAGE: Final = "user.message.v1"
 _MOST_SEEN: Final = 2_000
 """A page ends early (with a cursor) rather than looking at every session for a filter that hardly matches."""
 
+
+_STAMP: Final = 17
+"""Bytes before a value of the state: when it was set, and a space."""
 
 _SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 
@@ -212,6 +217,25 @@ class Sessions:
             await self._store.connection.call(lane, b"HGETALL", self._store.keys.state(lane, owner, session)),
             reader=reader,
         )
+
+    async def check_room(self, owner: UUID, session: str, schema: str, context: dict[str, Any]) -> None:
+        """Raise `StateTooLarge` if a breadcrumb would make a state too large. The write itself decides in the end."""
+        store, keys, lane = self._store, self._store.keys, self.lane(owner, session)
+        changes = state_changes(schema, context)
+        state = keys.state(lane, owner, session)
+        noted, *sizes = await store.connection.call_all(
+            [
+                (lane, (b"HGET", keys.session(lane, owner, session), b"state")),
+                *((lane, (b"HSTRLEN", state, name)) for name in changes),
+            ]
+        )
+        total, removed = (int(part) for part in (noted or b"0 0").split())
+        growth = sum(
+            _STAMP + len(value) - size + (0 if size else len(name.encode()))
+            for (name, value), size in zip(changes.items(), sizes, strict=True)
+        )
+        if growth > 0 and total - removed + growth > store.max_state_bytes:
+            raise StateTooLarge(session, total + growth, store.max_state_bytes)
 
     def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
         """Since when a session is paused; None: it is not. One small read."""

@@ -34,6 +34,7 @@ from breadcrumbs.runtime.errors import (
     InvalidInput,
     NotFound,
     SessionGone,
+    StateTooLarge,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -47,7 +48,7 @@ from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.opening import Address, opened
 from breadcrumbs.runtime.query import MAX_LIMIT, Page, Query
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
-from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
+from breadcrumbs.runtime.session_state import MAX_STATE_BYTES, Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
 from breadcrumbs.runtime.writes import Arguments, Expects, Writes, private_to, together
 
@@ -118,14 +119,16 @@ class Store:
         ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
         idempotency_seconds: int = 86_400,
         max_content_bytes: int = MAX_BODY_BYTES,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         self.connection = connection
         self.keys = keys
         self.lanes = keys.lanes
         self.secret = secret
         self._ttl_defaults = ttl_defaults or {}
-        self._writes = Writes(keys, idempotency_seconds=idempotency_seconds)
+        self._writes = Writes(keys, idempotency_seconds=idempotency_seconds, max_state_bytes=max_state_bytes)
         self.max_content_bytes = max_content_bytes
+        self.max_state_bytes = max_state_bytes
         self._clock_offset = 0
         self._clock_error = 0
         self._group_of = {
@@ -146,6 +149,7 @@ class Store:
         ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
         idempotency_seconds: int = 86_400,
         max_content_bytes: int = MAX_BODY_BYTES,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> Store:
         """Connect, and agree with whoever was here first on the number of lanes."""
         connection, keys, secret = await opened(url, namespace, lanes)
@@ -157,6 +161,7 @@ class Store:
                 ttl_defaults=ttl_defaults,
                 idempotency_seconds=idempotency_seconds,
                 max_content_bytes=max_content_bytes,
+                max_state_bytes=max_state_bytes,
             )
             await store.read_clock()
         except BaseException:
@@ -250,6 +255,8 @@ class Store:
                 raise VersionMismatch(int(reply[1]), session_version or 0)
             case 7:
                 raise AnotherSession(f"session {session!r} is another one than it was")
+            case 8:
+                raise StateTooLarge(session or "", int(reply[1]), int(reply[2]))
             case _:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
                 return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)

@@ -45,8 +45,9 @@ class Expects:
 class Writes:
     """Spells the runs of one store's scripts."""
 
-    def __init__(self, keys: Keys, *, idempotency_seconds: int) -> None:
+    def __init__(self, keys: Keys, *, idempotency_seconds: int, max_state_bytes: int) -> None:
         self._keys = keys
+        self._max_state_bytes = max_state_bytes
         self._idempotency_seconds = idempotency_seconds
 
     def creation(
@@ -72,6 +73,8 @@ class Writes:
             guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
             for name, value in held_changes(content.schema_name, new.context, guard).items():
                 state += [name, value]
+            if state:
+                state.insert(0, self._max_state_bytes)
         return [
             body,
             keys.events(lane),

@@ -34,6 +34,7 @@ from breadcrumbs.runtime.http.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
     NOT_FOUND,
+    STATE_TOO_LARGE,
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
@@ -328,7 +329,7 @@ _ROUTES: Final = (
             required=False,
         ),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE),
     ),
     Operation(
         id="listAdkSessions",
@@ -381,7 +382,7 @@ _ROUTES: Final = (
         parameters=(_APP, _USER, _SESSION, _WHOLE, IDEMPOTENCY_KEY),
         body=Body(dict[str, Any] | None, {"state": {"step": 1}}, required=False),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE),
     ),
     Operation(
         id="changeAdkState",
@@ -396,7 +397,7 @@ _ROUTES: Final = (
         parameters=(_APP, _USER, _SESSION, _WHOLE),
         body=Body(StateRequest, {"stateDelta": {"step": 2}}),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(NOT_FOUND,),
+        may_fail=(NOT_FOUND, STATE_TOO_LARGE),
     ),
     Operation(
         id="deleteAdkSession",
@@ -446,7 +447,7 @@ _ROUTES: Final = (
                 sometimes=frozenset({"ETag", "Idempotency-Replayed"}),
             ),
         ),
-        may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH),
+        may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE),
     ),
     Operation(
         id="getAdkUserState",

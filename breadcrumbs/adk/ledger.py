@@ -124,6 +124,7 @@ class AdkSessions:
         deltas = split(state or {})
         _check_may_share(who, deltas)
         _check_first_events(names, events)
+        await self._check_shared_room(who, names.of, deltas)
         now = self._store.now() / 1e6
         first = [
             completed(event, id=_first_id(names, number), now=now) for number, event in enumerate(events)
@@ -244,6 +245,7 @@ class AdkSessions:
         check_depth("event", event)
         deltas = split(delta_of(event))
         _check_may_share(who, deltas)
+        await self._check_shared_room(who, names.of, deltas)
         store, owner = self._store, who.owner_id
         place = self._place(who, names, event["id"])
         try:
@@ -294,6 +296,12 @@ class AdkSessions:
                 if delta
             )
         )
+
+    async def _check_shared_room(self, who: Principal, of: UserNames, deltas: Deltas) -> None:
+        """Refuse a change of shared state that has no room, before the event that brings it is written."""
+        for holder, delta in ((of.app_state, deltas.app), (of.user_state, deltas.user)):
+            if delta:
+                await self._sessions.check_room(who.owner_id, holder, ADK_EVENT, {"state_delta": delta})
 
     async def _share_one(
         self, who: Principal, holder: str, delta: Json, tags: Iterable[str], source: tuple[str, str]

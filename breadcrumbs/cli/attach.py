@@ -101,6 +101,7 @@ async def open_store(settings: Settings, url: str) -> Store:
             ttl_defaults=settings.expiries,
             idempotency_seconds=int(settings.idempotency_ttl.total_seconds()),
             max_content_bytes=settings.max_body_bytes,
+            max_state_bytes=settings.max_state_bytes,
         )
     except StoreUnavailable as error:
         raise _unusable(url, error) from error

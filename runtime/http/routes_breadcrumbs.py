@@ -40,6 +40,7 @@ from breadcrumbs.runtime.http.problems import (
     NOT_FOUND,
     SESSION_CONFLICT,
     SESSION_GONE,
+    STATE_TOO_LARGE,
     VERSION_MISMATCH,
 )
 from breadcrumbs.runtime.http.replies import Header, ListReply, Reply
@@ -389,7 +390,7 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(NOT_FOUND, SESSION_CONFLICT, SESSION_GONE, IDEMPOTENCY_MISMATCH),
+        may_fail=(NOT_FOUND, SESSION_CONFLICT, SESSION_GONE, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE),
     ),
     Operation(
         id="listBreadcrumbs",

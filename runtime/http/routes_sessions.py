@@ -46,6 +46,7 @@ from breadcrumbs.runtime.http.problems import (
     NOTHING_TO_RETRY,
     SESSION_CONFLICT,
     SESSION_GONE,
+    STATE_TOO_LARGE,
     VERSION_MISMATCH,
 )
 from breadcrumbs.runtime.http.replies import Header, Reply, encoded
@@ -601,7 +602,7 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, SESSION_GONE, NOT_FOUND),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, SESSION_GONE, NOT_FOUND, STATE_TOO_LARGE),
     ),
     Operation(
         id="getSession",
@@ -631,7 +632,7 @@ OPERATIONS: Final = (
         parameters=(SESSION_ID, IF_MATCH),
         body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
         answers=(Answer(200, "The session as it is now.", Session | ListedSession, headers=_VERSIONED),),
-        may_fail=(SESSION_GONE, VERSION_MISMATCH),
+        may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH),
     ),
     Operation(
         id="deleteSession",
@@ -755,7 +756,7 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(ALREADY_EXISTS, SESSION_GONE),
+        may_fail=(ALREADY_EXISTS, SESSION_GONE, STATE_TOO_LARGE),
     ),
     Operation(
         id="retryTurn",

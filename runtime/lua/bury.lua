@@ -8,7 +8,7 @@ ARGV  1 owner (16 bytes)    2 session    3 for how many seconds    4 the deletio
 Reply 1 done   0 somebody else has done it
 ]]
 if redis.call('HGET', KEYS[1], 'closing') ~= ARGV[4] then return 0 end
-redis.call('HDEL', KEYS[1], 'closing', 'version', 'created', 'size', 'retried')
+redis.call('HDEL', KEYS[1], 'closing', 'version', 'created', 'size', 'retried', 'state')
 redis.call('EXPIRE', KEYS[1], ARGV[3])
 redis.call('DEL', KEYS[3])
 redis.call('SREM', KEYS[2], ARGV[1] .. ARGV[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.store.contract.bounds import Bounds
 from tests.store.contract.creating import Creating
 from tests.store.contract.deleting import Deleting
 from tests.store.contract.expiring import Expiring
@@ -27,5 +28,6 @@ class StoreContract(
     Importing,
     Isolation,
     Opening,
+    Bounds,
 ):
     """All of it."""
