@@ -55,6 +55,7 @@ from breadcrumbs.runtime.writes import Arguments, Expects, Writes, private_to, t
 _CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
 _CREATE_TOGETHER = Script("create", inside="together")
 _IMPORT, _READ, _BODIES = Script("import"), Script("read"), Script("bodies")
+_EXTEND = Script("extend")
 _COMMIT_CREATE, _COMMIT_UPDATE = Script("create", inside="commit"), Script("update", inside="commit")
 
 _VERSIONS_AT_ONCE: Final = 256
@@ -560,6 +561,22 @@ class Store:
         if int(reply[0]) == 5:
             await self._take_signpost_down(lane, crumb)
             raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it afterwards")
+
+    async def extend_history(self, newest: Breadcrumb, versions: List[Breadcrumb]) -> bool:
+        """Add older versions to a breadcrumb that was restored. One that has other versions by now stays as it is.
+
+        False: there is no such breadcrumb.
+        """
+        owner, id = newest.owner_id, newest.id
+        lane, body = await self.look_up(owner, id)
+        if body is None:
+            return False
+        older: Arguments = []
+        for version in versions:
+            older += [version.version, record.whole(version)]
+        keys = [self.keys.body(lane, owner, id.bytes), self.keys.history(lane, owner, id.bytes)]
+        await self.connection.run(lane, _EXTEND, keys, [newest.version, newest.created, *older])
+        return True
 
     # Reading
 
