@@ -34,7 +34,7 @@ from breadcrumbs.agents.prompt import build_prompt, problem_in
 from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult, is_being_cancelled
 from breadcrumbs.agents.tools.output import in_words
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
-from breadcrumbs.runtime.errors import InvalidInput, NotFound, StateTooLarge
+from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
@@ -196,6 +196,7 @@ class Executor:
         except NotFound:
             await _finish(turn, last)  # deleted or expired meanwhile: there is nothing to answer
             return
+        await self._check_quota(owner)
         new, content = await self._make(turn, agent, trigger, origin, answer_id)
         try:
             await self._commit(turn, owner, answer_id, new, content, acknowledge=last)
@@ -203,6 +204,14 @@ class Executor:
             # The words were shown already, so they are stored. The answer says what became of the state.
             _log.warning("state not stored", agent=definition.agent_id, trigger=origin.id, error=str(error))
             await self._commit(turn, owner, answer_id, _without_state(new, error), acknowledge=last)
+
+    async def _check_quota(self, owner: UUID) -> None:
+        """Fail before the model is asked: what it says is stored in any case."""
+        if self._store.quotas is not None:
+            try:
+                await self._store.quotas.check(owner)
+            except QuotaExceeded as error:
+                raise TurnFailed(str(error)) from error
 
     async def _commit(
         self,

@@ -28,6 +28,8 @@ Per session
                                               Names that begin with a null byte: its title, whose it is
     N <owner>                        zset     the sessions of an owner in this lane; score = last activity
     Z                                set      sessions that are being deleted: owner + session
+Per owner, where they have quotas
+    Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
 Per lane, the rest
     e                                stream   events; the id is `<microseconds>-0`, the same clock as the scores
     m                                string   events up to this time may have been trimmed away
@@ -127,6 +129,9 @@ class Keys:
 
     def sessions(self, lane: int, owner: UUID) -> bytes:
         return b"%sN%s" % (self._prefixes[lane], owner.bytes)
+
+    def usage(self, lane: int, owner: UUID) -> bytes:
+        return b"%sQ%s" % (self._prefixes[lane], owner.bytes)
 
     def closing(self, lane: int) -> bytes:
         return self._prefixes[lane] + b"Z"

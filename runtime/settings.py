@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
+from breadcrumbs.runtime.quotas import Quotas
 from breadcrumbs.runtime.rates import RateLimits
 from breadcrumbs.runtime.ttl import Duration, Expiry
 
@@ -90,6 +91,8 @@ class Settings(BaseSettings):
     rate_limits: RateLimits = Field(
         default_factory=RateLimits, description="How many requests a token and an owner may make"
     )
+
+    quotas: Quotas = Field(default_factory=Quotas, description="How much an owner may keep; none: any amount")
 
     context_config: Path | None = Field(
         None, description="The context builder's config; none: the built-in one"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DELETION_REMEMBERED: Final = 7 * 86_400
 """For how many seconds a turn that began before a deletion could still try to write. Nobody thinks that long."""
 
+Does: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
 Arguments: TypeAlias = list[bytes | str | int]
 Call: TypeAlias = tuple[list[bytes], Arguments]
 """The keys and the arguments of one run of a script."""
@@ -207,6 +208,12 @@ class Writes:
             *(part for change in state.items() for part in change),
             *older,
         ]
+
+    def counted(self, lane: int, owner: UUID, id: UUID, does: Does, call: Call) -> Call:
+        """A run whose effect on its owner's usage is counted."""
+        keys, args = call
+        history = keys[0] if does == "create" else self._keys.history(lane, owner, id.bytes)
+        return [*keys, history, self._keys.usage(lane, owner)], [*args, does]
 
     def commit(self, fence: Fence, keys: list[bytes], args: Arguments) -> Call:
         """A run as a worker's commit."""

@@ -34,6 +34,7 @@ from breadcrumbs.runtime.http.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
     NOT_FOUND,
+    QUOTA_EXCEEDED,
     STATE_TOO_LARGE,
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
@@ -329,7 +330,7 @@ _ROUTES: Final = (
             required=False,
         ),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="listAdkSessions",
@@ -382,7 +383,7 @@ _ROUTES: Final = (
         parameters=(_APP, _USER, _SESSION, _WHOLE, IDEMPOTENCY_KEY),
         body=Body(dict[str, Any] | None, {"state": {"step": 1}}, required=False),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="changeAdkState",
@@ -397,7 +398,7 @@ _ROUTES: Final = (
         parameters=(_APP, _USER, _SESSION, _WHOLE),
         body=Body(StateRequest, {"stateDelta": {"step": 2}}),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(NOT_FOUND, STATE_TOO_LARGE),
+        may_fail=(NOT_FOUND, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="deleteAdkSession",
@@ -447,7 +448,7 @@ _ROUTES: Final = (
                 sometimes=frozenset({"ETag", "Idempotency-Replayed"}),
             ),
         ),
-        may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE),
+        may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="getAdkUserState",

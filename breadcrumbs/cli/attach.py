@@ -102,6 +102,7 @@ async def open_store(settings: Settings, url: str) -> Store:
             idempotency_seconds=int(settings.idempotency_ttl.total_seconds()),
             max_content_bytes=settings.max_body_bytes,
             max_state_bytes=settings.max_state_bytes,
+            quotas=settings.quotas,
         )
     except StoreUnavailable as error:
         raise _unusable(url, error) from error

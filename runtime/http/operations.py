@@ -23,7 +23,6 @@ from breadcrumbs.runtime.http.problems import (
     METHOD_NOT_ALLOWED,
     MISDIRECTED,
     NOT_FOUND,
-    QUOTA_EXCEEDED,
     RATE_LIMITED,
     STORE_FULL,
     STORE_UNAVAILABLE,
@@ -151,7 +150,7 @@ class Operation:
         if self.uses_store != "no":
             found.add(STORE_UNAVAILABLE)
         if self.uses_store == "writes":
-            found |= {STORE_FULL} if self.method == "DELETE" else {STORE_FULL, QUOTA_EXCEEDED}
+            found.add(STORE_FULL)
         return sorted(found, key=lambda kind: (kind.status, kind.name))
 
 

@@ -38,6 +38,7 @@ from breadcrumbs.runtime.http.problems import (
     INVALID_CURSOR,
     MALFORMED,
     NOT_FOUND,
+    QUOTA_EXCEEDED,
     SESSION_CONFLICT,
     SESSION_GONE,
     STATE_TOO_LARGE,
@@ -390,7 +391,14 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(NOT_FOUND, SESSION_CONFLICT, SESSION_GONE, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE),
+        may_fail=(
+            NOT_FOUND,
+            SESSION_CONFLICT,
+            SESSION_GONE,
+            IDEMPOTENCY_MISMATCH,
+            STATE_TOO_LARGE,
+            QUOTA_EXCEEDED,
+        ),
     ),
     Operation(
         id="listBreadcrumbs",
@@ -486,7 +494,7 @@ OPERATIONS: Final = (
         parameters=(ID, IF_MATCH),
         body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
         answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
-        may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH),
+        may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
     ),
     Operation(
         id="deleteBreadcrumb",

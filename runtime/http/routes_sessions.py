@@ -44,6 +44,7 @@ from breadcrumbs.runtime.http.problems import (
     MALFORMED,
     NOT_FOUND,
     NOTHING_TO_RETRY,
+    QUOTA_EXCEEDED,
     SESSION_CONFLICT,
     SESSION_GONE,
     STATE_TOO_LARGE,
@@ -602,7 +603,14 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, SESSION_GONE, NOT_FOUND, STATE_TOO_LARGE),
+        may_fail=(
+            ALREADY_EXISTS,
+            IDEMPOTENCY_MISMATCH,
+            SESSION_GONE,
+            NOT_FOUND,
+            STATE_TOO_LARGE,
+            QUOTA_EXCEEDED,
+        ),
     ),
     Operation(
         id="getSession",
@@ -632,7 +640,7 @@ OPERATIONS: Final = (
         parameters=(SESSION_ID, IF_MATCH),
         body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
         answers=(Answer(200, "The session as it is now.", Session | ListedSession, headers=_VERSIONED),),
-        may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH),
+        may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH, QUOTA_EXCEEDED),
     ),
     Operation(
         id="deleteSession",
@@ -729,7 +737,7 @@ OPERATIONS: Final = (
                 sometimes=_SOMETIMES,
             ),
         ),
-        may_fail=(IDEMPOTENCY_MISMATCH, SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH),
+        may_fail=(IDEMPOTENCY_MISMATCH, SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
     ),
     Operation(
         id="forkSession",
@@ -756,7 +764,7 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(ALREADY_EXISTS, SESSION_GONE, STATE_TOO_LARGE),
+        may_fail=(ALREADY_EXISTS, SESSION_GONE, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="retryTurn",

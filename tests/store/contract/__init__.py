@@ -11,6 +11,7 @@ from tests.store.contract.importing import Importing
 from tests.store.contract.isolation import Isolation
 from tests.store.contract.listing import Listing
 from tests.store.contract.opening import Opening
+from tests.store.contract.quotas import WithQuotas
 from tests.store.contract.session_life import SessionLife
 from tests.store.contract.sessions import Sessions
 from tests.store.contract.updating import Updating
@@ -29,5 +30,6 @@ class StoreContract(
     Isolation,
     Opening,
     Bounds,
+    WithQuotas,
 ):
     """All of it."""
