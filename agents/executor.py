@@ -34,7 +34,7 @@ from breadcrumbs.agents.prompt import build_prompt, problem_in
 from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult, is_being_cancelled
 from breadcrumbs.agents.tools.output import in_words
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
-from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.inheritance import inherited_tags
@@ -196,8 +196,22 @@ class Executor:
         except NotFound:
             await _finish(turn, last)  # deleted or expired meanwhile: there is nothing to answer
             return
+        await self._check_quota(owner)
         new, content = await self._make(turn, agent, trigger, origin, answer_id)
-        await self._commit(turn, owner, answer_id, new, content, acknowledge=last)
+        try:
+            await self._commit(turn, owner, answer_id, new, content, acknowledge=last)
+        except StateTooLarge as error:
+            # The words were shown already, so they are stored. The answer says what became of the state.
+            _log.warning("state not stored", agent=definition.agent_id, trigger=origin.id, error=str(error))
+            await self._commit(turn, owner, answer_id, _without_state(new, error), acknowledge=last)
+
+    async def _check_quota(self, owner: UUID) -> None:
+        """Fail before the model is asked: what it says is stored in any case."""
+        if self._store.quotas is not None:
+            try:
+                await self._store.quotas.check(owner)
+            except QuotaExceeded as error:
+                raise TurnFailed(str(error)) from error
 
     async def _commit(
         self,
@@ -467,6 +481,12 @@ async def _called(agent_id: str, function: AgentFunction, call: Call) -> object:
         raise TurnFailed(f"{agent_id} was cancelled from within", retry=True) from None
     except SystemExit as error:
         raise TurnFailed(f"{agent_id} failed: {in_words(error)}", retry=True) from error
+
+
+def _without_state(answer: BreadcrumbCreate, error: StateTooLarge) -> BreadcrumbCreate:
+    """An answer without the change of its session's state, which was refused."""
+    context = {name: value for name, value in answer.context.items() if name != "state_delta"}
+    return answer.model_copy(update={"context": {**context, "state_refused": str(error)}})
 
 
 def creator_of(crumb: Breadcrumb) -> str | None:

@@ -25,7 +25,7 @@ from breadcrumbs.runtime.breadcrumb import (
     BreadcrumbCreate,
     BreadcrumbUpdate,
 )
-from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
 from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.failures import check_posted, leave_error
 from breadcrumbs.runtime.ids import derived_id
@@ -321,6 +321,8 @@ class ContextBuilder:
             if last:
                 await turn.acknowledge()
             return newest  # made by a first try, whose answer was lost on the way
+        if not again:
+            await self._check_quota(owner)
         fetched = material.fetching.fetched()
         made = await assembled(self._store, config, trigger, fetched, hints=self._hints)
         try:
@@ -337,6 +339,14 @@ class ContextBuilder:
             new.tags.append(INTERNAL)
         fence = turn.fence(acknowledge=last)
         return await self._store.put(owner, id, new, after=newest, slim=references_only, fence=fence)
+
+    async def _check_quota(self, owner: UUID) -> None:
+        """Say in the session that there is no room for an answer, instead of preparing one."""
+        if self._store.quotas is not None:
+            try:
+                await self._store.quotas.check(owner)
+            except QuotaExceeded as error:
+                raise TurnFailed(str(error)) from error
 
     async def _newest(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         try:

@@ -24,7 +24,7 @@ from breadcrumbs.context_builder.assembly import (
 )
 from breadcrumbs.context_builder.builder import build_context, context_id
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
-from breadcrumbs.context_builder.references import Kept, NoContext, Recorded, Reference, recorded
+from breadcrumbs.context_builder.references import Dropped, Kept, NoContext, Recorded, Reference, recorded
 from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
@@ -39,6 +39,8 @@ from breadcrumbs.runtime.wording import plain_text
 Visible: TypeAlias = Callable[[Breadcrumb], bool]
 
 _EXCERPT = 140
+_AT_ONCE = 8
+"""References that are followed at once: two versions of each are in memory."""
 
 
 def _as_dict(thing: Any) -> dict[str, Any]:
@@ -126,6 +128,8 @@ class Explanation:
     left_out_besides: int = 0
     """How many more were left out than are named here."""
     notes: list[str] = field(default_factory=list)
+    next_start: int | None = None
+    """Where the next page begins, in the order of items and then what was left out; None: this is all of it."""
 
     def as_dict(self) -> dict[str, Any]:
         document: dict[str, Any] = {"consumer_id": self.consumer_id}
@@ -158,10 +162,28 @@ async def explain(
     version: int | None = None,
     *,
     visible: Visible | None = None,
+    start: int = 0,
+    budget: int | None = None,
 ) -> Explanation:
-    """Why a context, or an older version of it, is as it is."""
+    """Why a context, or an older version of it, is as it is.
+
+    `start`, `budget`: one page of it, which ends after about so many bytes of stored breadcrumbs were read.
+    """
     context, record = await _context(store, owner, context_id, version)
-    found = await _Found.load(store, owner, record, visible)
+    references: list[Kept | Dropped] = [*record.items, *record.left_out]
+    items: list[ExplainedItem] = []
+    left_out: list[ExplainedLeftOut] = []
+    read = 0
+    while start < len(references) and (budget is None or read < budget):
+        group = references[start : start + _AT_ONCE]
+        start += len(group)
+        found = await _Found.load(store, owner, record, group, visible)
+        read += found.size
+        for reference in group:
+            if isinstance(reference, Kept):
+                items.append(found.item(reference, context, record))
+            else:
+                left_out.append(found.left_out(reference))
     return Explanation(
         consumer_id=record.consumer_id,
         session_id=context.session_id,
@@ -176,19 +198,11 @@ async def explain(
         budget=record.budget,
         counted_by=record.counted_by,
         sources=record.sources,
-        items=[found.item(reference, context, record) for reference in record.items],
-        left_out=[
-            ExplainedLeftOut(
-                source=reference.source,
-                number=reference.number,
-                reason=reference.reason,
-                tokens=reference.tokens,
-                **found.about(reference),
-            )
-            for reference in record.left_out
-        ],
+        items=items,
+        left_out=left_out,
         left_out_besides=record.left_out_besides,
         notes=record.notes,
+        next_start=start if start < len(references) else None,
     )
 
 
@@ -199,8 +213,8 @@ class Rebuilt:
     context_id: UUID
     version: int
     parts: list[dict[str, Any]]
-    same: bool
-    """Byte for byte what was shown then."""
+    same: bool | None
+    """Byte for byte what was shown then; None: it was not all rendered again, so that is not known."""
     gone: tuple[Reference, ...]
     """What is missing, because it or the schema definition that says what to show of it was deleted."""
 
@@ -209,26 +223,37 @@ class Rebuilt:
         return orjson.dumps(self.parts)
 
 
-async def rebuild(store: Store, owner: UUID, context_id: UUID, version: int | None = None) -> Rebuilt:
-    """What was shown with a version of a context, from the references that are left of it."""
+async def rebuild(
+    store: Store,
+    owner: UUID,
+    context_id: UUID,
+    version: int | None = None,
+    *,
+    only: slice = slice(None),
+) -> Rebuilt:
+    """What was shown with a version of a context, from the references that are left of it; `only`: of these items."""
     context, record = await _context(store, owner, context_id, version)
     if "parts" in context.context:
         parts = context.context["parts"]
         return Rebuilt(context.id, context.version, parts, checksum(parts) == record.checksum, ())
-    found = await _Found.load(store, owner, record, None)
-    trigger = found.version(record.trigger_id, record.trigger_version)
-    trigger_users = [] if trigger is None else users_of(trigger.tags)
+    trigger = await _load(store, owner, record.trigger_id, record.trigger_version)
+    trigger_users = [] if trigger is None else users_of(trigger[0].tags)
     shown, gone = [], []
-    for reference in record.items:
-        crumb = found.crumb(reference)
-        content = None if crumb is None else found.content(crumb)
-        if crumb is None or content is None:
-            gone.append(reference)
-        else:
-            item = rendered(crumb, reference.place, content, trigger_users)
-            shown.append((reference.place, reference.source, item))
+    wanted = record.items[only]
+    for start in range(0, len(wanted), _AT_ONCE):
+        group = wanted[start : start + _AT_ONCE]
+        found = await _Found.load(store, owner, record, group, None)
+        for reference in group:
+            crumb = found.crumb(reference)
+            content = None if crumb is None else found.content(crumb)
+            if crumb is None or content is None:
+                gone.append(reference)
+            else:
+                item = rendered(crumb, reference.place, content, trigger_users)
+                shown.append((reference.place, reference.source, item))
     parts = parts_of(shown)
-    return Rebuilt(context.id, context.version, parts, checksum(parts) == record.checksum, tuple(gone))
+    same = checksum(parts) == record.checksum if len(wanted) == len(record.items) else None
+    return Rebuilt(context.id, context.version, parts, same, tuple(gone))
 
 
 async def _context(store: Store, owner: UUID, id: UUID, version: int | None) -> tuple[Breadcrumb, Recorded]:
@@ -243,7 +268,7 @@ async def _context(store: Store, owner: UUID, id: UUID, version: int | None) -> 
 
 
 class _Found:
-    """What a context's references lead to today."""
+    """What some of a context's references lead to today."""
 
     def __init__(
         self,
@@ -251,31 +276,42 @@ class _Found:
         hidden: set[tuple[UUID, int]],
         record: Recorded,
         definitions: dict[str, Breadcrumb],
+        size: int,
     ) -> None:
         self._crumbs = crumbs
         self._hidden = hidden
         self._borrowed = record.hints
         self._definitions = definitions
+        self.size = size
+        """Bytes that were read."""
 
     @classmethod
-    async def load(cls, store: Store, owner: UUID, record: Recorded, visible: Visible | None) -> _Found:
-        """All of it side by side, each version once."""
-        references = [*record.items, *record.left_out]
+    async def load(
+        cls,
+        store: Store,
+        owner: UUID,
+        record: Recorded,
+        references: Sequence[Reference],
+        visible: Visible | None,
+    ) -> _Found:
+        """All of them side by side, each version once."""
         wanted = list({(reference.id, reference.version) for reference in references})
-        schemas = list(record.hints)
-        loaded, definitions = await asyncio.gather(
-            asyncio.gather(*(_load(store, owner, *key) for key in wanted)),
-            asyncio.gather(*(_load(store, owner, *record.hints[schema]) for schema in schemas)),
-        )
+        loaded = await asyncio.gather(*(_load(store, owner, *key) for key in wanted))
         crumbs: dict[tuple[UUID, int], Breadcrumb] = {}
         hidden: set[tuple[UUID, int]] = set()
+        size = 0
         for key, found in zip(wanted, loaded, strict=True):
             if found is None:
                 continue
             crumbs[key], newest = found
+            size += sum(len(version.json) for version in {id(version): version for version in found}.values())
             # What has become secret since is secret in its older versions too.
             if visible is not None and not (visible(crumbs[key]) and visible(newest)):
                 hidden.add(key)
+        schemas = list({crumb.schema_name or "" for crumb in crumbs.values()} & record.hints.keys())
+        definitions = await asyncio.gather(
+            *(_load(store, owner, *record.hints[schema]) for schema in schemas)
+        )
         return cls(
             crumbs,
             hidden,
@@ -285,13 +321,11 @@ class _Found:
                 for schema, found in zip(schemas, definitions, strict=True)
                 if found is not None and all(_defines(version, schema) for version in found)
             },
+            size,
         )
 
     def crumb(self, reference: Reference) -> Breadcrumb | None:
-        return self.version(reference.id, reference.version)
-
-    def version(self, id: UUID, version: int) -> Breadcrumb | None:
-        return self._crumbs.get((id, version))
+        return self._crumbs.get((reference.id, reference.version))
 
     def content(self, crumb: Breadcrumb) -> dict[str, Any] | None:
         """What a model was shown of it; None: what said so is gone, and it may have said to hide something."""
@@ -309,6 +343,15 @@ class _Found:
         if crumb is None:
             return known | {"gone": True}
         return known | _about(crumb)
+
+    def left_out(self, reference: Dropped) -> ExplainedLeftOut:
+        return ExplainedLeftOut(
+            source=reference.source,
+            number=reference.number,
+            reason=reference.reason,
+            tokens=reference.tokens,
+            **self.about(reference),
+        )
 
     def item(self, reference: Kept, context: Breadcrumb, record: Recorded) -> ExplainedItem:
         about = self.about(reference)
@@ -448,19 +491,17 @@ async def _time_of(
     """When the context for a trigger was made; where there is none, when the trigger was posted."""
     id = context_id(lane_for(owner, "session", session_id, store.lanes), config, trigger)
     try:
-        versions = [await store.get(owner, id, count_read=False)]
-        if versions[0].context.get("trigger_id") != str(trigger.id):
-            versions = await store.history(owner, id)
+        async for version in store.versions(owner, id):
+            made = version.context.get("as_of")
+            if (
+                version.context.get("trigger_id") == str(trigger.id)
+                and isinstance(made, int)
+                and made <= clock.LATEST
+            ):
+                return max(trigger.created, made)
     except NotFound:
-        return trigger.created
-    times = [
-        time
-        for version in versions
-        if version.context.get("trigger_id") == str(trigger.id)
-        and isinstance(time := version.context.get("as_of"), int)
-        and time <= clock.LATEST
-    ]
-    return max([trigger.created, *times[:1]])
+        pass
+    return trigger.created
 
 
 def _explained(config: ContextConfig, trigger: Breadcrumb, made: Assembled, as_of: int) -> Explanation:

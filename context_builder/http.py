@@ -14,10 +14,10 @@ from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.explain import Explanation, Rebuilt, Visible, explain, preview, rebuild
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id, complaints_of
-from breadcrumbs.runtime.errors import Complaint, InvalidInput, NotFound
+from breadcrumbs.runtime.errors import Complaint, InvalidCursor, InvalidInput, NotFound
 from breadcrumbs.runtime.http.listing import read_flag
 from breadcrumbs.runtime.http.operations import ID, Answer, Body, Call, Operation, Parameter
-from breadcrumbs.runtime.http.problems import NOT_FOUND
+from breadcrumbs.runtime.http.problems import INVALID_CURSOR, NOT_FOUND
 from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.schemas import Count, Id, Time, Version
 from breadcrumbs.runtime.ids import parse_id
@@ -118,7 +118,15 @@ class ExplanationView(_Explained):
     made_at: Time
     parts: NotRequired[Annotated[list[PartView], Field(description="What the model was shown, on request")]]
     parts_as_shown: NotRequired[
-        Annotated[bool, Field(description="False: something is gone since, or not for this token")]
+        Annotated[
+            bool,
+            Field(
+                description="False: something is gone since, or not for this token. Not known on a page of many"
+            ),
+        ]
+    ]
+    next_cursor: NotRequired[
+        Annotated[str, Field(description="There are more items: the cursor of the next page")]
     ]
 
 
@@ -164,16 +172,43 @@ class _Asked(BaseModel):
 async def explain_context(call: Call) -> Reply:
     principal, id, query = call.principal, call.id(), call.query()
     version, with_parts = _version(query.get("version")), read_flag(query, "parts")
+    version, start = _continued(query.get("cursor"), version)
     store = call.services.store
     context = await store.get(principal.owner_id, id, count_read=False)
     policy.check_readable(principal, context)
     if version is not None and version != context.version:
         policy.check_readable(principal, await store.get_version(principal.owner_id, id, version))
-    explained = await explain(store, principal.owner_id, id, version, visible=_visible_to(principal))
+    explained = await explain(
+        store,
+        principal.owner_id,
+        id,
+        version,
+        visible=_visible_to(principal),
+        start=start,
+        budget=call.services.settings.max_response_bytes,
+    )
     document = explained.as_dict()
+    if explained.next_start is not None:
+        document["next_cursor"] = f"{explained.version}.{explained.next_start}"
     if with_parts:
-        document |= _shown(explained, await rebuild(store, principal.owner_id, id, explained.version))
+        page = slice(start, start + len(explained.items))
+        rebuilt = await rebuild(store, principal.owner_id, id, explained.version, only=page)
+        document |= _shown(explained, rebuilt)
     return Reply.json(document)
+
+
+def _continued(cursor: str | None, version: int | None) -> tuple[int | None, int]:
+    """The version that a page is about, and where it begins."""
+    if cursor is None:
+        return version, 0
+    of, _, start = cursor.partition(".")
+    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in (of, start)) or int(of) == 0:
+        raise InvalidCursor(
+            "this is not a cursor of an explanation: take it from next_cursor", where="cursor"
+        )
+    if version not in (None, int(of)):
+        raise InvalidCursor("this cursor is for another version of the context", where="cursor")
+    return int(of), int(start)
 
 
 def _shown(explained: Explanation, rebuilt: Rebuilt) -> dict[str, Any]:
@@ -183,12 +218,15 @@ def _shown(explained: Explanation, rebuilt: Rebuilt) -> dict[str, Any]:
     except ValidationError:  # anybody may post a breadcrumb that looks like a context
         raise NotFound(f"breadcrumb {rebuilt.context_id} is no context, or not one of ours") from None
     told = {item.id for item in explained.items if not (item.hidden or item.gone)}
-    shown = [
+    shown: list[dict[str, Any]] = [
         {"place": part["place"], "key": part["key"], "items": items}
         for part in parts
         if (items := [item for item in part["items"] if item.get("id") in told])
     ]
-    return {"parts": shown, "parts_as_shown": rebuilt.same and len(told) == len(explained.items)}
+    document: dict[str, Any] = {"parts": shown}
+    if rebuilt.same is not None:
+        document["parts_as_shown"] = rebuilt.same and len(told) == len(explained.items)
+    return document
 
 
 async def preview_context(call: Call) -> Reply:
@@ -282,7 +320,9 @@ OPERATIONS: Final = (
         summary="Why a context is as it is",
         description=(
             "Every item with its source, its tokens and where it comes from; everything that was left out, and "
-            "why. `id` is that of the context's breadcrumb (`agent.context.v1`)."
+            "why. `id` is that of the context's breadcrumb (`agent.context.v1`). Where the breadcrumbs behind it are "
+            "large, a page ends at the byte budget of a response and has a `next_cursor`: first come all items, then "
+            "what was left out."
         ),
         handle=explain_context,
         parameters=(
@@ -299,8 +339,10 @@ OPERATIONS: Final = (
                 "`true`: also the very content that the model was shown.",
                 {"type": "boolean"},
             ),
+            Parameter("cursor", "query", "The next page: `next_cursor` of the last one."),
         ),
         answers=(Answer(200, "The explanation.", ExplanationView),),
+        may_fail=(INVALID_CURSOR,),
     ),
     Operation(
         id="previewContext",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
@@ -36,6 +36,8 @@ from breadcrumbs.runtime.ttl import NEVER, Expiry, TtlConfig, TtlType, plan
 MAX_TAGS: Final = 64
 MAX_TAG_LENGTH: Final = 256
 MAX_TITLE_LENGTH: Final = 500
+LARGE: Final = 16 << 10
+"""Bytes of JSON from which on a parsed document is not kept in memory while its page is put together."""
 SESSION: Final = "session:"
 USER: Final = "user:"
 USER_MESSAGE: Final = "user:message"
@@ -312,6 +314,16 @@ class Breadcrumb:
         """Itself, where it is known already what its JSON says."""
         self.__dict__["document"] = document
         return self
+
+    def unparsed(self) -> Breadcrumb:
+        """Itself, without what was parsed of it where that is large."""
+        return replace(self) if len(self.json) > LARGE else self
+
+    def without_context(self) -> Breadcrumb:
+        """Itself with an empty context, where the breadcrumb is large."""
+        if len(self.json) <= LARGE:
+            return self
+        return replace(self, json=orjson.dumps({**self.document, "context": {}}))
 
     @once
     def document(self) -> dict[str, Any]:

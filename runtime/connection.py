@@ -38,12 +38,13 @@ _Node: TypeAlias = tuple[str, int]
 class Script:
     """A Lua file from `runtime/lua`; what it takes and gives is in its header."""
 
-    def __init__(self, name: str, *, inside: str | None = None) -> None:
+    def __init__(self, name: str, *, inside: str | Sequence[str] = ()) -> None:
         self.name = name
         self.source = _read_script(name)
-        if inside is not None:
-            body = self.source.partition(b"\n")[2]
-            self.source = _read_script(inside).replace(b"-- the other script", body)
+        for wrapper in (inside,) if isinstance(inside, str) else inside:
+            flags, _, body = self.source.partition(b"\n")
+            around = _read_script(wrapper).partition(b"\n")[2]
+            self.source = flags + b"\n" + around.replace(b"-- the other script", body)
         self.read_only = self.source.startswith(b"#!lua flags=no-writes\n")
         # SHA-1 is how the server names scripts; nothing is protected by it.
         self.sha = sha1(self.source, usedforsecurity=False).hexdigest().encode()

@@ -14,6 +14,8 @@ BreadcrumbsError
 ├── AnotherSession           a session ended and one of the same name began; whoever is told looks again
 ├── VersionMismatch          somebody else wrote first; carries the version the store has
 ├── IdempotencyMismatch      the key was used for another body
+├── StateTooLarge            a session's state would exceed its limit; carries both sizes
+├── QuotaExceeded            an owner has used up a quota; carries what is used and what is allowed
 ├── StoreError               the server behind the store cannot do it now
 │   ├── StoreUnavailable     it does not answer
 │   └── StoreFull            it answers, but has no memory left
@@ -104,6 +106,31 @@ class VersionMismatch(BreadcrumbsError):
 
 class IdempotencyMismatch(BreadcrumbsError):
     """The idempotency key was used before, for another body."""
+
+
+class StateTooLarge(BreadcrumbsError):
+    """A change would make the state of a session larger than allowed. Nothing was written."""
+
+    def __init__(self, session: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"the state of session {session!r} would have {size:,} bytes, and {limit:,} are allowed: remove names "
+            "from it, or keep large values in breadcrumbs of their own"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class QuotaExceeded(BreadcrumbsError):
+    """A write would exceed a quota of its owner. Nothing was written."""
+
+    def __init__(self, quota: str, used: int, limit: int) -> None:
+        super().__init__(
+            f"the quota of {quota} is used up: {used:,} of {limit:,}. Delete some, or let the operator raise the quota"
+        )
+        self.quota = quota
+        """`bytes`, `breadcrumbs` or `sessions`."""
+        self.used = used
+        self.limit = limit
 
 
 class StoreError(BreadcrumbsError):

@@ -23,6 +23,8 @@ Per session
                                               `created`; gone: when the last session of this name was deleted, only in
                                               stores written before `y` existed (expires by itself);
                                               retried: id and time of each turn that was asked for again, the last first
+                                              state: bytes of its state, and bytes of removed names in it (create.lua);
+                                              absent until the state is changed, and after an import
     z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
                                               `!<who> ` before the JSON: not for everybody (see session_state.py).
                                               Names that begin with a null byte: its title, whose it is
@@ -31,6 +33,8 @@ Per session
     y <owner>                        zset     deleted sessions of an owner in this lane: member = name, score = time of
                                               the last deletion. Bounded: see close.lua. Member "" is the horizon: the
                                               newest deletion that was dropped. The key expires by itself
+Per owner, where they have quotas
+    Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
 Per lane, the rest
     e                                stream   events; the id is `<microseconds>-0`, the same clock as the scores
     m                                string   events up to this time may have been trimmed away
@@ -130,6 +134,9 @@ class Keys:
 
     def sessions(self, lane: int, owner: UUID) -> bytes:
         return b"%sN%s" % (self._prefixes[lane], owner.bytes)
+
+    def usage(self, lane: int, owner: UUID) -> bytes:
+        return b"%sQ%s" % (self._prefixes[lane], owner.bytes)
 
     def closing(self, lane: int) -> bytes:
         return self._prefixes[lane] + b"Z"

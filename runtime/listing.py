@@ -7,6 +7,7 @@ chosen indexes do not answer are checked on the body.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,9 @@ from uuid import UUID
 
 from breadcrumbs.runtime import record
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.connection import Run, Script
 from breadcrumbs.runtime.ids import lane_for
+from breadcrumbs.runtime.multiplexer import Command
 from breadcrumbs.runtime.query import (
     Index,
     Merge,
@@ -31,6 +34,13 @@ if TYPE_CHECKING:
 
 MOST_SCANNED: Final = 50_000
 """A page ends early (with a cursor) rather than reading the whole store for a filter that hardly matches."""
+MOST_SCANNED_BYTES: Final = 64 << 20
+"""The same limit in bytes of stored bodies: large breadcrumbs take time to parse."""
+
+_BODIES = Script("bodies")
+
+_FEW: Final = 16
+"""So many bodies are read with one MGET, without looking at their sizes: it is the fastest way to a short page."""
 
 
 async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -> Page:
@@ -39,10 +49,10 @@ async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -
     start = open_cursor(store.secret, owner, query) or query.start
     indexes = await _plan(store, owner, query)
     wanted = query.offset + query.limit
-    found: list[tuple[Place, Breadcrumb]] = []
-    shown: set[bytes] = set()
+    collected = _Collected(query)
     began = store.now_at_least()
-    scanned, place, more = 0, start, bool(indexes)
+    scanned, place, more, exhausted = 0, start, bool(indexes), False
+    most_bytes = math.inf if query.max_bytes is None else MOST_SCANNED_BYTES
     spread = 1 if len(indexes) <= 1 else 2
     merge = Merge(
         indexes,
@@ -52,33 +62,77 @@ async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -
         piece=spread * (wanted + 1) // max(1, len(indexes)) + 1,
     )
     batch = wanted + 1
+    taken: list[tuple[Place, Index]] = []
     # The cursor of a page that ends early knows nothing of an offset: that much has to be found first.
-    while more and len(found) <= wanted and (scanned < MOST_SCANNED or len(found) < query.offset):
-        taken = await merge.take(batch)
-        more = len(taken) == batch
-        scanned += len(taken)
+    while (
+        more
+        and not collected.full
+        and ((scanned < MOST_SCANNED and collected.read < most_bytes) or collected.skipping)
+    ):
+        if not taken:
+            taken = await merge.take(batch)
+            exhausted = len(taken) < batch
+            batch = min(1_000, max(64, 2 * batch))
         bodies = await _bodies(
-            store, owner, [(index.lane, at.id) for at, index in taken], with_expired=with_expired
+            store, owner, [(index.lane, at.id) for at, index in taken], query.max_bytes or MOST_SCANNED_BYTES
         )
-        for (at, _), crumb in zip(taken, bodies, strict=True):
+        scanned += len(bodies)
+        now = store.now()
+        for (at, _), body in zip(taken, bodies, strict=False):
             place = at
-            if crumb is None or at.id in shown or not query.accepts(crumb):
+            if body is None or at.id in collected.shown:
+                continue
+            collected.read += len(body)
+            crumb = record.decode_raw(owner, at.id, body)
+            if (not with_expired and record.is_gone(crumb, now)) or not query.accepts(crumb):
                 continue
             # In the order of updates a breadcrumb stands where it was last written, and what is written
             # while we read still stands where we saw it.
             if not query.by_update or at.score == crumb.updated or crumb.updated >= began:
-                shown.add(at.id)
-                found.append((at, crumb))
-                if len(found) > wanted:
+                collected.add(at, crumb)
+                if collected.full:
                     break
-        batch = min(1_000, max(64, 2 * batch))
-    items = found[query.offset : wanted]
-    if len(found) > wanted:
-        end: Place | None = items[-1][0]
-    else:
-        end = place if more else None
+        taken = taken[len(bodies) :]
+        more = bool(taken) or not exhausted
+    end = (collected.items[-1][0] if collected.full else place) if more or collected.full else None
     cursor = None if end is None else sign_cursor(store.secret, owner, query, end)
-    return Page([crumb for _, crumb in items], cursor)
+    return Page([crumb for _, crumb in collected.items], cursor)
+
+
+class _Collected:
+    """The breadcrumbs of a page, up to its limit in number and in bytes."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self.items: list[tuple[Place, Breadcrumb]] = []
+        self.shown: set[bytes] = set()
+        self.full = False
+        """True: the next breadcrumb was seen and has no room, so there is another page."""
+        self.read = 0
+        """Bytes of bodies that were looked at."""
+        self._passed_over = 0
+        self._bytes = 0
+
+    @property
+    def skipping(self) -> bool:
+        """Whether it is still passing over what lies before the offset."""
+        return self._passed_over < self._query.offset
+
+    def add(self, at: Place, crumb: Breadcrumb) -> None:
+        self.shown.add(at.id)
+        if self.skipping:
+            self._passed_over += 1
+            return
+        if self._query.without_contexts:
+            crumb = crumb.without_context()
+        size, budget = len(crumb.json), self._query.max_bytes
+        too_large = budget is not None and self._bytes + size > budget
+        if len(self.items) == self._query.limit or (too_large and self.items):
+            self.full = True
+            return
+        self._bytes += size
+        # A parsed document takes many times the room of its JSON: a page of large ones is parsed one by one.
+        self.items.append((at, crumb if budget is None else crumb.unparsed()))
 
 
 # Which indexes
@@ -196,23 +250,22 @@ def _range_reader(store: Store, query: Query) -> RangeReader:
 
 
 async def _bodies(
-    store: Store, owner: UUID, places: list[tuple[int, bytes]], *, with_expired: bool
-) -> list[Breadcrumb | None]:
-    """Load bodies, one command per lane; what expired meanwhile is not there unless asked for."""
+    store: Store, owner: UUID, places: list[tuple[int, bytes]], budget: int
+) -> list[bytes | None]:
+    """The bodies of the first of these places, one command per lane: all that fit into the budget, at least one."""
+    keys = [store.keys.body(lane, owner, id) for lane, id in places]
     by_lane: dict[int, list[int]] = defaultdict(list)
     for position, (lane, _) in enumerate(places):
         by_lane[lane].append(position)
-    replies = await store.connection.call_all(
-        [
-            (lane, (b"MGET", *(store.keys.body(lane, owner, places[at][1]) for at in positions)))
-            for lane, positions in by_lane.items()
-        ]
-    )
-    now = store.now()
-    crumbs: list[Breadcrumb | None] = [None] * len(places)
-    for positions, bodies in zip(by_lane.values(), replies, strict=True):
-        for at, body in zip(positions, bodies, strict=True):
-            if body is not None:
-                crumb = record.decode_raw(owner, places[at][1], body)
-                crumbs[at] = crumb if with_expired or not record.is_gone(crumb, now) else None
-    return crumbs
+    few = len(places) <= _FEW and len(places) * store.max_content_bytes <= 4 * budget
+    commands: list[tuple[int, Command | Run]] = []
+    for lane, positions in by_lane.items():
+        names = [keys[at] for at in positions]
+        share = budget // len(by_lane)
+        commands.append((lane, (b"MGET", *names) if few else Run(_BODIES, names, [share])))
+    found: dict[int, bytes | None] = {}
+    for positions, bodies in zip(by_lane.values(), await store.connection.call_all(commands), strict=True):
+        found.update(zip(positions, bodies, strict=False))
+    # Where one lane has used up its share, what lies behind that in the other lanes is read again.
+    first_missing = next((at for at in range(len(places)) if at not in found), len(places))
+    return [found[at] for at in range(first_missing)]

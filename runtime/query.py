@@ -46,6 +46,10 @@ class Query:
     limit: int = DEFAULT_LIMIT
     offset: int = 0
     cursor: str | None = None
+    max_bytes: int | None = None
+    """A page ends (with a cursor) before its breadcrumbs exceed so many bytes; it has at least one. None: no limit."""
+    without_contexts: bool = False
+    """Leave the contexts of large breadcrumbs out, for a reader that does not use them."""
     keep: Callable[[Breadcrumb], bool] | None = field(default=None, compare=False)
     """A last word on each breadcrumb, for what the reader may not see."""
 

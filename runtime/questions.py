@@ -7,9 +7,9 @@ task and a write of its own, and a turn is mostly that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from breadcrumbs.runtime import record
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.store import Store
 
 _RECENT = Script("recent")
+
+RECENT_BYTES: Final = 16 << 20
+"""How much a question for recent breadcrumbs reads: the newest that fit. As in recent.lua."""
 
 T = TypeVar("T")
 
@@ -273,6 +276,6 @@ def _recent(
         return alive[:limit]
 
     async def otherwise() -> list[Breadcrumb]:
-        return (await store.list(owner, query)).items
+        return (await store.list(owner, replace(query, max_bytes=RECENT_BYTES))).items
 
     return Question(ends, read, otherwise)

@@ -20,6 +20,7 @@ from breadcrumbs.runtime.credentials import strip_credentials
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
 from breadcrumbs.runtime.ids import derived_id
 from breadcrumbs.runtime.query import Place, Query
+from breadcrumbs.runtime.quotas import Usage
 from breadcrumbs.runtime.session_messages import ERROR, message_in
 from breadcrumbs.runtime.session_state import (
     ONLY_CREDENTIALS,
@@ -66,6 +67,10 @@ async def fork(
         last = await message_in(store, principal, origin, message_id)
         until = Place(last.created, last.id.bytes)
     crumbs, firsts = await _up_to(store, owner, origin, until)
+    if store.quotas is not None:
+        copies = [crumb for crumb in crumbs if _is_copied(crumb, principal)]
+        size = sum(len(crumb.json) for crumb in copies)
+        await store.quotas.check(owner, Usage(size, len(copies), 1))
     try:
         written = await store.create(
             owner,

@@ -58,6 +58,7 @@ async def read_page(
     limit: int,
     before: str | None = None,
     after: str | None = None,
+    max_bytes: int | None = None,
 ) -> MessagePage:
     """One page: the newest, what is older than a place, or what is newer. Costs the same in any session."""
     if before is not None and after is not None:
@@ -66,7 +67,9 @@ async def read_page(
         raise InvalidInput(f"limit must be from 1 to {MOST_MESSAGES}", where="limit")
     # A cursor says where, not in which direction: all of them are signed for the same query.
     signed = policy.restrict_query(principal, Query(schema_names=tuple(ROLES), session_id=session))
-    query = replace(signed, sort="created_at" if after is not None else None, limit=limit)
+    query = replace(
+        signed, sort="created_at" if after is not None else None, limit=limit, max_bytes=max_bytes
+    )
     start = open_cursor(store.secret, principal.owner_id, replace(signed, cursor=before or after))
     if start is not None:
         query = replace(query, cursor=sign_cursor(store.secret, principal.owner_id, query, start))

@@ -31,6 +31,9 @@ STATE_HOLDER: Final = "state/"
 ADK_SESSION: Final = "adk:"
 """Prefix of sessions that are named after their ADK user."""
 
+MAX_STATE_BYTES: Final = 1 << 20
+"""How large the state of a session may be, unless the settings say otherwise: names and values as they are stored."""
+
 REMOVED: Final = b""
 
 _NULL_REMOVES: Final = {SESSION_RECORD: True, STATE_CHANGE: True, ADK_EVENT: False, ANSWER: False}

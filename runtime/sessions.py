@@ -39,6 +39,7 @@ from breadcrumbs.runtime.errors import (
     AnotherSession,
     InvalidCursor,
     NotFound,
+    StateTooLarge,
     StoreUnavailable,
     VersionMismatch,
 )
@@ -54,6 +55,7 @@ from breadcrumbs.runtime.session_state import (
     decode_about,
     decode_state,
     paused_at,
+    state_changes,
 )
 from breadcrumbs.runtime.store import Store, Written
 from breadcrumbs.runtime.writes import DELETION_REMEMBERED, MAX_DELETIONS
@@ -74,6 +76,8 @@ _MOST_SEEN: Final = 2_000
 
 
 _SESSION_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone")
+_STAMP: Final = 17
+"""Bytes before a value of the state: when it was set, and a space."""
 
 _SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 
@@ -254,6 +258,25 @@ class Sessions:
             lane, b"HGETALL", self._store.keys.state(lane, owner, session)
         )
         return visible_state(reader, held)
+
+    async def check_room(self, owner: UUID, session: str, schema: str, context: dict[str, Any]) -> None:
+        """Raise `StateTooLarge` if a breadcrumb would make a state too large. The write itself decides in the end."""
+        store, keys, lane = self._store, self._store.keys, self.lane(owner, session)
+        changes = state_changes(schema, context)
+        state = keys.state(lane, owner, session)
+        noted, *sizes = await store.connection.call_all(
+            [
+                (lane, (b"HGET", keys.session(lane, owner, session), b"state")),
+                *((lane, (b"HSTRLEN", state, name)) for name in changes),
+            ]
+        )
+        total, removed = (int(part) for part in (noted or b"0 0").split())
+        growth = sum(
+            _STAMP + len(value) - size + (0 if size else len(name.encode()))
+            for (name, value), size in zip(changes.items(), sizes, strict=True)
+        )
+        if growth > 0 and total - removed + growth > store.max_state_bytes:
+            raise StateTooLarge(session, total + growth, store.max_state_bytes)
 
     def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
         """Since when a session is paused; None: it is not. One small read."""

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
+from breadcrumbs.runtime.quotas import Quotas
 from breadcrumbs.runtime.rates import RateLimits
 from breadcrumbs.runtime.ttl import Duration, Expiry
 
@@ -71,6 +72,12 @@ class Settings(BaseSettings):
     allowed_hosts: tuple[str, ...] = ()
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = 1 << 20
+    max_response_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
+        4 << 20, description="A page or a history ends (with a cursor) at so many bytes of stored bodies"
+    )
+    max_state_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = Field(
+        1 << 20, description="Size of a session's state: its names and values as stored"
+    )
     ttl_defaults: dict[str, Duration] = Field(
         default_factory=lambda: dict(DEFAULT_TTLS), validate_default=True
     )
@@ -91,6 +98,8 @@ class Settings(BaseSettings):
     rate_limits: RateLimits = Field(
         default_factory=RateLimits, description="How many requests a token and an owner may make"
     )
+
+    quotas: Quotas = Field(default_factory=Quotas, description="How much an owner may keep; none: any amount")
 
     context_config: Path | None = Field(
         None, description="The context builder's config; none: the built-in one"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import Question, recent_of, recent_shared
+from breadcrumbs.runtime.questions import RECENT_BYTES, Question, recent_of, recent_shared
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 
@@ -325,6 +325,7 @@ async def _listed(
         all_tags=source.all_tags + extra,
         created_until=until,
         limit=limit,
+        max_bytes=RECENT_BYTES,
         keep=keep,
     )
     return (await store.list(owner, query)).items

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import anyio
@@ -33,7 +33,9 @@ from breadcrumbs.runtime.errors import (
     IdempotencyMismatch,
     InvalidInput,
     NotFound,
+    QuotaExceeded,
     SessionGone,
+    StateTooLarge,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -45,16 +47,49 @@ from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.opening import Address, opened
-from breadcrumbs.runtime.query import Page, Query
+from breadcrumbs.runtime.query import MAX_LIMIT, Page, Query
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
-from breadcrumbs.runtime.session_state import Guard, held_changes, is_about_session
+from breadcrumbs.runtime.quotas import QuotaGate, Quotas, Usage
+from breadcrumbs.runtime.session_state import MAX_STATE_BYTES, Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
-from breadcrumbs.runtime.writes import Arguments, Expects, Writes, private_to, together
+from breadcrumbs.runtime.writes import Arguments, Does, Expects, Writes, private_to, together
 
-_CREATE, _UPDATE, _DELETE = Script("create"), Script("update"), Script("delete")
-_CREATE_TOGETHER = Script("create", inside="together")
-_IMPORT, _READ = Script("import"), Script("read")
-_COMMIT_CREATE, _COMMIT_UPDATE = Script("create", inside="commit"), Script("update", inside="commit")
+_READ, _BODIES = Script("read"), Script("bodies")
+
+
+class _Scripts(NamedTuple):
+    """The scripts that write breadcrumbs."""
+
+    create: Script
+    create_together: Script
+    create_commit: Script
+    update: Script
+    update_commit: Script
+    delete: Script
+    restore: Script
+    extend: Script
+
+    @classmethod
+    def inside(cls, *wrappers: str) -> _Scripts:
+        return cls(
+            Script("create", inside=wrappers),
+            Script("create", inside=(*wrappers, "together")),
+            Script("create", inside=(*wrappers, "commit")),
+            Script("update", inside=wrappers),
+            Script("update", inside=(*wrappers, "commit")),
+            Script("delete", inside=wrappers),
+            Script("import", inside=wrappers),
+            Script("extend", inside=wrappers),
+        )
+
+
+_PLAIN, _COUNTED = _Scripts.inside(), _Scripts.inside("counted")
+
+_VERSIONS_AT_ONCE: Final = 256
+_HEADER: Final = 128
+"""Bytes of a stored body beside its JSON, at most."""
+WALK_BYTES: Final = 4 << 20
+"""How many bytes of stored bodies a walk or a history reads at once."""
 
 _T = TypeVar("_T")
 List: TypeAlias = list  # inside Store, `list` is its method
@@ -91,6 +126,17 @@ class Fence:
     """The time of the event that led to this: a session that was deleted after it takes nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class VersionPage:
+    """Some versions of a breadcrumb, the newest first."""
+
+    newest: Breadcrumb
+    """The version that the store has now, which need not be among them."""
+    versions: list[Breadcrumb]
+    next_before: int | None
+    """Where the next page begins (see `Store.history_page`); None: this was the end."""
+
+
 class Store:
     """Breadcrumbs of all owners on one Redis-protocol server or cluster."""
 
@@ -103,14 +149,19 @@ class Store:
         ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
         idempotency_seconds: int = 86_400,
         max_content_bytes: int = MAX_BODY_BYTES,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        quotas: Quotas | None = None,
     ) -> None:
         self.connection = connection
         self.keys = keys
         self.lanes = keys.lanes
         self.secret = secret
         self._ttl_defaults = ttl_defaults or {}
-        self._writes = Writes(keys, idempotency_seconds=idempotency_seconds)
-        self._max_content_bytes = max_content_bytes
+        self._writes = Writes(keys, idempotency_seconds=idempotency_seconds, max_state_bytes=max_state_bytes)
+        self.max_content_bytes = max_content_bytes
+        self.max_state_bytes = max_state_bytes
+        self.quotas = QuotaGate(connection, keys, quotas) if quotas is not None and quotas.are_set else None
+        """None: there are no quotas."""
         self._clock_offset = 0
         self._clock_error = 0
         self._group_of = {
@@ -131,6 +182,8 @@ class Store:
         ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
         idempotency_seconds: int = 86_400,
         max_content_bytes: int = MAX_BODY_BYTES,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        quotas: Quotas | None = None,
     ) -> Store:
         """Connect, and agree with whoever was here first on the number of lanes."""
         connection, keys, secret = await opened(url, namespace, lanes)
@@ -142,6 +195,8 @@ class Store:
                 ttl_defaults=ttl_defaults,
                 idempotency_seconds=idempotency_seconds,
                 max_content_bytes=max_content_bytes,
+                max_state_bytes=max_state_bytes,
+                quotas=quotas,
             )
             await store.read_clock()
         except BaseException:
@@ -199,18 +254,47 @@ class Store:
             session_began,
             None if fence is None else fence.since,
         )
-        keys, args = self._writes.creation(lane, owner, id, new, content, by, expects)
-        scripts = (_CREATE, _COMMIT_CREATE)
+        keys, args = self._counted(
+            lane, owner, id, "create", self._writes.creation(lane, owner, id, new, content, by, expects)
+        )
+        all_scripts = self._scripts(owner)
+        scripts = (all_scripts.create, all_scripts.create_commit)
+        size = len(content.json)
         if along:
-            scripts = (_CREATE_TOGETHER, _COMMIT_CREATE)
+            scripts = (all_scripts.create_together, all_scripts.create_commit)
+            contents = [(other_id, other, self.content(other)) for other_id, other in along]
             others = [
-                self._writes.creation(lane, owner, other_id, other, self.content(other), by, Expects())
-                for other_id, other in along
+                self._counted(
+                    lane,
+                    owner,
+                    other_id,
+                    "create",
+                    self._writes.creation(lane, owner, other_id, other, theirs, by, Expects()),
+                )
+                for other_id, other, theirs in contents
             ]
             keys, args = together([(keys, args), *others])
+            size += sum(len(theirs.json) for _, _, theirs in contents)
         session = content.session_id
         self._tell("created", lane, owner, id, 1, content, new.visibility, by)
-        reply = await self._safely(lambda: self._run(lane, scripts, fence, keys, args))
+
+        def write() -> Awaitable[Any]:
+            return self._run(lane, scripts, fence, keys, args)
+
+        if self.quotas is None or fence is not None:
+            reply = await self._safely(write)
+        else:
+            growth = Usage(
+                size + (1 + len(along)) * _HEADER, 1 + len(along), await self._begins(owner, session)
+            )
+            try:
+                async with self.quotas.admitted(owner, growth):
+                    reply = await self._safely(write)
+            except QuotaExceeded:
+                # A repeated request adds nothing: it gets the result of the first.
+                if not await self._is_written(lane, owner, id, session, idempotency_key):
+                    raise
+                reply = await self._safely(write)
         match int(reply[0]):
             case 0:
                 version = int(reply[4]) if session is not None else None
@@ -235,9 +319,41 @@ class Store:
                 raise VersionMismatch(int(reply[1]), session_version or 0)
             case 7:
                 raise AnotherSession(f"session {session!r} is another one than it was")
+            case 8:
+                raise StateTooLarge(session or "", int(reply[1]), int(reply[2]))
             case _:
                 # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
                 return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)
+
+    async def _begins(self, owner: UUID, session: str | None) -> int:
+        """How many sessions a write into this one begins."""
+        quota = None if self.quotas is None else self.quotas.quota(owner)
+        if session is None or quota is None or quota.sessions is None:
+            return 0
+        lane = lane_for(owner, "session", session, self.lanes)
+        known = await self.connection.call(
+            lane, b"HEXISTS", self.keys.session(lane, owner, session), b"version"
+        )
+        return 0 if known else 1
+
+    async def _is_written(
+        self, lane: int, owner: UUID, id: UUID, session: str | None, idempotency_key: str | None
+    ) -> bool:
+        key = self.keys.body(lane, owner, id.bytes)
+        if idempotency_key is not None:
+            key = self.keys.idempotency(lane, owner, session or "", idempotency_key)
+        return bool(await self.connection.call(lane, b"EXISTS", key))
+
+    def _scripts(self, owner: UUID) -> _Scripts:
+        return _PLAIN if self.quotas is None or self.quotas.quota(owner) is None else _COUNTED
+
+    def _counted(
+        self, lane: int, owner: UUID, id: UUID, does: Does, call: tuple[List[bytes], Arguments]
+    ) -> tuple[List[bytes], Arguments]:
+        """A run of a script, with what it takes to count the owner's usage where there is a quota."""
+        if self.quotas is None or self.quotas.quota(owner) is None:
+            return call
+        return self._writes.counted(lane, owner, id, does, call)
 
     async def put(
         self,
@@ -394,9 +510,9 @@ class Store:
             default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
             content = content_of(after, default_ttl=default)
             # Changes that each fit could add up to something that no longer does.
-            if len(content.json) > max(self._max_content_bytes, len(base.json)):
+            if len(content.json) > max(self.max_content_bytes, len(base.json)):
                 raise InvalidInput(
-                    f"with this change the breadcrumb would be larger than {self._max_content_bytes:,} bytes",
+                    f"with this change the breadcrumb would be larger than {self.max_content_bytes:,} bytes",
                     where="context",
                 )
             try:
@@ -454,7 +570,7 @@ class Store:
         older: bytes = b"",
         state: Mapping[str, bytes] | None = None,
     ) -> List[Any]:
-        keys, args = self._writes.update(
+        call = self._writes.update(
             lane,
             base,
             content,
@@ -465,7 +581,21 @@ class Store:
             older=older,
             state=state or {},
         )
-        reply: list[Any] = await self._run(lane, (_UPDATE, _COMMIT_UPDATE), fence, keys, args)
+        owner, scripts = base.owner_id, self._scripts(base.owner_id)
+        keys, args = self._counted(lane, owner, base.id, "update", call)
+
+        async def write() -> List[Any]:
+            reply: list[Any] = await self._run(
+                lane, (scripts.update, scripts.update_commit), fence, keys, args
+            )
+            return reply
+
+        if self.quotas is None or fence is not None:
+            reply = await write()
+        else:
+            # The old version goes into the history, so all of the new one comes on top.
+            async with self.quotas.admitted(owner, Usage(bytes=len(content.json) + _HEADER)):
+                reply = await write()
         if int(reply[0]) == 5:
             raise SessionGone(
                 f"session {content.session_id!r} is being deleted: nothing more can be written into it"
@@ -517,12 +647,16 @@ class Store:
     async def _run_delete(
         self, lane: int, base: Breadcrumb, *, only_expired: bool = False, deletion: int | None = None
     ) -> List[Any]:
-        keys, args = self._writes.deletion(lane, base, only_expired=only_expired, deletion=deletion)
-        reply: list[Any] = await self.connection.run(lane, _DELETE, keys, args)
+        call = self._writes.deletion(lane, base, only_expired=only_expired, deletion=deletion)
+        keys, args = self._counted(lane, base.owner_id, base.id, "delete", call)
+        reply: list[Any] = await self.connection.run(lane, self._scripts(base.owner_id).delete, keys, args)
         return reply
 
     async def restore(self, crumb: Breadcrumb, history: List[Breadcrumb]) -> None:
-        """Write a breadcrumb that existed before, with its id, version, times and history."""
+        """Write a breadcrumb that existed before, with its id, version, times and history.
+
+        It counts against quotas and is never refused for them, nor for the size of the session's state.
+        """
         owner = crumb.owner_id
         if (await self.look_up(owner, crumb.id))[1] is not None:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
@@ -530,13 +664,32 @@ class Store:
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
             await self.connection.call(home, b"SET", self.keys.signpost(home, owner, crumb.id.bytes), lane)
-        keys, args = self._writes.restoration(lane, crumb, history)
-        reply = await self.connection.run(lane, _IMPORT, keys, args)
+        call = self._writes.restoration(lane, crumb, history)
+        keys, args = self._counted(lane, owner, crumb.id, "import", call)
+        reply = await self.connection.run(lane, self._scripts(owner).restore, keys, args)
         if int(reply[0]) == 3:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         if int(reply[0]) == 5:
             await self._take_signpost_down(lane, crumb)
             raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it afterwards")
+
+    async def extend_history(self, newest: Breadcrumb, versions: List[Breadcrumb]) -> bool:
+        """Add older versions to a breadcrumb that was restored. One that has other versions by now stays as it is.
+
+        False: there is no such breadcrumb.
+        """
+        owner, id = newest.owner_id, newest.id
+        lane, body = await self.look_up(owner, id)
+        if body is None:
+            return False
+        older: Arguments = []
+        for version in versions:
+            older += [version.version, record.whole(version)]
+        names = [self.keys.body(lane, owner, id.bytes), self.keys.history(lane, owner, id.bytes)]
+        call: tuple[list[bytes], Arguments] = (names, [newest.version, newest.created, *older])
+        keys, args = self._counted(lane, owner, id, "extend", call)
+        await self.connection.run(lane, self._scripts(owner).extend, keys, args)
+        return True
 
     # Reading
 
@@ -572,23 +725,68 @@ class Store:
 
     async def history(self, owner: UUID, id: UUID) -> List[Breadcrumb]:
         """All versions, the newest first."""
-        lane, crumb = await self._find(owner, id)
-        bodies = await self.connection.call(lane, b"HVALS", self.keys.history(lane, owner, id.bytes))
-        older = (record.decode(owner, id, body) for body in bodies)
-        # What was the newest a moment ago may have become history since.
-        versions = {version.version: version for version in (crumb, *older)}
-        return [versions[number] for number in sorted(versions, reverse=True)]
+        return [version async for version in self.versions(owner, id)]
+
+    async def versions(self, owner: UUID, id: UUID) -> AsyncIterator[Breadcrumb]:
+        """All versions, the newest first, with at most `WALK_BYTES` of them in memory."""
+        before = None
+        while True:
+            page = await self.history_page(owner, id, before=before)
+            for version in page.versions:
+                yield version
+            before = page.next_before
+            if before is None:
+                return
+
+    async def history_page(
+        self,
+        owner: UUID,
+        id: UUID,
+        *,
+        before: int | None = None,
+        limit: int = MAX_LIMIT,
+        max_bytes: int = WALK_BYTES,
+    ) -> VersionPage:
+        """Some versions, the newest first: those before version `before`, up to a number and a size, at least one."""
+        lane, newest = await self._find(owner, id)
+        history = self.keys.history(lane, owner, id.bytes)
+        found: list[Breadcrumb] = []
+        if before is None or newest.version < before:
+            found, before = [newest], newest.version
+        left = await self._numbers_before(lane, history, newest.version, before)
+        size = sum(len(version.json) for version in found)
+        while left and len(found) < limit and (size < max_bytes or not found):
+            asked = left[: min(limit - len(found), _VERSIONS_AT_ONCE)]
+            bodies = await self.connection.run(lane, _BODIES, [history], [max_bytes - size, *asked])
+            older = [record.decode(owner, id, body) for body in bodies if body is not None]
+            if found and size + sum(len(version.json) for version in older) > max_bytes:
+                break  # the first one did not fit: it begins the next page
+            found += older
+            size += sum(len(version.json) for version in older)
+            left = left[len(bodies) :]
+            if len(bodies) < len(asked):
+                break
+        return VersionPage(newest, found, left[0] + 1 if left else None)
+
+    async def _numbers_before(self, lane: int, history: bytes, newest: int, before: int) -> Sequence[int]:
+        """The numbers of the versions before `before` that are there, the newest first."""
+        if await self.connection.call(lane, b"HLEN", history) == newest - 1:
+            return range(before - 1, 0, -1)
+        # An import has left some out, or the breadcrumb was just updated.
+        numbers = (int(number) for number in await self.connection.call(lane, b"HKEYS", history))
+        return sorted((number for number in numbers if number < before), reverse=True)
 
     async def last_usable(self, crumb: Breadcrumb, read: Callable[[Breadcrumb], _T | None]) -> _T | None:
         """What the newest of the earlier versions comes to that can be read at all; None: there is none."""
         if crumb.version == 1:
             return None
         try:
-            versions = await self.history(crumb.owner_id, crumb.id)
+            async for version in self.versions(crumb.owner_id, crumb.id):
+                if version.version < crumb.version and (found := read(version)) is not None:
+                    return found
         except NotFound:
-            return None
-        earlier = (read(version) for version in versions if version.version < crumb.version)
-        return next((found for found in earlier if found is not None), None)
+            pass
+        return None
 
     def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Coroutine[Any, Any, Page]:
         """One page; `next_cursor` is there exactly as long as there is more.
@@ -612,8 +810,9 @@ class Store:
         return question.answer
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
-        """Everything a query finds, page by page."""
+        """Everything a query finds, page by page, with at most `WALK_BYTES` of it in memory."""
         cursor = None
+        query = replace(query, max_bytes=min(query.max_bytes or WALK_BYTES, WALK_BYTES))
         while True:
             page = await self.list(owner, replace(query, cursor=cursor))
             for crumb in page.items:
@@ -649,6 +848,12 @@ class Store:
                 lane = int(elsewhere)
                 body = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
         return lane, body
+
+    async def forget_usage(self, owner: UUID) -> None:
+        """Remove the counters of an owner's usage. Where there is a quota, the next write counts again."""
+        await self.connection.call_all(
+            [(lane, (b"DEL", self.keys.usage(lane, owner))) for lane in range(self.lanes)]
+        )
 
     # Expiry
 

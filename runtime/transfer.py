@@ -3,6 +3,10 @@
     {"breadcrumb": {"id", "owner_id", "version", "created_at", "updated_at", "created_by"?, "updated_by"?,
                     "expires_at"?, "reads_left"?, …content}, "history": [{…an older version}, …]}
 
+A history that is larger than a line should be goes on in lines that follow, each with some of the versions:
+
+    {"history_of": {"id", "owner_id", "version", "created_at"}, "history": [{…an older version}, …]}
+
 Ids, versions, times and history survive. What comes in is validated as if a client had sent it, so a file
 that was edited by hand cannot put anything into the store that the API would have refused.
 """
@@ -10,7 +14,7 @@ that was edited by hand cannot put anything into the store that the API would ha
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +27,7 @@ from breadcrumbs.runtime.edge import MAX_DEPTH, depth, parse_json
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound
 from breadcrumbs.runtime.ids import parse_id
 from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store import WALK_BYTES, Store, VersionPage
 from breadcrumbs.runtime.ttl import NEVER, Expiry
 
 _SET_BY_THE_STORE = (
@@ -31,10 +35,16 @@ _SET_BY_THE_STORE = (
     "reads_left", "ttl_source",
 )  # fmt: skip
 
+_NAMES_A_BREADCRUMB = ("id", "owner_id", "version", "created_at")
+
 # Not NEVER: all that counts is that there was a default. When it ends is in `expires_at`.
 _SOME_DEFAULT = Expiry(after=1)
 
 _AT_ONCE = 64
+_LINE_BYTES = WALK_BYTES
+"""A line ends after about so many bytes of older versions. Import and export have a few such lines in memory."""
+_SHORT_HISTORY = _LINE_BYTES // _AT_ONCE
+"""Histories up to this size are read side by side."""
 
 
 # One line
@@ -48,21 +58,76 @@ def encode(crumb: Breadcrumb, history: Iterable[Breadcrumb] = ()) -> bytes:
     return orjson.dumps(line)
 
 
+@dataclass(frozen=True, slots=True)
+class MoreHistory:
+    """Some older versions of a breadcrumb that stood in an earlier line."""
+
+    newest: Breadcrumb
+    """What is known of the newest version: id, owner, version and when it was created."""
+    versions: list[Breadcrumb]
+
+
+def encode_more(newest: Breadcrumb, versions: Iterable[Breadcrumb]) -> bytes:
+    """A line that goes on with the history of a breadcrumb."""
+    of = {name: _document(newest)[name] for name in _NAMES_A_BREADCRUMB}
+    return orjson.dumps({"history_of": of, "history": [_document(version) for version in versions]})
+
+
 def decode(raw: bytes, *, owner: UUID | None = None) -> tuple[Breadcrumb, list[Breadcrumb]]:
     """A breadcrumb and its older versions. `owner` wins over the owner in the line."""
+    found = decode_line(raw, owner=owner)
+    if isinstance(found, MoreHistory):
+        raise InvalidInput(
+            "this line is the rest of a history: the breadcrumb is in an earlier one", where="line"
+        )
+    return found
+
+
+def decode_line(
+    raw: bytes, *, owner: UUID | None = None
+) -> tuple[Breadcrumb, list[Breadcrumb]] | MoreHistory:
+    """What a line holds."""
     # A breadcrumb lies one or two levels deeper in a line than in a request.
     line = parse_json(raw, levels=MAX_DEPTH + 2)
+    if isinstance(line, dict) and isinstance(line.get("history_of"), dict):
+        return _more_history(line, owner)
     if not isinstance(line, dict) or not isinstance(line.get("breadcrumb"), dict):
         raise InvalidInput('a line looks like {"breadcrumb": {…}, "history": […]}', where="line")
-    if unknown := line.keys() - {"breadcrumb", "history"}:
-        raise InvalidInput(f"there is no field {sorted(unknown)[0]!r} here", where=sorted(unknown)[0])
+    _check_fields(line, {"breadcrumb", "history"})
     crumb = _breadcrumb(line["breadcrumb"], owner, "breadcrumb")
+    history = _versions(line, owner)
+    _check_history(crumb, history)
+    return crumb, history
+
+
+def _more_history(line: dict[str, Any], owner: UUID | None) -> MoreHistory:
+    _check_fields(line, {"history_of", "history"})
+    of, where = line["history_of"], "history_of"
+    _check_fields(of, set(_NAMES_A_BREADCRUMB))
+    versions = _versions(line, owner)
+    if not versions:
+        raise InvalidInput("history must have a version", where="history")
+    newest = replace(
+        versions[0],
+        id=_uuid(of, "id", where),
+        owner_id=owner or _uuid(of, "owner_id", where),
+        version=_integer(of, "version", where, lowest=1),
+        created=_time(of, "created_at", where),
+    )
+    _check_history(newest, versions)
+    return MoreHistory(newest, versions)
+
+
+def _check_fields(line: dict[str, Any], known: set[str]) -> None:
+    if unknown := line.keys() - known:
+        raise InvalidInput(f"there is no field {sorted(unknown)[0]!r} here", where=sorted(unknown)[0])
+
+
+def _versions(line: dict[str, Any], owner: UUID | None) -> list[Breadcrumb]:
     versions = line.get("history", [])
     if not isinstance(versions, list) or not all(isinstance(version, dict) for version in versions):
         raise InvalidInput("history must be a list of older versions", where="history")
-    history = [_breadcrumb(version, owner, f"history.{n}") for n, version in enumerate(versions)]
-    _check_history(crumb, history)
-    return crumb, history
+    return [_breadcrumb(version, owner, f"history.{n}") for n, version in enumerate(versions)]
 
 
 def _document(crumb: Breadcrumb) -> dict[str, Any]:
@@ -155,33 +220,61 @@ async def export_lines(
 ) -> AsyncIterator[bytes]:
     """Everything a query finds, the oldest first where the query does not say otherwise."""
     waiting: list[Breadcrumb] = []
+    size = 0
     async for crumb in store.walk(owner, query):
         waiting.append(crumb)
-        if len(waiting) == _AT_ONCE:
-            for line in await _encode_all(store, waiting, history=history):
+        size += len(crumb.json)
+        if len(waiting) == _AT_ONCE or size >= _LINE_BYTES:
+            async for line in _encode_all(store, waiting, history=history):
                 yield line
-            waiting = []
-    for line in await _encode_all(store, waiting, history=history):
+            waiting, size = [], 0
+    async for line in _encode_all(store, waiting, history=history):
         yield line
 
 
-async def _encode_all(store: Store, crumbs: list[Breadcrumb], *, history: bool) -> list[bytes]:
-    lines: list[bytes | None] = [None] * len(crumbs)
+async def _encode_all(store: Store, crumbs: list[Breadcrumb], *, history: bool) -> AsyncIterator[bytes]:
+    pages: dict[UUID, VersionPage | None] = {}
 
-    async def fill(place: int, crumb: Breadcrumb) -> None:
-        if not history or crumb.version == 1:
-            lines[place] = encode(crumb)
-            return
+    async def begin(crumb: Breadcrumb) -> None:
         try:
-            newest, *older = await store.history(crumb.owner_id, crumb.id)
+            pages[crumb.id] = await store.history_page(crumb.owner_id, crumb.id, max_bytes=_SHORT_HISTORY)
         except NotFound:
-            return  # deleted meanwhile
-        lines[place] = encode(newest, older)
+            pages[crumb.id] = None  # deleted meanwhile
 
     async with anyio.create_task_group() as tasks:
-        for place, crumb in enumerate(crumbs):
-            tasks.start_soon(fill, place, crumb)
-    return [line for line in lines if line is not None]
+        for crumb in crumbs:
+            if history and crumb.version > 1:
+                tasks.start_soon(begin, crumb)
+    for crumb in crumbs:
+        if crumb.id not in pages:
+            yield encode(crumb)
+        elif (page := pages.pop(crumb.id)) is not None:
+            async for line in _encode_history(store, page):
+                yield line
+
+
+async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[bytes]:
+    """A breadcrumb with all of its versions, in as many lines as it takes."""
+    newest, older = page.newest, page.versions[1:]
+    if page.next_before is None:
+        yield encode(newest, older)
+        return
+    # The first version has what the breadcrumb set of its session's state: it belongs to the first line.
+    first: list[Breadcrumb] = []
+    try:
+        first = [await store.get_version(newest.owner_id, newest.id, 1)]
+    except NotFound:
+        pass  # an import has left it out, or all of it was deleted meanwhile
+    yield encode(newest, [*older, *first])
+    before: int | None = page.next_before
+    while before is not None:
+        try:
+            page = await store.history_page(newest.owner_id, newest.id, before=before, max_bytes=_LINE_BYTES)
+        except NotFound:
+            return  # deleted meanwhile: what was exported is as it was
+        if versions := [version for version in page.versions if version.version > 1]:
+            yield encode_more(newest, versions)
+        before = page.next_before
 
 
 @dataclass(slots=True)
@@ -199,6 +292,8 @@ class Imported:
     already_there: int = 0
     expired: int = 0
     bad_lines: list[BadLine] = field(default_factory=list)
+    left_out: set[tuple[UUID, UUID]] = field(default_factory=set)
+    """Owner and id of what was not written, so that more of its history may come and is no fault."""
 
 
 async def import_lines(
@@ -210,12 +305,14 @@ async def import_lines(
     """
     count = Imported()
     waiting: list[tuple[int, bytes]] = []
+    size = 0
     for number, line in enumerate(lines, start=1):
         if line.strip():
             waiting.append((number, line))
-        if len(waiting) == _AT_ONCE:
+            size += len(line)
+        if len(waiting) == _AT_ONCE or size >= _LINE_BYTES:
             await _import_all(store, waiting, owner, dry_run, count)
-            waiting = []
+            waiting, size = [], 0
             yield count
     await _import_all(store, waiting, owner, dry_run, count)
     count.bad_lines.sort(key=lambda bad: bad.number)
@@ -227,9 +324,12 @@ async def _import_all(
 ) -> None:
     known: set[tuple[UUID, UUID]] = set()
 
+    more: list[tuple[int, MoreHistory]] = []
+
     async def take_in(crumb: Breadcrumb, history: list[Breadcrumb]) -> None:
         if record.is_gone(crumb, store.now()):
             count.expired += 1
+            count.left_out.add((crumb.owner_id, crumb.id))
             return
         try:
             if dry_run:
@@ -245,15 +345,25 @@ async def _import_all(
         for number, raw in lines:
             count.lines += 1
             try:
-                crumb, history = decode(raw, owner=owner)
+                found = decode_line(raw, owner=owner)
             except InvalidInput as error:
                 count.bad_lines.append(BadLine(number, _in_words(error)))
                 continue
+            if isinstance(found, MoreHistory):
+                more.append((number, found))
+                continue
+            crumb, history = found
             if (crumb.owner_id, crumb.id) in known:
                 count.already_there += 1  # twice in one batch: both would find it missing
                 continue
             known.add((crumb.owner_id, crumb.id))
             tasks.start_soon(take_in, crumb, history)
+    for number, rest in more:
+        newest = rest.newest
+        if dry_run or (newest.owner_id, newest.id) in count.left_out:
+            continue
+        if not await store.extend_history(newest, rest.versions):
+            count.bad_lines.append(BadLine(number, "history_of: the breadcrumb is not in an earlier line"))
 
 
 async def _would_restore(store: Store, crumb: Breadcrumb) -> None:

@@ -29,6 +29,7 @@ DELETION_REMEMBERED: Final = 31 * 86_400
 MAX_DELETIONS: Final = 2_000
 """Deleted sessions kept per owner and lane. Above it the oldest are dropped, and checks of older times fail closed."""
 
+Does: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
 Arguments: TypeAlias = list[bytes | str | int]
 Call: TypeAlias = tuple[list[bytes], Arguments]
 """The keys and the arguments of one run of a script."""
@@ -48,8 +49,9 @@ class Expects:
 class Writes:
     """Spells the runs of one store's scripts."""
 
-    def __init__(self, keys: Keys, *, idempotency_seconds: int) -> None:
+    def __init__(self, keys: Keys, *, idempotency_seconds: int, max_state_bytes: int) -> None:
         self._keys = keys
+        self._max_state_bytes = max_state_bytes
         self._idempotency_seconds = idempotency_seconds
 
     def creation(
@@ -75,6 +77,8 @@ class Writes:
             guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
             for name, value in held_changes(content.schema_name, new.context, guard).items():
                 state += [name, value]
+            if state:
+                state.insert(0, self._max_state_bytes)
         return [
             body,
             keys.events(lane),
@@ -209,6 +213,12 @@ class Writes:
             *(part for change in state.items() for part in change),
             *older,
         ]
+
+    def counted(self, lane: int, owner: UUID, id: UUID, does: Does, call: Call) -> Call:
+        """A run whose effect on its owner's usage is counted."""
+        keys, args = call
+        history = keys[0] if does == "create" else self._keys.history(lane, owner, id.bytes)
+        return [*keys, history, self._keys.usage(lane, owner)], [*args, does]
 
     def commit(self, fence: Fence, keys: list[bytes], args: Arguments) -> Call:
         """A run as a worker's commit."""

@@ -36,6 +36,8 @@ from breadcrumbs.runtime.http.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
     NOT_FOUND,
+    QUOTA_EXCEEDED,
+    STATE_TOO_LARGE,
 )
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
@@ -326,7 +328,7 @@ _ROUTES: Final = (
             required=False,
         ),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="listAdkSessions",
@@ -375,7 +377,7 @@ _ROUTES: Final = (
         parameters=(_APP, _USER, _SESSION, _WHOLE, IDEMPOTENCY_KEY),
         body=Body(dict[str, Any] | None, {"state": {"step": 1}}, required=False),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH),
+        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="changeAdkState",
@@ -389,7 +391,7 @@ _ROUTES: Final = (
         parameters=(_APP, _USER, _SESSION, _WHOLE),
         body=Body(StateRequest, {"stateDelta": {"step": 2}}),
         answers=(Answer(200, "The session.", SessionView),),
-        may_fail=(NOT_FOUND,),
+        may_fail=(NOT_FOUND, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="deleteAdkSession",
@@ -437,7 +439,7 @@ _ROUTES: Final = (
                 sometimes=frozenset({"ETag", "Idempotency-Replayed"}),
             ),
         ),
-        may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH),
+        may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="getAdkUserState",

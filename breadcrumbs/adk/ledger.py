@@ -123,6 +123,7 @@ class AdkSessions:
         deltas = split(state or {})
         _check_shared(who, names, deltas)
         _check_first_events(names, events)
+        await self._check_shared_room(who, names.of, deltas)
         now = self._store.now() / 1e6
         first = [
             completed(event, id=_first_id(names, number), now=now) for number, event in enumerate(events)
@@ -245,6 +246,7 @@ class AdkSessions:
         check_depth("event", event)
         deltas = split(delta_of(event))
         _check_shared(who, names, deltas)
+        await self._check_shared_room(who, names.of, deltas)
         store, owner = self._store, who.owner_id
         place = self._place(who, names, event["id"])
         try:
@@ -295,6 +297,12 @@ class AdkSessions:
                 if delta
             )
         )
+
+    async def _check_shared_room(self, who: Principal, of: UserNames, deltas: Deltas) -> None:
+        """Refuse a change of shared state that has no room, before the event that brings it is written."""
+        for holder, delta in ((of.app_state, deltas.app), (of.user_state, deltas.user)):
+            if delta:
+                await self._sessions.check_room(who.owner_id, holder, ADK_EVENT, {"state_delta": delta})
 
     async def _share_one(
         self, who: Principal, holder: str, delta: Json, tags: Iterable[str], source: tuple[str, str]

@@ -101,6 +101,8 @@ async def open_store(settings: Settings, url: str) -> Store:
             ttl_defaults=settings.expiries,
             idempotency_seconds=int(settings.idempotency_ttl.total_seconds()),
             max_content_bytes=settings.max_body_bytes,
+            max_state_bytes=settings.max_state_bytes,
+            quotas=settings.quotas,
         )
     except StoreUnavailable as error:
         raise _unusable(url, error) from error

@@ -107,6 +107,7 @@ async def _check_store(settings: Settings, url: str, *, served: bool, fix: bool)
             await checks.check_expired(store, served=served, fix=fix),
             await checks.check_indexes(store, fix=fix),
             await checks.check_sessions(store, fix=fix),
+            *await checks.check_quotas(store, fix=fix),
         ]
     finally:
         await store.close()

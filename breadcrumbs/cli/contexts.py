@@ -220,7 +220,7 @@ async def _context_for(
     for context in await contexts_of(store, owner, session):
         if context.context["consumer_id"] != consumer:
             continue
-        for version in await store.history(owner, context.id):
+        async for version in store.versions(owner, context.id):
             if version.context.get("trigger_id") == trigger_id:
                 return await explain(store, owner, context.id, version.version)
         return await explain(store, owner, context.id)

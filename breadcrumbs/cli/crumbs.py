@@ -307,7 +307,12 @@ def session_in(tags: list[str]) -> str | None:
 
 
 def history(api: Api, id: str, *, as_json: bool) -> int:
-    versions = api.get(f"/breadcrumbs/{segment(id)}/history").json()
+    path: str | None = f"/breadcrumbs/{segment(id)}/history"
+    versions: list[dict[str, Any]] = []
+    while path is not None:
+        response = api.get(path)
+        versions += response.json()
+        path = response.links.get("next", {}).get("url")
     if not for_people(as_json):
         print_json(versions)
         return OK

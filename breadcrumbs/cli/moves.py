@@ -86,8 +86,9 @@ async def _export(
             for one in [owner] if owner is not None else await owners(store):
                 async for line in export_lines(store, one, query, history=history):
                     file.write(line + b"\n")
-                    count += 1
-                    bar.advance(1)
+                    if line.startswith(b'{"breadcrumb":'):  # others go on with its history
+                        count += 1
+                        bar.advance(1)
         file.flush()
     finally:
         await store.close()

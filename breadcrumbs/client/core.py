@@ -106,8 +106,16 @@ class Core:
         return self.read(reply, breadcrumb_of)
 
     def history(self, id: str) -> Operation[tuple[Version, ...]]:
-        reply = yield from self.perform(_get(f"{_path(id)}/history"))
-        return self.read(reply, lambda versions: tuple(version_of(version) for version in versions))
+        """All versions; a long history comes in several pages."""
+        found: list[Version] = []
+        cursor: str | None = None
+        while True:
+            after = [] if cursor is None else [("cursor", cursor)]
+            reply = yield from self.perform(_get(f"{_path(id)}/history", after))
+            found += self.read(reply, lambda versions: [version_of(version) for version in versions])
+            cursor = _next_cursor(reply)
+            if cursor is None:
+                return tuple(found)
 
     def update(
         self,

@@ -12,6 +12,8 @@ BreadcrumbsError
 │   ├── SessionGone          the session is being deleted
 │   ├── NothingToRetry       no turn has failed there
 │   ├── RateLimited          too much at once; after all retries
+│   ├── StateTooLarge        the state of the session would exceed its limit
+│   ├── QuotaExceeded        the owner has used up a quota
 │   ├── VersionMismatch      somebody else wrote first; `current` is the version that is there
 │   ├── IdempotencyMismatch  the key was used for another body
 │   └── StoreUnavailable     the server cannot do it now
@@ -44,10 +46,12 @@ __all__ = [
     "NotFound",
     "NothingToRetry",
     "ProblemError",
+    "QuotaExceeded",
     "RateLimited",
     "ServerUnreachable",
     "SessionConflict",
     "SessionGone",
+    "StateTooLarge",
     "StoreFull",
     "StoreUnavailable",
     "Unauthenticated",
@@ -143,6 +147,25 @@ class IdempotencyMismatch(ProblemError, runtime.IdempotencyMismatch):
     """The idempotency key was used before, for another body."""
 
 
+class StateTooLarge(ProblemError, runtime.StateTooLarge):
+    """A change would make the state of a session larger than allowed. Nothing was written."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        ProblemError.__init__(self, document)
+        self.size = int(document.get("size", 0))
+        self.limit = int(document.get("limit", 0))
+
+
+class QuotaExceeded(ProblemError, runtime.QuotaExceeded):
+    """A write would exceed a quota of the owner. Nothing was written."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        ProblemError.__init__(self, document)
+        self.quota = str(document.get("quota", ""))
+        self.used = int(document.get("used", 0))
+        self.limit = int(document.get("limit", 0))
+
+
 class StoreUnavailable(ProblemError, runtime.StoreUnavailable):
     """The store behind the server does not answer."""
 
@@ -201,6 +224,8 @@ _BY_NAME: dict[str, type[ProblemError]] = {
     "rate-limited": RateLimited,
     "version-mismatch": VersionMismatch,
     "idempotency-mismatch": IdempotencyMismatch,
+    "quota-exceeded": QuotaExceeded,
+    "state-too-large": StateTooLarge,
     "store-unavailable": StoreUnavailable,
     "store-full": StoreFull,
 }

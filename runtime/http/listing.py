@@ -12,7 +12,7 @@ from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, check_session_id, par
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.http.operations import UUID_SCHEMA, Parameter
 from breadcrumbs.runtime.http.parameters import tag_list
-from breadcrumbs.runtime.query import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET, Query, Sort
+from breadcrumbs.runtime.query import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET, Query, Sort, check_limit
 
 _SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -20,6 +20,20 @@ _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 _LOST_PLUS: Final = re.compile(r" (\d\d:\d\d)$")
 
 _TAG_SCHEMA: Final = {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH}
+
+PAGE_HEADERS: Final = {
+    "X-Has-More": "`true` as long as there is another page.",
+    "Link": 'The next page (`rel="next"`).',
+}
+
+_LIMIT: Final = Parameter(
+    "limit", "query", "How many to give at most. A page also ends at the byte budget of a response.",
+    {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, False, 20,
+)  # fmt: skip
+_CURSOR: Final = Parameter(
+    "cursor", "query", "Where the last page ended: from its Link header, with the same filters."
+)
+PAGING: Final = (_LIMIT, _CURSOR)
 
 PARAMETERS: Final = (
     Parameter(
@@ -45,11 +59,8 @@ PARAMETERS: Final = (
         "updated_since", "query", "Was written at this time or later (RFC 3339).",
         {"type": "string", "format": "date-time"}, False, "2026-01-01T00:00:00Z",
     ),
-    Parameter(
-        "limit", "query", "How many to give at most.",
-        {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, False, 20,
-    ),
-    Parameter("cursor", "query", "Where the last page ended: from its Link header, with the same filters."),
+    _LIMIT,
+    _CURSOR,
     Parameter(
         "offset", "query", "How many to pass over. Use `cursor` for long walks.",
         {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0},
@@ -84,6 +95,12 @@ def read_query(given: QueryParams) -> Query:
     )
 
 
+def read_limit(given: QueryParams) -> int:
+    limit = read_number(given, "limit", DEFAULT_LIMIT)
+    check_limit(limit)
+    return limit
+
+
 def read_flag(given: QueryParams, name: str) -> bool:
     text = given.get(name, "false")
     if text not in _TRUTHS:
@@ -91,10 +108,10 @@ def read_flag(given: QueryParams, name: str) -> bool:
     return _TRUTHS[text]
 
 
-def next_link(given: QueryParams, cursor: str) -> bytes:
+def next_link(path: str, given: QueryParams, cursor: str) -> bytes:
     """The Link header to the next page: the same filters, from where this page ended."""
     filters = [(name, value) for name, value in given.multi_items() if name not in ("cursor", "offset")]
-    return f'</breadcrumbs?{urlencode([*filters, ("cursor", cursor)])}>; rel="next"'.encode("ascii")
+    return f'<{path}?{urlencode([*filters, ("cursor", cursor)])}>; rel="next"'.encode("ascii")
 
 
 def _filter(given: QueryParams, name: str, longest: int) -> str | None:

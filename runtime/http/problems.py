@@ -20,9 +20,11 @@ from breadcrumbs.runtime.errors import (
     InvalidInput,
     NotFound,
     NothingToRetry,
+    QuotaExceeded,
     RateLimited,
     SessionConflict,
     SessionGone,
+    StateTooLarge,
     StoreError,
     StoreFull,
     Unauthenticated,
@@ -61,6 +63,11 @@ FORBIDDEN = ProblemType(
     "forbidden", 403, "The token does not allow this",
     "The token is good, but it lacks the role, or it is narrowed to a session or a user. Get one that may.",
 )  # fmt: skip
+QUOTA_EXCEEDED = ProblemType(
+    "quota-exceeded", 403, "A quota is used up",
+    "`quota` says which one (bytes, breadcrumbs or sessions), `used` and `limit` how much of it. Delete what is not "
+    "needed any more, or raise the setting `quotas`. Nothing was written.",
+)  # fmt: skip
 FOREIGN_ORIGIN = ProblemType(
     "foreign-origin", 403, "This page may not use this server",
     "The request came from a web page of another origin. Add the origin to the setting `allowed_origins`.",
@@ -92,6 +99,11 @@ VERSION_MISMATCH = ProblemType(
 TOO_LARGE = ProblemType(
     "too-large", 413, "The body is too large",
     "Put large data elsewhere and its address into the breadcrumb, or raise the setting `max_body_bytes`.",
+)  # fmt: skip
+STATE_TOO_LARGE = ProblemType(
+    "state-too-large", 413, "The session's state would be too large",
+    "`size` is what the state would have, `limit` what the setting `max_state_bytes` allows. Remove names (null "
+    "removes one), or keep large values in breadcrumbs of their own. Nothing was written.",
 )  # fmt: skip
 UNSUPPORTED_MEDIA_TYPE = ProblemType(
     "unsupported-media-type", 415, "The body has a type that is not understood here",
@@ -142,6 +154,7 @@ PROBLEM_TYPES: Final = (
     MALFORMED,
     UNAUTHENTICATED,
     FORBIDDEN,
+    QUOTA_EXCEEDED,
     FOREIGN_ORIGIN,
     NOT_FOUND,
     METHOD_NOT_ALLOWED,
@@ -150,6 +163,7 @@ PROBLEM_TYPES: Final = (
     NOTHING_TO_RETRY,
     VERSION_MISMATCH,
     TOO_LARGE,
+    STATE_TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
     MISDIRECTED,
     INVALID_INPUT,
@@ -240,6 +254,11 @@ def problem_for(error: Exception) -> Reply:
                 ],
                 members={"retry_after": error.retry_after, "limit": error.limit},
             )
+        case QuotaExceeded():
+            members = {"quota": error.quota, "used": error.used, "limit": error.limit}
+            return problem(QUOTA_EXCEEDED, str(error), members=members)
+        case StateTooLarge():
+            return problem(STATE_TOO_LARGE, str(error), members={"size": error.size, "limit": error.limit})
         case StoreFull():
             _log.error("store_full", reason=str(error))
             return problem(STORE_FULL, STORE_FULL.advice, headers=[(b"retry-after", b"30")])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -13,6 +14,9 @@ Header: TypeAlias = tuple[bytes, bytes]
 JSON: Final = b"application/json"
 PROBLEM_JSON: Final = b"application/problem+json"
 HTML: Final = b"text/html; charset=utf-8"
+
+CHUNK: Final = 256 << 10
+"""Bytes that are handed to the server at once. It takes the next chunk when the client has read enough of the last."""
 
 
 class Reply:
@@ -38,4 +42,57 @@ class Reply:
     async def send(self, send: Send, *, without_body: bool = False) -> None:
         """`without_body` answers HEAD: the headers are those of GET, the length included."""
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        await send({"type": "http.response.body", "body": b"" if without_body else self.body})
+        if not without_body:
+            for chunk in self._chunks():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        last = b"" if without_body else self._last()
+        await send({"type": "http.response.body", "body": last})
+
+    def _chunks(self) -> Iterator[bytes]:
+        """What is sent before the last message."""
+        if len(self.body) > CHUNK:
+            yield from _cut(self.body)
+
+    def _last(self) -> bytes:
+        return self.body if len(self.body) <= CHUNK else b""
+
+
+class ListReply(Reply):
+    """A JSON array whose items were encoded one by one. It is never joined into one piece, and freed as it is sent."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, items: Iterable[Any], headers: Sequence[Header] = ()) -> None:
+        pieces: deque[bytes] = deque()
+        for item in items:
+            pieces.append(b"," if pieces else b"[")
+            pieces.append(orjson.dumps(item))
+        pieces.append(b"]" if pieces else b"[]")
+        length = sum(map(len, pieces))
+        if length <= CHUNK:
+            super().__init__(200, b"".join(pieces), headers=headers)
+            self._pieces: deque[bytes] = deque()
+        else:
+            super().__init__(200)
+            self.headers = [*headers, (b"content-type", JSON), (b"content-length", b"%d" % length)]
+            self._pieces = pieces
+
+    def _chunks(self) -> Iterator[bytes]:
+        waiting: list[bytes] = []
+        size = 0
+        while self._pieces:
+            waiting.append(self._pieces.popleft())
+            size += len(waiting[-1])
+            if size > CHUNK or not self._pieces:
+                yield from _cut(b"".join(waiting))
+                waiting, size = [], 0
+
+
+def encoded(items: Iterable[Any]) -> list[orjson.Fragment]:
+    """Items for a list in a reply, each encoded on its own, so that one at a time is in memory as objects."""
+    return [orjson.Fragment(orjson.dumps(item)) for item in items]
+
+
+def _cut(whole: bytes) -> Iterator[bytes]:
+    for start in range(0, len(whole), CHUNK):
+        yield whole[start : start + CHUNK]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.errors import InvalidCursor
 from breadcrumbs.runtime.http import listing
 from breadcrumbs.runtime.http.conditions import (
     ETAG_HEADER,
@@ -37,11 +39,13 @@ from breadcrumbs.runtime.http.problems import (
     INVALID_CURSOR,
     MALFORMED,
     NOT_FOUND,
+    QUOTA_EXCEEDED,
     SESSION_CONFLICT,
     SESSION_GONE,
+    STATE_TOO_LARGE,
     VERSION_MISMATCH,
 )
-from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.replies import Header, ListReply, Reply
 from breadcrumbs.runtime.http.schemas import (
     Created,
     Done,
@@ -188,28 +192,47 @@ async def get_full(call: Call) -> Reply:
 
 
 async def get_history(call: Call) -> Reply:
-    principal = call.principal
-    versions = await call.services.store.history(principal.owner_id, call.id())
-    policy.check_readable(principal, versions[0])
-    items: list[HistoryItem] = []
-    for version in versions:
-        # An older version may have been somebody else's, or secret, when the newest no longer is.
-        if not policy.may_see(principal, version):
-            continue
-        item: HistoryItem = {
-            "version": version.version,
-            "title": version.title,
-            "tags": version.tags,
-            "updated_at": version.updated_at,
-        }
-        if version.schema_name is not None:
-            item["schema_name"] = version.schema_name
-        if policy.may_read_content(principal, version):
-            item["context"] = redact_context(principal, version).context
-        if version.updated_by is not None:
-            item["updated_by"] = str(version.updated_by)
-        items.append(item)
-    return Reply.json(items)
+    principal, id, given = call.principal, call.id(), call.query()
+    page = await call.services.store.history_page(
+        principal.owner_id,
+        id,
+        before=_version_before(given.get("cursor")),
+        limit=listing.read_limit(given),
+        max_bytes=call.services.settings.max_response_bytes,
+    )
+    policy.check_readable(principal, page.newest)
+    headers: list[Header] = [(b"x-has-more", b"false" if page.next_before is None else b"true")]
+    if page.next_before is not None:
+        path = f"/breadcrumbs/{id}/history"
+        headers.append((b"link", listing.next_link(path, given, str(page.next_before))))
+    # An older version may have been somebody else's, or secret, when the newest no longer is.
+    seen = (version.unparsed() for version in page.versions)
+    return ListReply((_version(principal, one) for one in seen if policy.may_see(principal, one)), headers)
+
+
+def _version(principal: Principal, version: Breadcrumb) -> HistoryItem:
+    item: HistoryItem = {
+        "version": version.version,
+        "title": version.title,
+        "tags": version.tags,
+        "updated_at": version.updated_at,
+    }
+    if version.schema_name is not None:
+        item["schema_name"] = version.schema_name
+    if policy.may_read_content(principal, version):
+        item["context"] = redact_context(principal, version).context
+    if version.updated_by is not None:
+        item["updated_by"] = str(version.updated_by)
+    return item
+
+
+def _version_before(cursor: str | None) -> int | None:
+    """The version that the last page of a history ended before."""
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 10 and int(cursor) > 0):
+        raise InvalidCursor("this is not a cursor of a history: take it from the Link header", where="cursor")
+    return int(cursor)
 
 
 async def _readable(call: Call) -> Breadcrumb:
@@ -234,17 +257,23 @@ async def list_breadcrumbs(call: Call) -> Reply:
     if owner is not None and not _is_same(owner, principal.owner_id):
         query.check()
         return Reply(200, b"[]", headers=[(b"x-has-more", b"false")])
+    query = replace(
+        query, max_bytes=call.services.settings.max_response_bytes, without_contexts=not include_context
+    )
     page = await call.services.store.list(principal.owner_id, policy.restrict_query(principal, query))
-    items = [
-        redact_context(principal, crumb).list_item(include_context=True)
-        if include_context and policy.may_read_content(principal, crumb)
-        else crumb.list_item()
-        for crumb in page.items
-    ]
     headers: list[Header] = [(b"x-has-more", b"false" if page.next_cursor is None else b"true")]
     if page.next_cursor is not None:
-        headers.append((b"link", listing.next_link(given, page.next_cursor)))
-    return Reply.json(items, headers=headers)
+        headers.append((b"link", listing.next_link("/breadcrumbs", given, page.next_cursor)))
+    return ListReply(
+        (_list_item(principal, crumb, include_context=include_context) for crumb in page.items), headers
+    )
+
+
+def _list_item(principal: Principal, crumb: Breadcrumb, *, include_context: bool) -> dict[str, Any]:
+    crumb = crumb.unparsed()  # what is parsed to encode the item is freed after it
+    if include_context and policy.may_read_content(principal, crumb):
+        return redact_context(principal, crumb).list_item(include_context=True)
+    return crumb.list_item()
 
 
 def _is_same(text: str, owner: UUID) -> bool:
@@ -293,7 +322,14 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(NOT_FOUND, SESSION_CONFLICT, SESSION_GONE, IDEMPOTENCY_MISMATCH),
+        may_fail=(
+            NOT_FOUND,
+            SESSION_CONFLICT,
+            SESSION_GONE,
+            IDEMPOTENCY_MISMATCH,
+            STATE_TOO_LARGE,
+            QUOTA_EXCEEDED,
+        ),
     ),
     Operation(
         id="listBreadcrumbs",
@@ -312,10 +348,7 @@ OPERATIONS: Final = (
                 200,
                 "A page.",
                 list[ListItem],
-                headers={
-                    "X-Has-More": "`true` as long as there is another page.",
-                    "Link": 'The next page (`rel="next"`).',
-                },
+                headers=listing.PAGE_HEADERS,
                 sometimes=frozenset({"Link"}),
             ),
         ),
@@ -353,10 +386,22 @@ OPERATIONS: Final = (
         path="/breadcrumbs/{id}/history",
         group="Breadcrumbs",
         summary="Read all versions",
-        description="Newest first; without versions that you may not see, and contexts that are secret.",
+        description=(
+            "Newest first; without versions that you may not see, and contexts that are secret. A long history "
+            "comes in pages: each ends at `limit` versions or at the byte budget of a response."
+        ),
         handle=get_history,
-        parameters=(ID,),
-        answers=(Answer(200, "The versions.", list[HistoryItem]),),
+        parameters=(ID, *listing.PAGING),
+        answers=(
+            Answer(
+                200,
+                "The versions.",
+                list[HistoryItem],
+                headers=listing.PAGE_HEADERS,
+                sometimes=frozenset({"Link"}),
+            ),
+        ),
+        may_fail=(INVALID_CURSOR,),
     ),
     Operation(
         id="updateBreadcrumb",
@@ -375,7 +420,7 @@ OPERATIONS: Final = (
         parameters=(ID, IF_MATCH),
         body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
         answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
-        may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH),
+        may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
     ),
     Operation(
         id="deleteBreadcrumb",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Annotated, Final, NotRequired
+from typing import Annotated, Final, Literal, NotRequired
+from uuid import UUID
 
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
@@ -17,6 +18,7 @@ from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.routes_system import VERSION
 from breadcrumbs.runtime.http.schemas import Count, Time
 from breadcrumbs.runtime.overview import RECENT_SECONDS, LaneView, Overview, Share, WorkerView, overview
+from breadcrumbs.runtime.store import Store
 
 _closed = with_config(extra="forbid")
 
@@ -100,6 +102,15 @@ class ServerDocument(TypedDict):
 
 
 @_closed
+class QuotaDocument(TypedDict):
+    """How much of a quota is used."""
+
+    quota: Literal["bytes", "breadcrumbs", "sessions"]
+    used: Count
+    limit: Count
+
+
+@_closed
 class StoreDocument(TypedDict):
     """What is in the store. Breadcrumbs, sessions and schemas are those of this tenant."""
 
@@ -110,6 +121,7 @@ class StoreDocument(TypedDict):
         bool, Field(description="There are more; `breadcrumbs` may be less than there are")
     ]
     servers: list[ServerDocument]
+    quotas: NotRequired[Annotated[list[QuotaDocument], Field(description="Where this tenant has any")]]
 
 
 @_closed
@@ -174,7 +186,24 @@ async def operations(call: Call) -> Reply:
         "workers": [_worker(worker, seen) for worker in seen.workers],
         "http": _http(services.metrics),
     }
+    if quotas := await _quotas(services.store, call.principal.owner_id):
+        document["store"]["quotas"] = quotas
     return Reply.json(document, headers=[(b"cache-control", b"no-store")])
+
+
+async def _quotas(store: Store, owner: UUID) -> list[QuotaDocument]:
+    quota = None if store.quotas is None else store.quotas.quota(owner)
+    if store.quotas is None or quota is None:
+        return []
+    usage = await store.quotas.usage(owner)
+    found: list[QuotaDocument] = []
+    if quota.bytes is not None:
+        found.append({"quota": "bytes", "used": usage.bytes, "limit": quota.bytes})
+    if quota.breadcrumbs is not None:
+        found.append({"quota": "breadcrumbs", "used": usage.breadcrumbs, "limit": quota.breadcrumbs})
+    if quota.sessions is not None:
+        found.append({"quota": "sessions", "used": usage.sessions, "limit": quota.sessions})
+    return found
 
 
 def _process() -> ProcessDocument:

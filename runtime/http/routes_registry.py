@@ -162,6 +162,7 @@ async def _delete_all(store: Store, owner: UUID) -> int:
         receive.close()
         async for crumb in store.walk(owner, Query()):
             await send.send(crumb.id)
+    await store.forget_usage(owner)
     return deleted
 
 

@@ -44,11 +44,13 @@ from breadcrumbs.runtime.http.problems import (
     MALFORMED,
     NOT_FOUND,
     NOTHING_TO_RETRY,
+    QUOTA_EXCEEDED,
     SESSION_CONFLICT,
     SESSION_GONE,
+    STATE_TOO_LARGE,
     VERSION_MISMATCH,
 )
-from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.replies import Header, Reply, encoded
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
 from breadcrumbs.runtime.http.session_schemas import (
     ForkRequest,
@@ -313,11 +315,12 @@ async def list_messages(call: Call) -> Reply:
             limit=read_number(given, "limit", DEFAULT_PAGE),
             before=given.get("before"),
             after=given.get("after"),
+            max_bytes=call.services.settings.max_response_bytes,
         ),
         facts_of(call, session),
     )
     answer: dict[str, Any] = {
-        "messages": [message_view(crumb, principal) for crumb in page.messages],
+        "messages": encoded(message_view(crumb.unparsed(), principal) for crumb in page.messages),
         "has_more": page.has_more,
     }
     if page.before is not None:
@@ -574,7 +577,14 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, SESSION_GONE, NOT_FOUND),
+        may_fail=(
+            ALREADY_EXISTS,
+            IDEMPOTENCY_MISMATCH,
+            SESSION_GONE,
+            NOT_FOUND,
+            STATE_TOO_LARGE,
+            QUOTA_EXCEEDED,
+        ),
     ),
     Operation(
         id="getSession",
@@ -602,7 +612,7 @@ OPERATIONS: Final = (
         parameters=(SESSION_ID, IF_MATCH),
         body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
         answers=(Answer(200, "The session as it is now.", Session | ListedSession, headers=_VERSIONED),),
-        may_fail=(SESSION_GONE, VERSION_MISMATCH),
+        may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH, QUOTA_EXCEEDED),
     ),
     Operation(
         id="deleteSession",
@@ -695,7 +705,7 @@ OPERATIONS: Final = (
                 sometimes=_SOMETIMES,
             ),
         ),
-        may_fail=(IDEMPOTENCY_MISMATCH, SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH),
+        may_fail=(IDEMPOTENCY_MISMATCH, SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
     ),
     Operation(
         id="forkSession",
@@ -721,7 +731,7 @@ OPERATIONS: Final = (
                 sometimes=frozenset(REPLAYED),
             ),
         ),
-        may_fail=(ALREADY_EXISTS, SESSION_GONE),
+        may_fail=(ALREADY_EXISTS, SESSION_GONE, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="retryTurn",

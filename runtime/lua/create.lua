@@ -20,7 +20,8 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       14 the time of the event that this is an answer to, '' = none
       15 when the session must have begun, '' = any time, 0 = it must not exist yet
       16 whose the session is if it begins with this (JSON), '' = nobody's
-      17… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
+      17 how many bytes the session's state may have; only where changes of it follow
+      18… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
 Reply {0, version, created_at, updated_at, session's version}   written
       {1, version, created_at, updated_at, id}      the key was used for this content: the first result
       {2}                                           the key was used for other content
@@ -28,6 +29,12 @@ Reply {0, version, created_at, updated_at, session's version}   written
       {5}                                           the session is being deleted, or was after that event
       {6, version}                                  the session has another version
       {7}                                           the session began at another time
+      {8, bytes, limit}                             the session's state would be too large
+
+The size of a state is kept in the session's field `state`: bytes in all, and bytes of names that were removed. It counts
+names and values as they are stored, without what is known about the session itself and cannot grow. Removed names are
+kept because imports come in any order; they are cleared where room is needed. What makes a state smaller is always
+taken, also where it is over the limit (as after an import).
 ]]
 local known = {false, false, false, false, false}
 if ARGV[11] ~= '' then known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created', 'entered') end
@@ -71,6 +78,56 @@ local stamp = string.format('%.0f', now)
 local expires = ARGV[4]
 if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) end
 
+local state_total, state_removed
+local cleared = {}
+if #ARGV > 17 then
+  local function counts(name) return name ~= '\0active' and name ~= '\0began_by' end
+  local function is_removed(name, held) return string.byte(name) ~= 0 and string.sub(held, -1) == ' ' end
+  local total, removed = string.match(redis.call('HGET', KEYS[7], 'state') or '', '^(%d+) (%d+)$')
+  total, removed = tonumber(total), tonumber(removed)
+  if not total then -- written before sizes were kept, or imported
+    total, removed = 0, 0
+    local flat = redis.call('HGETALL', KEYS[9])
+    for place = 1, #flat, 2 do
+      if counts(flat[place]) then
+        local size = #flat[place] + #flat[place + 1]
+        total = total + size
+        if is_removed(flat[place], flat[place + 1]) then removed = removed + size end
+      end
+    end
+  end
+  local function changed(total, removed, swept)
+    if swept then total, removed = total - removed, 0 end
+    for place = 18, #ARGV, 2 do
+      local name, value = ARGV[place], ARGV[place + 1]
+      if counts(name) then
+        local old = redis.call('HSTRLEN', KEYS[9], name)
+        -- A removed name has nothing but its time.
+        local gone = old > 0 and old < 18 and is_removed(name, redis.call('HGET', KEYS[9], name))
+        if old > 0 and not (swept and gone) then
+          total = total - #name - old
+          if gone then removed = removed - #name - old end
+        end
+        local size = #name + #stamp + 1 + #value
+        total = total + size
+        if value == '' and is_removed(name, ' ') then removed = removed + size end
+      end
+    end
+    return total, removed
+  end
+  local limit = tonumber(ARGV[17])
+  state_total, state_removed = changed(total, removed, false)
+  if state_total > limit and state_total > total then
+    state_total, state_removed = changed(total, removed, true)
+    if state_total > limit then return {8, string.format('%.0f', state_total), ARGV[17]} end
+    local flat = redis.call('HGETALL', KEYS[9])
+    for place = 1, #flat, 2 do
+      if is_removed(flat[place], flat[place + 1]) then cleared[flat[place]] = true end
+    end
+    for place = 18, #ARGV, 2 do cleared[ARGV[place]] = nil end
+  end
+end
+
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'c' .. ARGV[2] .. ARGV[1] .. '1 ' .. ARGV[8])
 redis.call('SET', KEYS[3], stamp)
 redis.call('SET', KEYS[1], '1 ' .. stamp .. ' ' .. stamp .. ' ' .. expires .. ' ' .. ARGV[6] .. '\n' .. ARGV[3])
@@ -94,5 +151,9 @@ if ARGV[12] == '1' then
   end
   redis.call('ZADD', KEYS[8], stamp, ARGV[11])
 end
-for place = 17, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[place], stamp .. ' ' .. ARGV[place + 1]) end
+for place = 18, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[place], stamp .. ' ' .. ARGV[place + 1]) end
+for name in pairs(cleared) do redis.call('HDEL', KEYS[9], name) end
+if state_total then
+  redis.call('HSET', KEYS[7], 'state', string.format('%.0f %.0f', state_total, state_removed))
+end
 return {0, '1', stamp, stamp, session_version}

@@ -63,4 +63,6 @@ for place = 13, 12 + changes, 2 do
     redis.call('HSET', KEYS[10], ARGV[place], ARGV[5] .. ' ' .. ARGV[place + 1])
   end
 end
+-- An import is taken whole, however large its state. The next change counts the size again (see create.lua).
+if changes > 0 then redis.call('HDEL', KEYS[8], 'state') end
 return {0, ARGV[4], ARGV[5], ARGV[6]}

@@ -31,7 +31,7 @@ if size == 0 then
   if listed then wrong = wrong + 1 end
   if ARGV[2] == '1' and wrong > 0 then
     if known[5] then
-      redis.call('HDEL', KEYS[1], 'version', 'created', 'entered', 'size', 'retried')
+      redis.call('HDEL', KEYS[1], 'version', 'created', 'entered', 'size', 'retried', 'state')
     else
       redis.call('DEL', KEYS[1])
     end
@@ -51,5 +51,18 @@ if ARGV[2] == '1' and wrong > 0 then
   redis.call('HSETNX', KEYS[1], 'created', first)
   redis.call('PERSIST', KEYS[1])
   if not listed then redis.call('ZADD', KEYS[2], last, ARGV[1]) end
+end
+local noted = redis.call('HGET', KEYS[1], 'state')
+local bytes = 0
+if noted then
+  local flat = redis.call('HGETALL', KEYS[3])
+  for place = 1, #flat, 2 do
+    if flat[place] ~= '\0active' and flat[place] ~= '\0began_by' then bytes = bytes + #flat[place] + #flat[place + 1] end
+  end
+  if tonumber(string.match(noted, '^%d+')) ~= bytes then
+    wrong = wrong + 1
+    -- The next change counts it again: see create.lua.
+    if ARGV[2] == '1' then redis.call('HDEL', KEYS[1], 'state') end
+  end
 end
 return wrong

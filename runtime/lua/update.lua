@@ -80,11 +80,18 @@ if ARGV[14] == '1' and known[3] then
   redis.call('HINCRBY', KEYS[8], 'version', 1)
   redis.call('ZADD', KEYS[9], stamp, ARGV[13])
 end
--- What somebody else has set since is not this one's any more.
+-- What somebody else has set since is not this one's any more. Who may read a value is never refused for its size.
+local grown = 0
 for place = 16, #ARGV, 2 do
   local held = redis.call('HGET', KEYS[10], ARGV[place])
   if held and string.match(held, '^%d+') == created then
-    redis.call('HSET', KEYS[10], ARGV[place], created .. ' ' .. ARGV[place + 1])
+    local value = created .. ' ' .. ARGV[place + 1]
+    redis.call('HSET', KEYS[10], ARGV[place], value)
+    grown = grown + #value - #held
   end
+end
+if grown ~= 0 then
+  local total, removed = string.match(redis.call('HGET', KEYS[8], 'state') or '', '^(%d+) (%d+)$')
+  if total then redis.call('HSET', KEYS[8], 'state', string.format('%.0f %s', tonumber(total) + grown, removed)) end
 end
 return {0, following, created, stamp}

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs.runtime import survey, transfer
+from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate, content_of
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.ttl import Expiry
 from tests.support.fake import FakeConnection
@@ -302,3 +304,56 @@ async def test_reads_that_are_left_survive(store: Store) -> None:
     await store.get(other, written.id)
     with pytest.raises(NotFound):
         await store.get(other, written.id)
+
+
+# Long histories
+
+
+async def _updated_often(store: Store, times: int) -> UUID:
+    new = BreadcrumbCreate.parse(
+        {
+            "schema_name": "session.state.v1",
+            "title": "1",
+            "tags": ["session:s"],
+            "context": {"state_delta": {"a": 1}, "text": "x" * 10_000},
+        }
+    )
+    written = await store.create(OWNER, new)
+    for number in range(2, times + 1):
+        await store.update(OWNER, written.id, BreadcrumbUpdate.parse({"title": str(number)}))
+    return written.id
+
+
+async def test_a_long_history_is_exported_in_lines_of_a_limited_size_and_comes_back_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_LINE_BYTES", 50_000)
+    monkeypatch.setattr(transfer, "_SHORT_HISTORY", 20_000)
+    id = await _updated_often(store, 40)
+    before = await store.history(OWNER, id)
+    lines = await exported(store, OWNER)
+    assert len(lines) > 8
+    assert max(map(len, lines)) < 80_000
+    await store.delete(OWNER, id)
+    for _ in range(2):  # a second time it changes nothing
+        result = await imported(store, lines)
+        assert result.bad_lines == []
+        assert await store.history(OWNER, id) == before
+    assert await Sessions(store).state_for(Principal(OWNER, OWNER), "s") == {"a": 1}
+    await store.update(OWNER, id, BreadcrumbUpdate.parse({"title": "later"}))
+    later = await store.history(OWNER, id)
+    assert (await imported(store, lines)).bad_lines == []
+    assert await store.history(OWNER, id) == later
+
+
+async def test_the_rest_of_a_history_without_its_breadcrumb_is_a_bad_line(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_LINE_BYTES", 50_000)
+    monkeypatch.setattr(transfer, "_SHORT_HISTORY", 20_000)
+    id = await _updated_often(store, 40)
+    _, *rest = await exported(store, OWNER)
+    await store.delete(OWNER, id)
+    result = await imported(store, rest)
+    assert result.written == 0
+    assert [bad.number for bad in result.bad_lines] == list(range(1, len(rest) + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.store.contract.bounds import Bounds
 from tests.store.contract.creating import Creating
 from tests.store.contract.deleting import Deleting
 from tests.store.contract.expiring import Expiring
@@ -10,6 +11,7 @@ from tests.store.contract.importing import Importing
 from tests.store.contract.isolation import Isolation
 from tests.store.contract.listing import Listing
 from tests.store.contract.opening import Opening
+from tests.store.contract.quotas import WithQuotas
 from tests.store.contract.session_life import SessionLife
 from tests.store.contract.sessions import Sessions
 from tests.store.contract.updating import Updating
@@ -27,5 +29,7 @@ class StoreContract(
     Importing,
     Isolation,
     Opening,
+    Bounds,
+    WithQuotas,
 ):
     """All of it."""
