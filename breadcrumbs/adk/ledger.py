@@ -34,7 +34,7 @@ from breadcrumbs.adk.wire import (
     text_of,
 )
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.access.redaction import visible_state
+from breadcrumbs.runtime.access.redaction import redact_event, visible_state
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import (
@@ -432,7 +432,7 @@ def _moment(crumb: Breadcrumb) -> float:
 
 
 def _shown_to(who: Principal, crumb: Breadcrumb) -> Json:
-    event: Json = crumb.context["event"]
+    event: Json = redact_event(who, crumb.context["event"])
     return event if policy.may_read_content(who, crumb) else public_event(event)
 
 

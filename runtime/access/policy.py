@@ -258,7 +258,7 @@ def admit_change(principal: Principal, crumb: Breadcrumb, change: BreadcrumbUpda
         return change
     before, after = crumb.context, change.context or {}
     if SESSION_RECORD in (crumb.schema_name, change.schema_name):
-        _check_session_record(crumb, change)
+        raise Forbidden("a narrowed token cannot change session records: use PATCH /sessions/{id}")
     _check_shared_state(principal, after, before)
     added = [tag for tag in users_of(change.tags or []) if tag not in crumb.tags]
     user = after.get("user_id")
@@ -279,6 +279,8 @@ def check_session_user(principal: Principal, session: str, user: str | None) -> 
 
     A change leads to a new context of the session, which shows the token what others said there.
     """
+    if principal.is_narrowed and session.startswith(STATE_HOLDER):
+        raise Forbidden("shared state is changed with the routes below /apps")
     if principal.user_id not in (None, user):
         raise Forbidden(
             f"session {session!r} does not belong to user {principal.user_id!r}, whom this token is for"
@@ -326,15 +328,6 @@ def _check_schema(principal: Principal, new: BreadcrumbCreate) -> None:
         )
 
 
-def _check_session_record(crumb: Breadcrumb, change: BreadcrumbUpdate) -> None:
-    if "schema_name" in change.model_fields_set and crumb.schema_name != change.schema_name:
-        raise Forbidden("a narrowed token cannot turn a breadcrumb into a session record, or back")
-    context = change.context or {}
-    for name in ("user_id", "adk"):
-        if name in context and context[name] != crumb.context.get(name):
-            raise Forbidden(f"a narrowed token cannot change {name!r} of a session record")
-
-
 def _check_shared_state(principal: Principal, context: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     if SHARED_DELTA in context and context[SHARED_DELTA] != before.get(SHARED_DELTA):
         raise Forbidden(
@@ -375,17 +368,23 @@ def may_begin_session(principal: Principal, session: str) -> bool:
 
 def admit_session_name(principal: Principal, wanted: str | None) -> str | None:
     """Check the name for a new session. Returns None if the caller may make one up."""
-    if wanted is None:
-        return principal.session_id
-    if wanted.startswith(STATE_HOLDER):
-        raise InvalidInput(f"a session id does not begin with {STATE_HOLDER!r}", where="id")
-    if principal.session_id not in (None, wanted):
+    name = principal.session_id if wanted is None else wanted
+    if name is None:
+        return None
+    check_no_state_holder(name, where="id")
+    if principal.session_id not in (None, name):
         raise Forbidden(f"this token is for session {principal.session_id!r} only")
-    if principal.is_narrowed and wanted.startswith(ADK_SESSION):
+    if principal.is_narrowed and name.startswith(ADK_SESSION):
         raise Forbidden(
             f"a session whose id begins with {ADK_SESSION!r} is created with the routes below /apps"
         )
-    return wanted
+    return name
+
+
+def check_no_state_holder(session: str, *, where: str) -> None:
+    """Check that a client names a conversation, and not a session that holds shared state."""
+    if session.startswith(STATE_HOLDER):
+        raise InvalidInput(f"a session id does not begin with {STATE_HOLDER!r}", where=where)
 
 
 def admit_session_user(principal: Principal, wanted: str | None) -> str | None:
@@ -433,6 +432,11 @@ def may_read_app_state(principal: Principal) -> bool:
     return not principal.is_narrowed
 
 
+def may_see_shared_names(principal: Principal) -> tuple[bool, bool]:
+    """Whether changes of the `app:` and of the `user:` state are shown in breadcrumbs that the principal sees."""
+    return not principal.is_narrowed, principal.session_id is None
+
+
 def may_read_user_state(principal: Principal, user: str) -> bool:
     """The `user:` state is shared by all sessions of a user of an app."""
     return principal.session_id is None and principal.user_id in (None, user)
@@ -450,22 +454,22 @@ def check_shared_delta(principal: Principal, user: str, *, app_changes: bool, us
 # Contexts and configuration
 
 
-def may_see_context_item(principal: Principal, place: Any, users: Any, own: list[str]) -> bool:
+def may_see_context_item(principal: Principal, place: Any, users: Any) -> bool:
     """Whether an item of a context is shown to the principal.
 
-    `place` is the part that it stands in, `users` are the `user:` tags of the item, `own` those of the context.
+    `place` is the part that it stands in, `users` are the `user:` tags of the item.
     """
     if not principal.is_narrowed:
         return True
     if not isinstance(users, list):
         return False
-    mine = own if principal.user_id is None else [USER + principal.user_id]
+    is_own = principal.user_id is not None and USER + principal.user_id in users
     if place == "shared":
         # A catalogue is for all users. A sessionless breadcrumb of one user is not.
-        return not users or any(user in mine for user in users)
+        return not users or is_own
     if principal.session_id is not None and place != "conversation":
         return False
-    return principal.user_id is None or any(user in mine for user in users)
+    return principal.user_id is None or is_own
 
 
 def may_edit_config_file(principal: Principal) -> bool:
@@ -497,11 +501,8 @@ def check_agent_change(principal: Principal, agent_id: UUID) -> None:
 
 def owns_selector(principal: Principal, agent_id: UUID, session_id: str | None, user_id: str | None) -> bool:
     """Whether a selector is the principal's to list and change. The ids are those of the token that saved it."""
-    return (
-        agent_id == principal.agent_id
-        and principal.session_id in (None, session_id)
-        and principal.user_id in (None, user_id)
-    )
+    same_narrowing = (session_id, user_id) == (principal.session_id, principal.user_id)
+    return agent_id == principal.agent_id and (same_narrowing or not principal.is_narrowed)
 
 
 def may_use_selector(

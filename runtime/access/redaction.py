@@ -12,7 +12,7 @@ from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.access.principal import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
 from breadcrumbs.runtime.credentials import strip_credentials
-from breadcrumbs.runtime.session_state import decode_state
+from breadcrumbs.runtime.session_state import SHARED_DELTA, decode_state
 
 
 def visible_state(principal: Principal, held: list[bytes]) -> dict[str, Any]:
@@ -21,10 +21,22 @@ def visible_state(principal: Principal, held: list[bytes]) -> dict[str, Any]:
     return state if policy.may_read_secrets(principal) else strip_credentials(state)
 
 
+def redact_event(principal: Principal, event: dict[str, Any]) -> dict[str, Any]:
+    """Return an ADK event without changes of shared state that a narrowed token must not read."""
+    actions = event.get("actions")
+    if not principal.is_narrowed or not isinstance(actions, dict):
+        return event
+    return {
+        **event,
+        "actions": {name: _visible_delta(principal, name, value) for name, value in actions.items()},
+    }
+
+
 def redact_context(principal: Principal, crumb: Breadcrumb) -> Breadcrumb:
-    """Return the breadcrumb without what a narrowed token must not read of a context.
+    """Return the breadcrumb without what a narrowed token must not read of its context.
 
     A context holds messages of other sessions and users if its config asks for them. `explain` decides item by item.
+    Records and events of ADK sessions hold changes of state that other sessions share.
     """
     if not principal.is_narrowed:
         return crumb
@@ -40,9 +52,20 @@ def redact_context(principal: Principal, crumb: Breadcrumb) -> Breadcrumb:
         ]
     if isinstance(explain, dict) and explain.keys() & {"items", "left_out"}:
         del context["explain"]  # it names all items; GET /contexts/{id}/explain shows the visible ones
+    context.pop(SHARED_DELTA, None)
+    if isinstance(event := context.get("event"), dict):
+        context["event"] = redact_event(principal, event)
     if context == crumb.context:
         return crumb
     return replace(crumb, json=orjson.dumps({**crumb.document, "context": context}))
+
+
+def _visible_delta(principal: Principal, name: str, value: Any) -> Any:
+    if name not in ("stateDelta", "state_delta") or not isinstance(value, dict):
+        return value
+    app, user = policy.may_see_shared_names(principal)
+    hidden = (*(() if app else ("app:",)), *(() if user else ("user:",)))
+    return {key: change for key, change in value.items() if not key.startswith(hidden)}
 
 
 def _is_part(part: Any) -> bool:
@@ -55,6 +78,6 @@ def _visible_part(principal: Principal, part: Mapping[str, Any], own: list[str])
         for item in part["items"]
         # An item without `users` belongs to the users of the trigger.
         if isinstance(item, dict)
-        and policy.may_see_context_item(principal, part["place"], item.get("users", own), own)
+        and policy.may_see_context_item(principal, part["place"], item.get("users", own))
     ]
     return {**part, "items": items}

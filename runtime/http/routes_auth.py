@@ -81,6 +81,8 @@ def _principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
 
 async def _narrowed(call: Call, wanted: TokenRequest, principal: Principal) -> Principal:
     session = None if wanted.session_id is None else check_session_id(wanted.session_id)
+    if session is not None:
+        policy.check_no_state_holder(session, where="session_id")
     user = None if wanted.user_id is None else check_user_id(wanted.user_id)
     principal = replace(principal, session_id=session, user_id=user)
     if session is None:

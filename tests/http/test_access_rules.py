@@ -651,8 +651,6 @@ BY_USER: list[dict[str, Any]] = [
     MESSAGES,
     {"key": "mine", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "user", "limit": 50}},
 ]
-SHARED: dict[str, Any] = {"key": "wish", "schema_name": "wish.v1", "fetch": {"method": "latest"}}
-"""A source without a scope: it also finds breadcrumbs without a session."""
 
 
 async def context_text(site: Site, session: str, sources: list[dict[str, Any]]) -> str:
@@ -699,12 +697,3 @@ async def test_a_source_of_scope_user_uses_the_user_stored_for_the_session(
     text = await context_text(talking, "s", BY_USER)
     assert "the trigger" in text and "words of bob" not in text
     assert ("words of ann" in text) == (user == "ann")
-
-
-@OWNERS
-async def test_a_breadcrumb_of_a_user_without_a_session_enters_contexts_of_that_user_only(
-    talking: Site, user: str | None
-) -> None:
-    await begin_for(talking, user)
-    text = await context_text(talking, "s", [MESSAGES, SHARED])
-    assert "the trigger" in text and "wish of bob" not in text
