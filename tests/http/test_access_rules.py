@@ -667,7 +667,7 @@ async def context_text(site: Site, session: str, sources: list[dict[str, Any]]) 
 
 @pytest.fixture
 async def talking(make_site: MakeSite) -> Site:
-    """Ann and bob each have a session and a wish outside of all sessions."""
+    """Ann and bob each have a session."""
     site = await make_site(api_keys=[{"key": KEY, "owner_id": str(OWNER)}], extra=OPERATIONS)
     for user in ("ann", "bob"):
         begun = await site.client.post(
@@ -676,8 +676,6 @@ async def talking(make_site: MakeSite) -> Site:
         assert begun.status_code == 201
         said = {"message": f"words of {user}"}
         await site.client.post(f"/sessions/old-{user}/messages", json=said, headers=CURATOR)
-        wish = {"schema_name": "wish.v1", "tags": [f"user:{user}"], "context": {"text": f"wish of {user}"}}
-        await site.post(CURATOR, **wish)
     return site
 
 
