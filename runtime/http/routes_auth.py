@@ -8,9 +8,9 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import check_session_id, complaints_of
+from breadcrumbs.runtime.breadcrumb import check_new_session_id, complaints_of
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput, Unauthenticated
-from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_user_id
+from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_new_user_id
 from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation
 from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.schemas import IssuedToken, TokenRequest
@@ -94,8 +94,8 @@ def _narrowed(wanted: TokenRequest, owner: UUID, agent: UUID, roles: frozenset[R
         owner,
         agent,
         roles,
-        None if wanted.session_id is None else check_session_id(wanted.session_id),
-        None if wanted.user_id is None else check_user_id(wanted.user_id),
+        None if wanted.session_id is None else check_new_session_id(wanted.session_id),
+        None if wanted.user_id is None else check_new_user_id(wanted.user_id),
     )
 
 

@@ -18,6 +18,7 @@ from breadcrumbs.runtime.breadcrumb import (
     USER_MESSAGE,
     Breadcrumb,
     BreadcrumbCreate,
+    check_new_session_id,
     check_session_id,
     complaints_of,
     content_of,
@@ -33,7 +34,7 @@ from breadcrumbs.runtime.errors import (
     NothingToRetry,
     VersionMismatch,
 )
-from breadcrumbs.runtime.http.auth import check_user_id
+from breadcrumbs.runtime.http.auth import check_new_user_id, check_user_id
 from breadcrumbs.runtime.http.conditions import IF_MATCH, etag_of, expected_version
 from breadcrumbs.runtime.http.listing import read_number
 from breadcrumbs.runtime.http.operations import UUID_SCHEMA, Answer, Body, Call, Operation, Parameter
@@ -495,7 +496,7 @@ def _parsed(model: type[_Model], document: object) -> _Model:
 def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) -> str:
     principal = call.principal
     if wanted is not None:
-        check_session_id(wanted)
+        check_new_session_id(wanted)
         if wanted.startswith(STATE_HOLDER):
             raise InvalidInput(f"a session id does not begin with {STATE_HOLDER!r}", where="id")
         if principal.session_id not in (None, wanted):
@@ -513,7 +514,7 @@ def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) ->
 
 def _user_for(principal: Principal, wanted: str | None) -> str | None:
     if wanted is not None:
-        check_user_id(wanted)
+        check_new_user_id(wanted)
         if principal.user_id not in (None, wanted):
             raise Forbidden(f"this token is for user {principal.user_id!r} only")
         return wanted
