@@ -15,8 +15,8 @@ BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c
     "name",
     [
         "a", "Trip to Rome", "a:b/c*{}", "ümläut", "漢字", "سلام", "हिन्दी", "🙂",
-        "👩\u200d👩\u200d👧", "👩🏽\u200d💻", "❤\ufe0f", "❤\ufe0f\u200d🔥", "🏳\ufe0f\u200d🌈", "🤷\u200d♀\ufe0f", "1\ufe0f\u20e3",
-        "e\u0301",
+        "👩\u200d👩\u200d👧", "👩🏽\u200d💻", "❤\ufe0f", "❤\ufe0f\u200d🔥", "🏳\ufe0f\u200d🌈", "🤷\u200d♀\ufe0f",
+        "1\ufe0f\u20e3", "e\u0301",
     ],
 )  # fmt: skip
 def test_names_that_can_be_read_are_fine(name: str) -> None:
