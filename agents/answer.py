@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -18,6 +18,9 @@ from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.inheritance import inherited_tags, without_session
+from breadcrumbs.runtime.schema_names import ATTRIBUTED, CONTROL
+
+RESPONSE: Final = "agent.response.v1"
 
 _FENCED = re.compile(r"^\s*```(?:json)?\s*\n(.*?)\n\s*```\s*$", re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
@@ -26,15 +29,6 @@ _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _RESERVED = (
     "session_id", "trigger_id", "creator", "context_id", "context_version", "hops", "answers", "adk", "state_delta"
 )  # fmt: skip
-
-_STEERS = frozenset((
-    "session.v1", "session.state.v1", "adk.event.v1", "adk.session.v1", "agent.cancel.v1", "agent.context.v1",
-    "agent.def.v1", "context.config.v1", "context.request.v1", "schema.def.v1", "tool.catalog.v1",
-))  # fmt: skip
-"""Schemas that the runtime acts on: whose a session is, whether it is paused, who answers and what they see.
-
-An agent's definition may choose one of them; its model may not.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +99,9 @@ def product(
     context |= {"message": answer.text, "content": answer.text, **glue}
     if foreign:
         context["dropped_tags"] = foreign
-    schema_name = answer.schema_name or agent.emits.schema_name
-    if schema_name in _STEERS and schema_name != agent.emits.schema_name:
-        context["dropped_schema_name"], schema_name = schema_name, agent.emits.schema_name
+    schema_name, dropped = _schema_names(answer, agent)
+    if dropped is not None:
+        context["dropped_schema_name"] = dropped
     fields: dict[str, Any] = {
         "schema_name": schema_name,
         "title": _one_line(answer.title or answer.text),
@@ -121,12 +115,22 @@ def product(
         plain = {"message": answer.text, "content": answer.text, **glue}
         return BreadcrumbCreate.parse(
             {
-                "schema_name": agent.emits.schema_name,
+                "schema_name": _schema_names(Answer(answer.text), agent)[0],
                 "title": _one_line(answer.text),
                 "tags": [*agent.emits.tags, *passed_on],
                 "context": plain,
             }
         )
+
+
+def _schema_names(answer: Answer, agent: AgentDefinition) -> tuple[str, str | None]:
+    """The schema that an answer gets, and the one that was asked for where it must not have that one."""
+    default = agent.emits.schema_name
+    allowed_default = RESPONSE if default in ATTRIBUTED else default
+    wanted = answer.schema_name or default
+    if wanted in ATTRIBUTED or (wanted in CONTROL and wanted != default):
+        return allowed_default, wanted
+    return wanted, None
 
 
 def _one_line(text: str) -> str:

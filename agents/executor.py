@@ -17,7 +17,7 @@ import anyio
 import orjson
 import structlog
 
-from breadcrumbs.agents.answer import Answer, parse_answer, product
+from breadcrumbs.agents.answer import RESPONSE, Answer, parse_answer, product
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
 from breadcrumbs.agents.deltas import DeltaWriter
@@ -45,7 +45,6 @@ from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.wording import plain_text, writable
 from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed
 
-RESPONSE = "agent.response.v1"
 CANCEL = "agent.cancel.v1"
 
 _log = structlog.get_logger("breadcrumbs.agents")

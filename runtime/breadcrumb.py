@@ -30,6 +30,7 @@ from breadcrumbs.runtime import clock
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import Complaint, InvalidInput, SessionConflict
 from breadcrumbs.runtime.llm_view import check_hints
+from breadcrumbs.runtime.names import hidden_character
 from breadcrumbs.runtime.once import once
 from breadcrumbs.runtime.ttl import NEVER, Expiry, TtlConfig, TtlType, plan
 
@@ -53,8 +54,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def check_name(text: str) -> str:
     """Names are compared byte by byte and shown in one line, so they hold nothing invisible."""
-    if _CONTROL.search(text):
-        raise ValueError("control characters and line breaks are not allowed here")
+    if found := _CONTROL.search(text):
+        raise ValueError(
+            f"control characters and line breaks are not allowed here, and this holds U+{ord(found[0]):04X}"
+        )
     if not text.strip():
         raise ValueError("must not be empty or only white space")
     return text
@@ -281,6 +284,15 @@ def check_session_id(session: str) -> str:
             f"a session id has at most {MAX_TAG_LENGTH - len(SESSION)} characters", where="session_id"
         )
     return session
+
+
+def check_new_session_id(session: str) -> str:
+    """Check the name of a session that is to begin. Stricter than `check_session_id`: older stores have other names."""
+    if hidden := hidden_character(session):
+        raise InvalidInput(
+            f"a session id holds no invisible characters, and {hidden}: leave it out", where="session_id"
+        )
+    return check_session_id(session)
 
 
 def _check_hints(hints: dict[str, Any] | None) -> None:

@@ -8,19 +8,8 @@ from typing import Any, Final, Literal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.llm_view import apply_hints
 from breadcrumbs.runtime.schema_hints import own_hints
+from breadcrumbs.runtime.schema_names import INTERNAL
 
-# The system talking to itself.
-_INTERNAL: Final = frozenset(
-    (
-        "adk.session.v1",
-        "agent.context.v1",
-        "agent.def.v1",
-        "agent.cancel.v1",
-        "context.config.v1",
-        "context.request.v1",
-        "schema.def.v1",
-    )
-)
 _INFRASTRUCTURE: Final = frozenset(
     (
         "session_id", "trigger_id", "creator", "conversation_id", "hops", "context_id", "context_version",
@@ -36,7 +25,7 @@ def withheld(crumb: Breadcrumb) -> Literal["secret", "private", "internal"] | No
     if crumb.visibility == "private":
         return "private"
     schema = crumb.schema_name
-    return "internal" if schema in _INTERNAL or (schema or "").startswith("system.") else None
+    return "internal" if schema in INTERNAL or (schema or "").startswith("system.") else None
 
 
 def hints_for(

@@ -23,6 +23,7 @@ from breadcrumbs.runtime.breadcrumb import (
     BreadcrumbUpdate,
     Content,
     check_name,
+    check_new_session_id,
     content_of,
 )
 from breadcrumbs.runtime.connection import Connection, Script
@@ -46,6 +47,7 @@ from breadcrumbs.runtime.fresh import Fresh
 from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
 from breadcrumbs.runtime.lease import Lease, LeaseLost
+from breadcrumbs.runtime.names import hidden_character
 from breadcrumbs.runtime.opening import Address, opened
 from breadcrumbs.runtime.query import MAX_LIMIT, Page, Query
 from breadcrumbs.runtime.questions import Asking, Question, recent_of
@@ -244,6 +246,11 @@ class Store:
             content = self.content(new)
         if idempotency_key is not None:
             check_idempotency_key(idempotency_key)
+        hidden = content.session_id is not None and hidden_character(content.session_id) is not None
+        if hidden and session_version is None:
+            session_version = "*"  # a session that an older version began goes on; none begins
+        elif hidden and session_version == 0:
+            check_new_session_id(content.session_id or "")
         lane = self._lane_of(owner, content.session_id, idempotency_key, id=id)
         if id is None:
             id = new_id(lane)
@@ -314,6 +321,8 @@ class Store:
                     f"session {session!r} is being deleted: nothing more can be written into it"
                 )
             case 6:
+                if hidden and not int(reply[1]):
+                    check_new_session_id(session or "")
                 if session_version == "*":
                     raise NotFound(f"there is no session {session!r}")
                 raise VersionMismatch(int(reply[1]), session_version or 0)
@@ -661,6 +670,7 @@ class Store:
         if (await self.look_up(owner, crumb.id))[1] is not None:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         lane = self._lane_of(owner, crumb.session_id, None, id=crumb.id)
+        await self.check_may_import(crumb)
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
             await self.connection.call(home, b"SET", self.keys.signpost(home, owner, crumb.id.bytes), lane)
@@ -690,6 +700,16 @@ class Store:
         keys, args = self._counted(lane, owner, id, "extend", call)
         await self.connection.run(lane, self._scripts(owner).extend, keys, args)
         return True
+
+    async def check_may_import(self, crumb: Breadcrumb) -> None:
+        """Refuse an import that would begin a session with invisible characters in its name."""
+        session, owner = crumb.session_id, crumb.owner_id
+        if session is None or hidden_character(session) is None:
+            return
+        lane = lane_for(owner, "session", session, self.lanes)
+        key = self.keys.session(lane, owner, session)
+        if not await self.connection.call(lane, b"HEXISTS", key, b"version"):
+            check_new_session_id(session)
 
     # Reading
 

@@ -25,9 +25,9 @@ import structlog
 from breadcrumbs.agents.adk.answer import TEMPORARY, AdkReply
 from breadcrumbs.agents.adk.client import Forgotten
 from breadcrumbs.agents.adk.servers import AdkServers, RemoteApp
-from breadcrumbs.agents.answer import Answer
+from breadcrumbs.agents.answer import RESPONSE, Answer
 from breadcrumbs.agents.book import Agent
-from breadcrumbs.agents.executor import RESPONSE, Origin, creator_of
+from breadcrumbs.agents.executor import Origin, creator_of
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate

@@ -19,7 +19,14 @@ from hashlib import blake2b
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from breadcrumbs.adk.naming import SessionNames, UserNames, app_tag, names_of, session_names
+from breadcrumbs.adk.naming import (
+    SessionNames,
+    UserNames,
+    app_tag,
+    names_of,
+    new_session_names,
+    session_names,
+)
 from breadcrumbs.adk.wire import (
     APP,
     USER,
@@ -117,7 +124,7 @@ class AdkSessions:
             # The same key a second time means the same session: its id must not be another one.
             key = idempotency_key
             id = str(uuid4() if key is None else derived_id(0, SESSION_RECORD, app, user, key))
-        names = session_names(app, user, id)
+        names = new_session_names(app, user, id)
         policy.check_adk_create(who, names.name, user)
         check_depth("state", dict(state or {}))
         deltas = split(state or {})

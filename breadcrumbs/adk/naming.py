@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, SESSION, check_is_user, user_tags
 from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.names import hidden_character
 from breadcrumbs.runtime.session_state import ADK_SESSION, STATE_HOLDER
 
 _READABLE: Final = "@+=,"
@@ -69,6 +70,16 @@ def session_names(app: str, user: str, id: str) -> SessionNames:
     id = id.strip()
     _check("session id", id)
     return names_of(app, user).session(id)
+
+
+def new_session_names(app: str, user: str, id: str) -> SessionNames:
+    """The same for a session that is to begin: its names hold no invisible characters."""
+    for what, text in (("app name", app), ("user id", user), ("session id", id.strip())):
+        if hidden := hidden_character(text):
+            raise InvalidInput(
+                f"the {what} holds no invisible characters, and {hidden}: leave it out", where=what
+            )
+    return session_names(app, user, id)
 
 
 def app_tag(app: str) -> str:

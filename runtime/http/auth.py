@@ -27,6 +27,7 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, USER, check_is_user, check_name, check_session_id
 from breadcrumbs.runtime.errors import InvalidInput, Unauthenticated
 from breadcrumbs.runtime.ids import parse_id
+from breadcrumbs.runtime.names import hidden_character
 from breadcrumbs.runtime.settings import ALL_ROLES, DEVELOPER, ApiKey, Role, Settings
 from breadcrumbs.runtime.store import Store
 
@@ -191,6 +192,15 @@ def check_user_id(user: str) -> str:
     if len(USER + user) > MAX_TAG_LENGTH:
         raise InvalidInput(f"a user id has at most {MAX_TAG_LENGTH - len(USER)} characters", where="user_id")
     return user
+
+
+def check_new_user_id(user: str) -> str:
+    """Check a user id that a client gives. Stricter than `check_user_id`: older stores have other ids."""
+    if hidden := hidden_character(user):
+        raise InvalidInput(
+            f"a user id holds no invisible characters, and {hidden}: leave it out", where="user_id"
+        )
+    return check_user_id(user)
 
 
 def _issued(claims: dict[str, Any]) -> int:

@@ -134,7 +134,8 @@ IDEMPOTENCY_MISMATCH = ProblemType(
 RATE_LIMITED = ProblemType(
     "rate-limited", 429, "Too many requests",
     "Posting, managing and reading have budgets of their own, per token and per owner. Wait for the seconds in "
-    "Retry-After. The setting `rate_limits` says how large they are.",
+    "Retry-After. The setting `rate_limits` says how large they are. Open event streams are limited, too: see "
+    "`max_streams_per_token`.",
 )  # fmt: skip
 INTERNAL = ProblemType(
     "internal", 500, "Something went wrong in the server",

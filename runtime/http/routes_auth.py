@@ -8,9 +8,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb import check_session_id, complaints_of
+from breadcrumbs.runtime.breadcrumb import check_new_session_id, complaints_of
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput, Unauthenticated
-from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_user_id
+from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_new_user_id
 from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation
 from breadcrumbs.runtime.http.replies import Reply
 from breadcrumbs.runtime.http.schemas import IssuedToken, TokenRequest
@@ -80,10 +80,10 @@ def _principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
 
 
 async def _narrowed(call: Call, wanted: TokenRequest, principal: Principal) -> Principal:
-    session = None if wanted.session_id is None else check_session_id(wanted.session_id)
+    session = None if wanted.session_id is None else check_new_session_id(wanted.session_id)
     if session is not None:
         policy.check_no_state_holder(session, where="session_id")
-    user = None if wanted.user_id is None else check_user_id(wanted.user_id)
+    user = None if wanted.user_id is None else check_new_user_id(wanted.user_id)
     principal = replace(principal, session_id=session, user_id=user)
     if session is None:
         return principal

@@ -21,7 +21,9 @@ OPERATIONS: Final = (
             "Server-sent events: one unnamed message per write, `event: ping` at the beginning and while "
             "nothing happens. All filters must hold. Send the `id:` of the last event as Last-Event-ID, as "
             "EventSource does by itself, and nothing is lost; `event: gap` says where too much time has "
-            "passed for that. A client that does not read is disconnected. A stream ends with its token."
+            "passed for that. A client that does not read is disconnected. A stream ends with its token. "
+            "`event: undecided` names a breadcrumb that the conditions of the stream would cost too much on. A "
+            "token has a limited number of streams."
         ),
         handle=None,
         parameters=(

@@ -19,6 +19,7 @@ from breadcrumbs.runtime.breadcrumb import (
     USER_MESSAGE,
     Breadcrumb,
     BreadcrumbCreate,
+    check_new_session_id,
     check_session_id,
     complaints_of,
     content_of,
@@ -33,7 +34,7 @@ from breadcrumbs.runtime.errors import (
     NothingToRetry,
     VersionMismatch,
 )
-from breadcrumbs.runtime.http.auth import check_user_id
+from breadcrumbs.runtime.http.auth import check_new_user_id, check_user_id
 from breadcrumbs.runtime.http.conditions import IF_MATCH, etag_of, expected_version
 from breadcrumbs.runtime.http.listing import read_number
 from breadcrumbs.runtime.http.operations import UUID_SCHEMA, Answer, Body, Call, Operation, Parameter
@@ -217,7 +218,7 @@ async def create_session(call: Call) -> Reply:
     key = idempotency_key(call)
     session = _name_for(call, wanted.id, key)
     user = policy.admit_session_user(
-        principal, None if wanted.user_id is None else check_user_id(wanted.user_id)
+        principal, None if wanted.user_id is None else check_new_user_id(wanted.user_id)
     )
     context: dict[str, Any] = {"session_id": session}
     if wanted.title is not None:
@@ -490,7 +491,7 @@ def _parsed(model: type[_Model], document: object) -> _Model:
 
 def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) -> str:
     principal = call.principal
-    name = policy.admit_session_name(principal, None if wanted is None else check_session_id(wanted))
+    name = policy.admit_session_name(principal, None if wanted is None else check_new_session_id(wanted))
     if name is not None:
         return name
     if key is None:
