@@ -16,6 +16,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from breadcrumbs.runtime.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
 from breadcrumbs.runtime.rates import RateLimits
@@ -69,6 +70,9 @@ class Settings(BaseSettings):
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
 
+    connection_limits: ConnectionLimits = Field(
+        default_factory=ConnectionLimits, description="Limits on connections, request heads and slow clients"
+    )
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = 1 << 20
     ttl_defaults: dict[str, Duration] = Field(
         default_factory=lambda: dict(DEFAULT_TTLS), validate_default=True

@@ -22,12 +22,12 @@ from breadcrumbs.runtime.settings import Settings
 _EXTENSION: Final = re.compile(r"(?:chrome|moz)-extension://[A-Za-z0-9-]+")
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?")
 
-_ALWAYS: Final[list[Header]] = [
+SECURITY_HEADERS: Final[list[Header]] = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"vary", b"Origin"),
 ]
-_NO_STORE: Final[Header] = (b"cache-control", b"no-store")
+NO_STORE: Final[Header] = (b"cache-control", b"no-store")
 
 _PREFLIGHT: Final[list[Header]] = [
     (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
@@ -70,7 +70,7 @@ class Guard:
                 hosts += 1
             elif name == b"origin":
                 origin = value
-        extra = _ALWAYS
+        extra = SECURITY_HEADERS
         refusal = None
         # HTTP/1.0 has no Host header, and no browser speaks it.
         if host is not None and (hosts > 1 or not self._names_us(host)):
@@ -80,7 +80,7 @@ class Guard:
             if self._lets_in(text, host):
                 # There are no cookies here; RCRT's clients ask for credentials all the same.
                 extra = [
-                    *_ALWAYS,
+                    *SECURITY_HEADERS,
                     (b"access-control-allow-origin", origin),
                     (b"access-control-allow-credentials", b"true"),
                     _EXPOSED,
@@ -98,7 +98,7 @@ class Guard:
                     if name == b"cache-control":
                         break
                 else:
-                    message["headers"].append(_NO_STORE)
+                    message["headers"].append(NO_STORE)
             await send(message)
 
         if refusal is not None:

@@ -73,6 +73,11 @@ METHOD_NOT_ALLOWED = ProblemType(
     "method-not-allowed", 405, "This path does not know this method",
     "The Allow header lists the methods that it knows.",
 )  # fmt: skip
+REQUEST_TIMEOUT = ProblemType(
+    "request-timeout", 408, "The request arrived too slowly",
+    "The head or the body of the request was not complete in time, and the connection was closed. Send the "
+    "request again. The settings in `connection_limits` set the times.",
+)  # fmt: skip
 ALREADY_EXISTS = ProblemType(
     "already-exists", 409, "The id is taken", "Something with this id is there already."
 )
@@ -92,6 +97,10 @@ VERSION_MISMATCH = ProblemType(
 TOO_LARGE = ProblemType(
     "too-large", 413, "The body is too large",
     "Put large data elsewhere and its address into the breadcrumb, or raise the setting `max_body_bytes`.",
+)  # fmt: skip
+URL_TOO_LONG = ProblemType(
+    "url-too-long", 414, "The URL is too long",
+    "Shorten the query, or raise the setting `connection_limits.max_url_bytes`.",
 )  # fmt: skip
 UNSUPPORTED_MEDIA_TYPE = ProblemType(
     "unsupported-media-type", 415, "The body has a type that is not understood here",
@@ -124,6 +133,11 @@ RATE_LIMITED = ProblemType(
     "Posting, managing and reading have budgets of their own, per token and per owner. Wait for the seconds in "
     "Retry-After. The setting `rate_limits` says how large they are.",
 )  # fmt: skip
+HEAD_TOO_LARGE = ProblemType(
+    "head-too-large", 431, "The request head is too large",
+    "The request line and the headers have too many bytes, or there are too many headers. Send less, or raise "
+    "`max_head_bytes` or `max_headers` in the setting `connection_limits`.",
+)  # fmt: skip
 INTERNAL = ProblemType(
     "internal", 500, "Something went wrong in the server",
     "A bug. The log has the details under the id in `instance`.",
@@ -138,6 +152,12 @@ STORE_FULL = ProblemType(
     "The Redis server refuses writes. Delete old breadcrumbs or raise its maxmemory. Reading still works.",
 )  # fmt: skip
 
+TOO_MANY_CONNECTIONS = ProblemType(
+    "too-many-connections", 503, "Too many connections",
+    "The server holds as many connections as it may, in total or from this address. Try again after the "
+    "seconds in Retry-After. The setting `connection_limits` sets the numbers.",
+)  # fmt: skip
+
 PROBLEM_TYPES: Final = (
     MALFORMED,
     UNAUTHENTICATED,
@@ -145,11 +165,13 @@ PROBLEM_TYPES: Final = (
     FOREIGN_ORIGIN,
     NOT_FOUND,
     METHOD_NOT_ALLOWED,
+    REQUEST_TIMEOUT,
     ALREADY_EXISTS,
     SESSION_GONE,
     NOTHING_TO_RETRY,
     VERSION_MISMATCH,
     TOO_LARGE,
+    URL_TOO_LONG,
     UNSUPPORTED_MEDIA_TYPE,
     MISDIRECTED,
     INVALID_INPUT,
@@ -157,9 +179,11 @@ PROBLEM_TYPES: Final = (
     INVALID_CURSOR,
     IDEMPOTENCY_MISMATCH,
     RATE_LIMITED,
+    HEAD_TOO_LARGE,
     INTERNAL,
     STORE_UNAVAILABLE,
     STORE_FULL,
+    TOO_MANY_CONNECTIONS,
 )
 
 
