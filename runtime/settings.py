@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,6 +28,9 @@ ALL_ROLES: tuple[Role, ...] = ("curator", "emitter", "subscriber")
 
 DEVELOPER = UUID("00000000-0000-0000-0000-000000000001")
 """Owner of what is posted without a token in the development mode; the id that RCRT's own clients use."""
+
+OWN_EXTENSION = "chrome-extension://jhonahnlaladjgapifbbcbndedgfamck"
+"""Origin of the extension in `extension/`. Its id follows from `key` in the manifest."""
 
 # What nobody wants to keep, as in RCRT. A breadcrumb's own `ttl` wins.
 DEFAULT_TTLS: dict[str, str] = {
@@ -68,6 +72,9 @@ class Settings(BaseSettings):
     )
     token_ttl: Duration = Field("24h", validate_default=True)
     allowed_origins: tuple[str, ...] = ()
+    allowed_extensions: tuple[str, ...] = Field(
+        (OWN_EXTENSION,), description="Browser extensions that may use the server"
+    )
     allowed_hosts: tuple[str, ...] = ()
 
     connection_limits: ConnectionLimits = Field(
@@ -127,6 +134,17 @@ class Settings(BaseSettings):
                 "use redis://host:6379/0, rediss:// for TLS, unix:///path, or redis+cluster://host:port"
             )
         return url
+
+    @field_validator("allowed_extensions")
+    @classmethod
+    def _are_extension_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not re.fullmatch(r"(chrome|moz)-extension://([A-Za-z0-9-]{1,64}|\*)/?", origin):
+                raise ValueError(
+                    f"{origin!r} is not an extension: use chrome-extension://<id>, moz-extension://<UUID>, or * in "
+                    "place of the id for all extensions of that browser"
+                )
+        return origins
 
     @property
     def on_loopback(self) -> bool:

@@ -19,7 +19,7 @@ from breadcrumbs.runtime.http.problems import FOREIGN_ORIGIN, MISDIRECTED, probl
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.settings import Settings
 
-_EXTENSION: Final = re.compile(r"(?:chrome|moz)-extension://[A-Za-z0-9-]+")
+_EXTENSION: Final = re.compile(r"(?:chrome|moz)-extension://[A-Za-z0-9-]{1,64}")
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?")
 
 SECURITY_HEADERS: Final[list[Header]] = [
@@ -50,6 +50,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
+        self._extensions = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_extensions)
         self._hosts = frozenset(
             name.lower().strip("[]") for name in (settings.host, "localhost", *settings.allowed_hosts)
         )
@@ -88,7 +89,7 @@ class Guard:
                 if scope["method"] == "OPTIONS":
                     refusal = _preflight(dict(scope["headers"]))
             else:
-                refusal = problem(FOREIGN_ORIGIN, FOREIGN_ORIGIN.advice)
+                refusal = problem(FOREIGN_ORIGIN, _origin_advice(text))
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -125,11 +126,20 @@ class Guard:
             return origin.startswith(
                 ("http://", "https://")
             )  # our own pages, also behind a proxy that adds TLS
-        return (
-            origin.lower() in self._origins
-            or "*" in self._origins
-            or _EXTENSION.fullmatch(origin) is not None
-        )
+        known = origin.lower()
+        return known in self._origins or "*" in self._origins or self._is_allowed_extension(known)
+
+    def _is_allowed_extension(self, origin: str) -> bool:
+        if _EXTENSION.fullmatch(origin) is None:
+            return False
+        scheme = origin.partition("://")[0]
+        return origin in self._extensions or f"{scheme}://*" in self._extensions
+
+
+def _origin_advice(origin: str) -> str:
+    if _EXTENSION.fullmatch(origin) is None:
+        return FOREIGN_ORIGIN.advice
+    return f"The request came from a browser extension. Add {origin} to the setting `allowed_extensions`."
 
 
 def _preflight(headers: dict[bytes, bytes]) -> Reply | None:

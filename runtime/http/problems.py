@@ -63,7 +63,8 @@ FORBIDDEN = ProblemType(
 )  # fmt: skip
 FOREIGN_ORIGIN = ProblemType(
     "foreign-origin", 403, "This page may not use this server",
-    "The request came from a web page of another origin. Add the origin to the setting `allowed_origins`.",
+    "The request came from a web page of another origin, or from an unknown browser extension. Add the origin to "
+    "the setting `allowed_origins`, or the extension to `allowed_extensions`.",
 )  # fmt: skip
 NOT_FOUND = ProblemType(
     "not-found", 404, "There is no such thing",

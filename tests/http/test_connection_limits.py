@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 import pytest
@@ -45,7 +46,7 @@ def default(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="module")
 def impatient(embedded_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """Short times, in the development mode."""
-    limits = {
+    limits: dict[str, Any] = {
         "head_timeout": HEAD_TIMEOUT,
         "keep_alive_timeout": KEEP_ALIVE_TIMEOUT,
         "body_grace": 1,
