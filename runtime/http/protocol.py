@@ -52,6 +52,10 @@ _DRAIN_BYTES: Final = 64 << 20
 _REFUSED_SECONDS: Final = 1.0
 _RETRY_AFTER: Final[Header] = (b"retry-after", b"2")
 
+_NO_FREE_CONNECTION: Final = problem(
+    TOO_MANY_CONNECTIONS, "the server has no free connection at the moment", headers=[_RETRY_AFTER]
+)
+
 
 class _NextRequest(Exception):
     """A further request begins in the bytes that were given to the parser for this one."""
@@ -153,7 +157,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
             searched = max(0, len(self._head) - len(_HEAD_END))
             self._head += data
             if self._head.find(_HEAD_END, searched) < 0:
-                self._check_partial_head(searched)
+                self._check_partial_head()
                 return b""
             data = bytes(self._head)
             self._head = bytearray()
@@ -177,14 +181,16 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self._head += data
         if self.cycle is not None:  # the first head has its deadline from the opening of the connection
             self.deadline = self.loop.time() + self._limits.head_timeout.total_seconds()
-        self._check_partial_head(0)
+        self._check_partial_head()
 
-    def _check_partial_head(self, searched: int) -> None:
+    def _check_partial_head(self) -> None:
         head, limits = self._head, self._limits
         line_limit = limits.max_url_bytes + _REQUEST_LINE_EXTRA
-        if not 65 <= head[0] <= 90 or head.find(b"\n\n", searched) >= 0:  # a method is in capitals
+        line_end = head.find(b"\n", 0, line_limit)
+        # A method is in capitals, and a line ends with CR LF.
+        if not 65 <= head[0] <= 90 or (line_end > 0 and head[line_end - 1] != 13):
             self.refuse(MALFORMED, "this is not an HTTP/1.1 request")
-        elif len(head) > line_limit and head.find(b"\r\n", 0, line_limit) < 0:
+        elif line_end < 0 and len(head) > line_limit:
             self._refuse_url()
         elif len(head) > limits.max_head_bytes:
             self._refuse_head()
@@ -349,7 +355,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
             self.transport.abort()
             return
         if phase is HEAD or phase is BODY:
-            self._write(_too_many_connections())
+            self._write(_NO_FREE_CONNECTION)
         self.transport.close()
 
     def _refuse_head(self) -> None:
@@ -365,7 +371,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         if not self._table.keep_refused(self):
             self.transport.abort()
             return
-        self._write(_too_many_connections())
+        self._write(_NO_FREE_CONNECTION)
         self.drain()
         self.deadline = self.loop.time() + _REFUSED_SECONDS
 
@@ -451,9 +457,3 @@ def _content_length(headers: Sequence[Header]) -> int | None:
         if name == b"transfer-encoding":
             return None
     return 0
-
-
-def _too_many_connections() -> Reply:
-    return problem(
-        TOO_MANY_CONNECTIONS, "the server has no free connection at the moment", headers=[_RETRY_AFTER]
-    )
