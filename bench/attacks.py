@@ -236,9 +236,14 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
     raise RuntimeError("the server did not start")
 
 
-def resident_mb(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+def peak_mb(pid: int) -> float:
+    """The highest resident memory since the last reset."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) * 1024 / MB if found else 0.0
+
+
+def reset_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 # The measured client
@@ -304,7 +309,8 @@ async def measure(pid: int, port: int, scenario: Scenario, seconds: float) -> Me
     client, found = Client(port, key=None if scenario.development_mode else KEY), Measured()
     for number in range(200):
         await client.post(fresh=number % 10 == 0)
-    before = resident_mb(pid)
+    reset_peak(pid)
+    before = peak_mb(pid)
     attacker = _start_attack(scenario.name, port, seconds)
     try:
         deadline = time.monotonic() + seconds + 60
@@ -312,10 +318,10 @@ async def measure(pid: int, port: int, scenario: Scenario, seconds: float) -> Me
             began = time.perf_counter()
             found.failed += not await client.post(fresh=number % 10 == 0)
             found.taken.append(time.perf_counter() - began)
-            found.growth_mb = max(found.growth_mb, resident_mb(pid) - before)
             if attacker.poll() is not None or time.monotonic() > deadline:
-                return found
+                break
             await asyncio.sleep(PAUSE_SECONDS)
+        found.growth_mb = peak_mb(pid) - before
     finally:
         end_process(attacker)
         client.close()

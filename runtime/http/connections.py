@@ -189,7 +189,7 @@ class ConnectionTable:
         connection.buffered = size
         while grows and self._buffered > max(self.limits.max_unauthenticated_bytes, connection.buffered):
             victim = next(c for c in self._connections if c.buffered and c is not connection)
-            self._evict(victim, "too many bytes of unauthenticated requests")
+            self._evict(victim, "too-many-unauthenticated-bytes")
 
     # Time
 

@@ -440,7 +440,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         if self._stalled_seconds <= self._limits.send_timeout.total_seconds():
             return None
         self.transport.abort()
-        return "response not read"
+        return "response-not-read"
 
     def _unsent_bytes(self) -> int:
         try:
