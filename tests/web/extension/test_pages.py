@@ -21,7 +21,7 @@ from tests.web.extension_support import (
 INJECTION = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
 
-def test_chrome_gives_the_extension_the_id_that_servers_allow_by_default(installed: Chrome) -> None:
+async def test_chrome_gives_the_extension_the_id_that_servers_allow_by_default(installed: Chrome) -> None:
     assert installed.url("").rstrip("/") == OWN_EXTENSION
 
 
