@@ -1,6 +1,8 @@
 """How fast the HTTP side is, and what an open event stream costs.
 
-    python bench/http.py [--quick] [--json] [--only bf]
+    python bench/http.py [--quick] [--json] [--only bf] [--against CHECKOUT]
+
+`--against` compares creates with those of another checkout that has a `.venv`, in alternating rounds.
 
 The servers are processes of their own; this one makes the load.
 """
@@ -44,29 +46,34 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 CONNECTIONS = 50
 STREAMS = 2_000
-OURS, BARE = "Breadcrumbs", "bare ASGI app"
+OURS, BARE, OTHER = "Breadcrumbs", "bare ASGI app", "other checkout"
 
 
 async def main() -> None:
-    options = _common.options(
-        "Breadcrumbs' HTTP side against a bare ASGI app on the same server."
-    ).parse_args()
+    parser = _common.options("Breadcrumbs' HTTP side against a bare ASGI app on the same server.")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with this checkout only")
+    options = parser.parse_args()
     report = Report("http", options)
     began = time.monotonic()
     _allow_many_files()
     with embedded() as redis:
+        if options.against is not None:
+            async with all_served(Served(OURS, redis), Served(OTHER, redis, options.against)) as servers:
+                await compare(options, report, servers)
+            report.finish(began)
+            return
         for letter, section in {"b": creates, "f": streams}.items():
             if not options.only or letter in options.only:
-                async with both_served(redis) as servers:
+                async with all_served(Served(OURS, redis), Served(BARE, redis)) as servers:
                     await section(options, report, servers)
     report.finish(began)
 
 
 @contextlib.asynccontextmanager
-async def both_served(redis: EmbeddedServer) -> AsyncIterator[dict[str, Served]]:
+async def all_served(*servers_to_start: Served) -> AsyncIterator[dict[str, Served]]:
     """Fresh processes for each section: memory that one has freed would hide what the next one takes."""
     with contextlib.ExitStack() as running:
-        servers = {name: running.enter_context(Served(name, redis)) for name in (OURS, BARE)}
+        servers = {server.name: running.enter_context(server) for server in servers_to_start}
         for server in servers.values():
             await server.wait_until_ready()
         yield servers
@@ -85,12 +92,15 @@ def _allow_many_files() -> None:
 class Served:
     """A server in a process of its own that ends with this one."""
 
-    def __init__(self, name: str, redis: EmbeddedServer) -> None:
+    def __init__(self, name: str, redis: EmbeddedServer, checkout: Path | None = None) -> None:
         self.name = name
         with socket.socket() as probe:
             probe.bind((HOST, 0))
             self.port: int = probe.getsockname()[1]
-        self._argv = [sys.executable, __file__, "--serve", name, redis.url, str(self.port), str(os.getpid())]
+        program, served = [sys.executable, __file__], name
+        if checkout is not None:
+            program, served = [f"{checkout}/.venv/bin/python", f"{checkout}/bench/http.py"], OURS
+        self._argv = [*program, "--serve", served, redis.url, str(self.port), str(os.getpid())]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Served:
@@ -370,6 +380,40 @@ async def creates(options: argparse.Namespace, report: Report, servers: dict[str
     )
     report.say(f"    ratio by round: {ratio.text('{:.2f}')} ({ratio.spread('{:.2f}')})")
     report.verdict(Verdict("(b) HTTP creates against the bare app", ratio.median, 0.6, at_least=True))
+
+
+async def compare(options: argparse.Namespace, report: Report, servers: dict[str, Served]) -> None:
+    """Creates of this checkout against those of another one."""
+    count, rounds, seconds = (500, 15, 20.0) if options.quick else (1_000, 41, 90.0)
+    sides: dict[str, Side] = {}
+    for name, server in servers.items():
+        token = await token_from(server)
+        turns = [
+            post("/breadcrumbs", posted(f"chat-{number % CONNECTIONS}"), token=token)
+            for number in range(count)
+        ]
+        sides[name] = partial(post_all, server, turns, CONNECTIONS)
+    found = await interleaved(rounds, sides, seconds=seconds)
+    rate = found[OURS]["per_second"].per(found[OTHER]["per_second"])
+    cpu = found[OURS]["server_cpu_us"].per(found[OTHER]["server_cpu_us"])
+    title = f"HTTP creates, this checkout against another, {len(rate.values)} rounds of {count:,}"
+    report.section("against", title, {"sides": as_json(found), "ratio": rate.as_json()})
+    report.table(
+        ["", "per second", "low – high", "CPU µs", "p50 ms", "p99 ms"],
+        [
+            [
+                side,
+                got["per_second"].text(),
+                got["per_second"].spread(),
+                got["server_cpu_us"].text(),
+                got["p50_ms"].text("{:.1f}"),
+                got["p99_ms"].text("{:.1f}"),
+            ]
+            for side, got in found.items()
+        ],
+    )
+    report.verdict(Verdict("creates per second against the other checkout", rate.median, 0.95, at_least=True))
+    report.verdict(Verdict("CPU time of a create against the other checkout", cpu.median, None))
 
 
 # (f)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from breadcrumbs.runtime.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
 from breadcrumbs.runtime.quotas import Quotas
@@ -27,6 +29,9 @@ ALL_ROLES: tuple[Role, ...] = ("curator", "emitter", "subscriber")
 
 DEVELOPER = UUID("00000000-0000-0000-0000-000000000001")
 """Owner of what is posted without a token in the development mode; the id that RCRT's own clients use."""
+
+OWN_EXTENSION = "chrome-extension://jhonahnlaladjgapifbbcbndedgfamck"
+"""Origin of the extension in `extension/`. Its id follows from `key` in the manifest."""
 
 # What nobody wants to keep, as in RCRT. A breadcrumb's own `ttl` wins.
 DEFAULT_TTLS: dict[str, str] = {
@@ -69,8 +74,14 @@ class Settings(BaseSettings):
     )
     token_ttl: Duration = Field("24h", validate_default=True)
     allowed_origins: tuple[str, ...] = ()
+    allowed_extensions: tuple[str, ...] = Field(
+        (OWN_EXTENSION,), description="Browser extensions that may use the server"
+    )
     allowed_hosts: tuple[str, ...] = ()
 
+    connection_limits: ConnectionLimits = Field(
+        default_factory=ConnectionLimits, description="Limits on connections, request heads and slow clients"
+    )
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = 1 << 20
     max_response_bytes: Annotated[int, Field(ge=1024, le=256 << 20)] = Field(
         4 << 20, description="A page or a history ends (with a cursor) at so many bytes of stored bodies"
@@ -139,6 +150,17 @@ class Settings(BaseSettings):
                 "use redis://host:6379/0, rediss:// for TLS, unix:///path, or redis+cluster://host:port"
             )
         return url
+
+    @field_validator("allowed_extensions")
+    @classmethod
+    def _are_extension_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not re.fullmatch(r"(chrome|moz)-extension://([A-Za-z0-9-]{1,64}|\*)/?", origin):
+                raise ValueError(
+                    f"{origin!r} is not an extension: use chrome-extension://<id>, moz-extension://<UUID>, or * in "
+                    "place of the id for all extensions of that browser"
+                )
+        return origins
 
     @property
     def on_loopback(self) -> bool:

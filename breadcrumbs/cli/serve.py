@@ -32,6 +32,7 @@ from breadcrumbs.cli.workers import config_file, running_workers
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
 from breadcrumbs.context_builder.http_config import ConfigRoutes
+from breadcrumbs.runtime.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.http.app import build_app
@@ -127,6 +128,7 @@ async def _serve(
     async with _assembled(settings, url, workers=workers) as parts:
         server = _Server(
             parts.app,
+            limits=settings.connection_limits,
             on_exit=parts.hub.end_streams,
             on_ready=lambda: _announce(settings, listener, embedded),
         )
@@ -143,8 +145,15 @@ async def _serve(
 class _Server(HttpServer):
     """The HTTP server, telling when it is ready and why it ended, and leaving the end to us."""
 
-    def __init__(self, app: ASGIApp, *, on_exit: Callable[[], None], on_ready: Callable[[], None]) -> None:
-        super().__init__(app, host="", port=0, on_exit=on_exit)
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: ConnectionLimits,
+        on_exit: Callable[[], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        super().__init__(app, host="", port=0, limits=limits, on_exit=on_exit)
         self._on_ready = on_ready
         self.exit_signal: int | None = None
         self.failure: StartupError | None = None

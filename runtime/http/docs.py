@@ -250,8 +250,11 @@ class _Page:
 
     def _limits(self) -> Iterator[str]:
         settings = self._settings
+        heads = settings.connection_limits
         keys_kept = _span(settings.idempotency_ttl.total_seconds())
         limits = {
+            "Request head": f"{heads.max_head_bytes} bytes, {heads.max_headers} headers",
+            "URL": f"{heads.max_url_bytes} bytes",
             "Body": f"{settings.max_body_bytes} bytes",
             "JSON": f"{MAX_DEPTH} levels deep; integers of 64 bits; no NaN, no lone surrogates",
             "Tags": f"{MAX_TAGS} of them, {MAX_TAG_LENGTH} characters each, no control characters",

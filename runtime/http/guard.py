@@ -19,15 +19,15 @@ from breadcrumbs.runtime.http.problems import FOREIGN_ORIGIN, MISDIRECTED, probl
 from breadcrumbs.runtime.http.replies import Header, Reply
 from breadcrumbs.runtime.settings import Settings
 
-_EXTENSION: Final = re.compile(r"(?:chrome|moz)-extension://[A-Za-z0-9-]+")
+_EXTENSION: Final = re.compile(r"(?:chrome|moz)-extension://[A-Za-z0-9-]{1,64}")
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?")
 
-_ALWAYS: Final[list[Header]] = [
+SECURITY_HEADERS: Final[list[Header]] = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"vary", b"Origin"),
 ]
-_NO_STORE: Final[Header] = (b"cache-control", b"no-store")
+NO_STORE: Final[Header] = (b"cache-control", b"no-store")
 
 _PREFLIGHT: Final[list[Header]] = [
     (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE"),
@@ -50,6 +50,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
+        self._extensions = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_extensions)
         self._hosts = frozenset(
             name.lower().strip("[]") for name in (settings.host, "localhost", *settings.allowed_hosts)
         )
@@ -70,7 +71,7 @@ class Guard:
                 hosts += 1
             elif name == b"origin":
                 origin = value
-        extra = _ALWAYS
+        extra = SECURITY_HEADERS
         refusal = None
         # HTTP/1.0 has no Host header, and no browser speaks it.
         if host is not None and (hosts > 1 or not self._names_us(host)):
@@ -80,7 +81,7 @@ class Guard:
             if self._lets_in(text, host):
                 # There are no cookies here; RCRT's clients ask for credentials all the same.
                 extra = [
-                    *_ALWAYS,
+                    *SECURITY_HEADERS,
                     (b"access-control-allow-origin", origin),
                     (b"access-control-allow-credentials", b"true"),
                     _EXPOSED,
@@ -88,7 +89,7 @@ class Guard:
                 if scope["method"] == "OPTIONS":
                     refusal = _preflight(dict(scope["headers"]))
             else:
-                refusal = problem(FOREIGN_ORIGIN, FOREIGN_ORIGIN.advice)
+                refusal = problem(FOREIGN_ORIGIN, _origin_advice(text))
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -98,7 +99,7 @@ class Guard:
                     if name == b"cache-control":
                         break
                 else:
-                    message["headers"].append(_NO_STORE)
+                    message["headers"].append(NO_STORE)
             await send(message)
 
         if refusal is not None:
@@ -125,11 +126,20 @@ class Guard:
             return origin.startswith(
                 ("http://", "https://")
             )  # our own pages, also behind a proxy that adds TLS
-        return (
-            origin.lower() in self._origins
-            or "*" in self._origins
-            or _EXTENSION.fullmatch(origin) is not None
-        )
+        known = origin.lower()
+        return known in self._origins or "*" in self._origins or self._is_allowed_extension(known)
+
+    def _is_allowed_extension(self, origin: str) -> bool:
+        if _EXTENSION.fullmatch(origin) is None:
+            return False
+        scheme = origin.partition("://")[0]
+        return origin in self._extensions or f"{scheme}://*" in self._extensions
+
+
+def _origin_advice(origin: str) -> str:
+    if _EXTENSION.fullmatch(origin) is None:
+        return FOREIGN_ORIGIN.advice
+    return f"The request came from a browser extension. Add {origin} to the setting `allowed_extensions`."
 
 
 def _preflight(headers: dict[bytes, bytes]) -> Reply | None:

@@ -16,20 +16,25 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.rate_limits import Left, RateLimiter
 from breadcrumbs.runtime.edge import parse_json
 from breadcrumbs.runtime.errors import Complaint, InvalidInput
+from breadcrumbs.runtime.http.connections import mark_authenticated
 from breadcrumbs.runtime.http.problems import (
     FORBIDDEN,
     FOREIGN_ORIGIN,
+    HEAD_TOO_LARGE,
     INVALID_INPUT,
     MALFORMED,
     METHOD_NOT_ALLOWED,
     MISDIRECTED,
     NOT_FOUND,
     RATE_LIMITED,
+    REQUEST_TIMEOUT,
     STORE_FULL,
     STORE_UNAVAILABLE,
     TOO_LARGE,
+    TOO_MANY_CONNECTIONS,
     UNAUTHENTICATED,
     UNSUPPORTED_MEDIA_TYPE,
+    URL_TOO_LONG,
     ClientDisconnected,
     HttpProblem,
     ProblemType,
@@ -45,6 +50,9 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.http.services import Services
 
 MAX_QUERY_FIELDS: Final = 256
+
+_CONNECTION_PROBLEMS: Final = (REQUEST_TIMEOUT, URL_TOO_LONG, HEAD_TOO_LARGE, TOO_MANY_CONNECTIONS)
+"""The server answers with these before a request reaches its operation."""
 
 SLASH: Final = "\x1f"
 """Stands for a slash inside a name while a path is matched. No name holds it."""
@@ -139,7 +147,7 @@ class Operation:
     def problems(self) -> list[ProblemType]:
         """Every problem that this operation can answer with."""
         # The query may be malformed, or hold what does not exist, everywhere.
-        found = {FOREIGN_ORIGIN, MISDIRECTED, MALFORMED, INVALID_INPUT, *self.may_fail}
+        found = {FOREIGN_ORIGIN, MISDIRECTED, MALFORMED, INVALID_INPUT, *_CONNECTION_PROBLEMS, *self.may_fail}
         if self.rule.access != "open":
             found |= {UNAUTHENTICATED, FORBIDDEN}
         if self.body is not None:
@@ -345,6 +353,8 @@ class Resource:
             else:
                 call = Call(operation, self._services, scope, receive)
                 call.admit()
+                if operation.rule.access == "token" and not self._services.auth.development_mode:
+                    mark_authenticated(scope)
                 if scope["query_string"]:
                     call.query()
                 left = () if self._services.limiter is None else await call.spend(self._services.limiter)
@@ -355,6 +365,8 @@ class Resource:
                 if reads:  # after reading, so that nothing is shown of a session that began meanwhile
                     await call.check_session_token()
                 reply.headers += left
+                if operation.rule.access != "open" and reply.status < 400:
+                    mark_authenticated(scope)  # in the development mode no token is needed: success counts
         except ClientDisconnected:
             return
         except Exception as error:
@@ -372,6 +384,8 @@ class Resource:
 
         async def watched(message: Any) -> None:
             nonlocal started
+            if not started and message["status"] < 400:
+                mark_authenticated(scope)
             started = True
             await send(message)
 

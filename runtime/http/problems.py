@@ -70,7 +70,8 @@ QUOTA_EXCEEDED = ProblemType(
 )  # fmt: skip
 FOREIGN_ORIGIN = ProblemType(
     "foreign-origin", 403, "This page may not use this server",
-    "The request came from a web page of another origin. Add the origin to the setting `allowed_origins`.",
+    "The request came from a web page of another origin, or from an unknown browser extension. Add the origin to "
+    "the setting `allowed_origins`, or the extension to `allowed_extensions`.",
 )  # fmt: skip
 NOT_FOUND = ProblemType(
     "not-found", 404, "There is no such thing",
@@ -79,6 +80,11 @@ NOT_FOUND = ProblemType(
 METHOD_NOT_ALLOWED = ProblemType(
     "method-not-allowed", 405, "This path does not know this method",
     "The Allow header lists the methods that it knows.",
+)  # fmt: skip
+REQUEST_TIMEOUT = ProblemType(
+    "request-timeout", 408, "The request arrived too slowly",
+    "The head or the body of the request was not complete in time, and the connection was closed. Send the "
+    "request again. The settings in `connection_limits` set the times.",
 )  # fmt: skip
 ALREADY_EXISTS = ProblemType(
     "already-exists", 409, "The id is taken", "Something with this id is there already."
@@ -104,6 +110,10 @@ STATE_TOO_LARGE = ProblemType(
     "state-too-large", 413, "The session's state would be too large",
     "`size` is what the state would have, `limit` what the setting `max_state_bytes` allows. Remove names (null "
     "removes one), or keep large values in breadcrumbs of their own. Nothing was written.",
+)  # fmt: skip
+URL_TOO_LONG = ProblemType(
+    "url-too-long", 414, "The URL is too long",
+    "Shorten the query, or raise the setting `connection_limits.max_url_bytes`.",
 )  # fmt: skip
 UNSUPPORTED_MEDIA_TYPE = ProblemType(
     "unsupported-media-type", 415, "The body has a type that is not understood here",
@@ -137,6 +147,11 @@ RATE_LIMITED = ProblemType(
     "Retry-After. The setting `rate_limits` says how large they are. Open event streams are limited, too: see "
     "`max_streams_per_token`.",
 )  # fmt: skip
+HEAD_TOO_LARGE = ProblemType(
+    "head-too-large", 431, "The request head is too large",
+    "The request line and the headers have too many bytes, or there are too many headers. Send less, or raise "
+    "`max_head_bytes` or `max_headers` in the setting `connection_limits`.",
+)  # fmt: skip
 INTERNAL = ProblemType(
     "internal", 500, "Something went wrong in the server",
     "A bug. The log has the details under the id in `instance`.",
@@ -151,6 +166,12 @@ STORE_FULL = ProblemType(
     "The Redis server refuses writes. Delete old breadcrumbs or raise its maxmemory. Reading still works.",
 )  # fmt: skip
 
+TOO_MANY_CONNECTIONS = ProblemType(
+    "too-many-connections", 503, "Too many connections",
+    "The server holds as many connections as it may, in total or from this address. Try again after the "
+    "seconds in Retry-After. The setting `connection_limits` sets the numbers.",
+)  # fmt: skip
+
 PROBLEM_TYPES: Final = (
     MALFORMED,
     UNAUTHENTICATED,
@@ -159,12 +180,14 @@ PROBLEM_TYPES: Final = (
     FOREIGN_ORIGIN,
     NOT_FOUND,
     METHOD_NOT_ALLOWED,
+    REQUEST_TIMEOUT,
     ALREADY_EXISTS,
     SESSION_GONE,
     NOTHING_TO_RETRY,
     VERSION_MISMATCH,
     TOO_LARGE,
     STATE_TOO_LARGE,
+    URL_TOO_LONG,
     UNSUPPORTED_MEDIA_TYPE,
     MISDIRECTED,
     INVALID_INPUT,
@@ -172,9 +195,11 @@ PROBLEM_TYPES: Final = (
     INVALID_CURSOR,
     IDEMPOTENCY_MISMATCH,
     RATE_LIMITED,
+    HEAD_TOO_LARGE,
     INTERNAL,
     STORE_UNAVAILABLE,
     STORE_FULL,
+    TOO_MANY_CONNECTIONS,
 )
 
 

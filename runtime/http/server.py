@@ -1,24 +1,22 @@
-"""uvicorn, with the two things that long-lived streams need: an end at once, and a cut without waiting."""
+"""uvicorn, with the two things that long-lived streams need: an end at once, and a cut without waiting.
+
+Its protocol is ours: see `protocol.py` for the limits that hold before a request reaches the app.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from breadcrumbs.runtime.http.stream import ABORT
-
-
-class _Protocol(HttpToolsProtocol):
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        # A client that does not read would keep a closed connection open until it does: let it be cut.
-        extensions: dict[str, Any] = self.scope.setdefault("extensions", {})
-        extensions[ABORT] = self.transport.abort
+from breadcrumbs.runtime.connection_limits import ConnectionLimits
+from breadcrumbs.runtime.http.connections import ConnectionTable, fit_to_descriptors
+from breadcrumbs.runtime.http.protocol import LimitedProtocol
 
 
 class HttpServer(uvicorn.Server):
@@ -32,13 +30,16 @@ class HttpServer(uvicorn.Server):
         port: int,
         on_exit: Callable[[], None],
         loop: Literal["uvloop", "none"] = "uvloop",
+        limits: ConnectionLimits | None = None,
     ) -> None:
+        self._table = ConnectionTable(fit_to_descriptors(limits or ConnectionLimits()))
         super().__init__(
             uvicorn.Config(
                 app,
                 host=host,
                 port=port,
-                http=_Protocol,
+                http=cast("Any", partial(LimitedProtocol, self._table)),
+                ws="none",
                 loop=loop,
                 lifespan="off",
                 access_log=False,
@@ -51,6 +52,10 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._on_exit = on_exit
+
+    async def on_tick(self, counter: int) -> bool:
+        self._table.sweep(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._on_exit()

@@ -38,6 +38,7 @@ from typer.testing import CliRunner
 
 from breadcrumbs.cli.app import app
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events import EventLog
 from breadcrumbs.runtime.hygiene import Hygiene
@@ -573,6 +574,20 @@ def test_every_setting_is_documented_with_its_default() -> None:
             assert "`" not in rows[name], f"{name} has no fixed default"
     for schema in DEFAULT_TTLS:
         assert f"`{schema}`" in read("docs/operations.md")
+
+
+def test_every_connection_limit_is_documented_with_its_default() -> None:
+    rows = {row[0].strip("`"): row[1] for row in tables("docs/operations.md") if len(row) == 4}
+    for name, field in ConnectionLimits.model_fields.items():
+        if field.annotation is timedelta:
+            expected = field.default.replace("s", " s")
+        elif (field.default % 1024 == 0 and "bytes" in name) or name == "min_body_rate":
+            expected = (
+                f"{field.default >> 20} MiB" if field.default >= 1 << 20 else f"{field.default >> 10} KiB"
+            )
+        else:
+            expected = str(field.default)
+        assert rows[name] == expected, name
 
 
 async def test_the_rights_that_the_docs_give_a_redis_user_are_enough() -> None:

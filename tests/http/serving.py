@@ -23,7 +23,10 @@ async def serve(url: str, port: int, namespace: str) -> None:
     hub = EventHub(store, rcrt_events=settings.rcrt_events)
     try:
         app = build_app(store, hub, Hygiene(store, settings), settings)
-        await HttpServer(app, host=settings.host, port=port, on_exit=hub.end_streams).serve()
+        server = HttpServer(
+            app, host=settings.host, port=port, on_exit=hub.end_streams, limits=settings.connection_limits
+        )
+        await server.serve()
     finally:
         await hub.close()
         await store.close()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from breadcrumbs.runtime.settings import OWN_EXTENSION, Settings
 from tests.http.conftest import KEYS, MakeSite, Site, problem
 
-EXTENSION = "chrome-extension://abcdefghijklmnopabcdefghijklmnop"
+EXTENSION = OWN_EXTENSION
+OTHER_EXTENSION = "chrome-extension://abcdefghijklmnopabcdefghijklmnop"
+FIREFOX_EXTENSION = "moz-extension://2c127fa4-62c7-7e4f-90e5-472b45eecfdc"
 
 
 # Host
@@ -80,7 +88,7 @@ async def test_a_public_server_with_keys_is_answered_by_any_name_unless_told_whi
         "https://evil.example", "http://127.0.0.1:3000", "http://localhost:8081", "null", "", "http://127.0.0.1",
         "file://", "chrome-extension://", "chrome-extension://a/b", "https://chrome-extension",
         "http://127.0.0.1:8081.evil.example", "http://evil.example#http://127.0.0.1:8081", "ftp://127.0.0.1:8081",
-        "xchrome-extension://abcdefghijklmnop",
+        "xchrome-extension://abcdefghijklmnop", OTHER_EXTENSION, FIREFOX_EXTENSION,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "DELETE", "OPTIONS", "HEAD"])
@@ -102,11 +110,8 @@ async def test_a_foreign_page_cannot_write_even_without_asking_first(site: Site)
     assert await site.count() == 0
 
 
-@pytest.mark.parametrize(
-    "origin",
-    ["http://127.0.0.1:8081", "https://127.0.0.1:8081", EXTENSION, "moz-extension://2c127fa4-62c7-7e4f-90e5-472b45eecfdc"],
-)  # fmt: skip
-async def test_our_own_page_and_extensions_are_let_in(site: Site, origin: str) -> None:
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:8081", "https://127.0.0.1:8081", EXTENSION])
+async def test_our_own_page_and_extension_are_let_in(site: Site, origin: str) -> None:
     answer = await site.client.post("/breadcrumbs", json={"title": "x"}, headers={"Origin": origin})
     assert answer.status_code == 201
     assert answer.headers["access-control-allow-origin"] == origin
@@ -114,6 +119,43 @@ async def test_our_own_page_and_extensions_are_let_in(site: Site, origin: str) -
         answer.headers["access-control-expose-headers"].split(", ")
     )
     assert answer.headers["vary"] == "Origin"
+
+
+@pytest.mark.parametrize("origin", [OTHER_EXTENSION, FIREFOX_EXTENSION])
+async def test_the_refusal_of_an_extension_names_the_setting_that_allows_it(
+    site: Site, keyed: Site, origin: str
+) -> None:
+    for server in (site, keyed):
+        answer = await server.client.get("/health", headers={"Origin": origin})
+        detail = problem(answer, 403, "foreign-origin")["detail"]
+        assert "allowed_extensions" in detail and origin in detail
+
+
+async def test_other_extensions_can_be_allowed(make_site: MakeSite) -> None:
+    site = await make_site(allowed_extensions=[OTHER_EXTENSION, FIREFOX_EXTENSION])
+    for origin, status in ((OTHER_EXTENSION, 200), (FIREFOX_EXTENSION, 200), (EXTENSION, 403)):
+        answer = await site.client.get("/health", headers={"Origin": origin})
+        assert answer.status_code == status
+
+
+async def test_every_extension_of_one_browser_can_be_allowed(make_site: MakeSite) -> None:
+    site = await make_site(allowed_extensions=["moz-extension://*"])
+    for origin, status in ((FIREFOX_EXTENSION, 200), (OTHER_EXTENSION, 403), ("moz-extension://", 403)):
+        answer = await site.client.get("/health", headers={"Origin": origin})
+        assert answer.status_code == status
+
+
+@pytest.mark.parametrize("origin", ["https://app.example", "chrome-extension://", "*", "abcdefghijklmnop"])
+def test_a_setting_that_is_not_an_extension_is_refused_at_start(origin: str) -> None:
+    with pytest.raises(ValidationError, match="is not an extension"):
+        Settings(allowed_extensions=(origin,))
+
+
+def test_the_key_in_the_manifest_gives_the_extension_the_id_that_is_allowed() -> None:
+    manifest = json.loads((Path(__file__).parents[2] / "extension" / "manifest.json").read_text("utf-8"))
+    digest = sha256(base64.b64decode(manifest["key"])).hexdigest()
+    id = "".join(chr(ord("a") + int(digit, 16)) for digit in digest[:32])
+    assert f"chrome-extension://{id}" == OWN_EXTENSION
 
 
 async def test_an_error_can_be_read_by_the_page_that_caused_it(site: Site) -> None:

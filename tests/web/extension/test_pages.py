@@ -6,6 +6,7 @@ import json
 
 from playwright.async_api import expect
 
+from breadcrumbs.runtime.settings import OWN_EXTENSION
 from tests.web.extension_support import (
     ELSEWHERE,
     EXTENSION,
@@ -18,6 +19,10 @@ from tests.web.extension_support import (
 )
 
 INJECTION = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+
+
+async def test_chrome_gives_the_extension_the_id_that_servers_allow_by_default(installed: Chrome) -> None:
+    assert installed.url("").rstrip("/") == OWN_EXTENSION
 
 
 # --- Pages -----------------------------------------------------------------------------------------------

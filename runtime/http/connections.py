@@ -1,0 +1,267 @@
+"""Table of all open connections of one server: admission, eviction and deadlines.
+
+A connection is unauthenticated until a request on it was accepted. Unauthenticated connections can hold only
+a part of the places and of the memory, and a new connection replaces the oldest of them when the table is
+full. Half-sent requests can therefore not lock out clients that have a token.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import resource
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final
+
+import structlog
+from starlette.types import Scope
+
+from breadcrumbs.runtime.connection_limits import ConnectionLimits
+
+AUTHENTICATED: Final = "breadcrumbs.authenticated"
+"""ASGI extension of our server: a function that marks the connection as authenticated."""
+
+_SPARE_DESCRIPTORS: Final = 512  # Redis, model servers, files, and connections that are being closed
+_MAX_REFUSED: Final = 64  # refused connections that stay open until their client has read the answer
+_SWEEP_SECONDS: Final = 0.2
+_REPORT_SECONDS: Final = 10.0
+_SEARCH_PAUSE_SECONDS: Final = 0.1  # after a search for a replaceable connection found none
+
+_log = structlog.get_logger("breadcrumbs.http")
+
+
+class Phase(IntEnum):
+    """What a connection is doing. Only `HANDLING` is the server's turn."""
+
+    WAITING = 0
+    """No byte of the next request has arrived."""
+    HEAD = 1
+    BODY = 2
+    HANDLING = 3
+    """The request is complete and the response is not."""
+    DRAINING = 4
+    """The response is sent. The rest of the request is read and discarded."""
+
+
+_REPLACEABLE: Final = frozenset((Phase.WAITING, Phase.HEAD, Phase.DRAINING))
+
+
+class TrackedConnection(ABC):
+    """The part of a connection that the table works with."""
+
+    phase: Phase = Phase.WAITING
+    address: str = ""
+    """The client's IPv4 address, or its IPv6 network of 64 bits."""
+    authenticated: bool = False
+    buffered: int = 0
+    """Bytes of an unfinished request that count towards `max_unauthenticated_bytes`."""
+    deadline: float = math.inf
+
+    @abstractmethod
+    def check(self, now: float, elapsed: float) -> str | None:
+        """Enforce the time limits. Returns the reason if the connection was ended."""
+
+    @abstractmethod
+    def evict(self) -> None:
+        """Close at once, with a 503 where a request is under way."""
+
+
+class _Address:
+    __slots__ = ("total", "unauthenticated")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.unauthenticated: dict[TrackedConnection, None] = {}
+        """The oldest first."""
+
+
+class ConnectionTable:
+    """All connections of one server."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._connections: dict[TrackedConnection, None] = {}
+        self._refused: dict[TrackedConnection, None] = {}
+        self._addresses: dict[str, _Address] = {}
+        self._unauthenticated = 0
+        self._buffered = 0
+        self._now = math.nan
+        self._next_search = -math.inf
+        self._next_report = -math.inf
+        self._reasons: Counter[str] = Counter()
+
+    # Admission
+
+    def admit(self, connection: TrackedConnection) -> bool:
+        """Register a new connection. False: there is no place, and no other connection could be replaced."""
+        limits = self.limits
+        same = self._addresses.get(connection.address)
+        at_limit = same is not None and same.total >= limits.max_connections_per_address
+        if same is not None and at_limit and not self._replace(same.unauthenticated):
+            return False
+        full = len(self._connections) >= limits.max_connections
+        crowded = self._unauthenticated >= limits.max_connections - limits.reserved_connections
+        if (full or crowded) and not self._make_room(full=full):
+            return False
+        address = self._addresses.setdefault(connection.address, _Address())
+        address.total += 1
+        self._connections[connection] = None
+        address.unauthenticated[connection] = None
+        self._unauthenticated += 1
+        return True
+
+    def keep_refused(self, connection: TrackedConnection) -> bool:
+        """Watch the deadline of a refused connection. False: there are too many of them."""
+        if len(self._refused) >= _MAX_REFUSED:
+            return False
+        self._refused[connection] = None
+        return True
+
+    def remove(self, connection: TrackedConnection) -> None:
+        self._refused.pop(connection, None)
+        if connection not in self._connections:
+            return
+        del self._connections[connection]
+        self.set_buffered(connection, 0)
+        address = self._addresses[connection.address]
+        address.total -= 1
+        if not connection.authenticated:
+            del address.unauthenticated[connection]
+            self._unauthenticated -= 1
+        if address.total == 0:
+            del self._addresses[connection.address]
+
+    def authenticate(self, connection: TrackedConnection) -> None:
+        """Move a connection to the authenticated ones, for as long as it is open."""
+        if connection.authenticated or connection not in self._connections:
+            return
+        self.set_buffered(connection, 0)
+        connection.authenticated = True
+        del self._addresses[connection.address].unauthenticated[connection]
+        self._unauthenticated -= 1
+
+    # Eviction
+
+    def _make_room(self, *, full: bool) -> bool:
+        """Replace a connection of the address that has the most unauthenticated ones, or any other."""
+        busiest = max(self._addresses.values(), key=lambda address: len(address.unauthenticated))
+        if self._replace(busiest.unauthenticated):
+            return True
+        if self._now < self._next_search:
+            return False
+        others = (c for c in self._connections if not c.authenticated and c.phase != Phase.HANDLING)
+        idle = (c for c in self._connections if c.authenticated and c.phase == Phase.WAITING)
+        if self._evict_first(others) or (full and self._evict_first(idle)):
+            return True
+        self._next_search = self._now + _SEARCH_PAUSE_SECONDS
+        return False
+
+    def _replace(self, candidates: Iterable[TrackedConnection]) -> bool:
+        return self._evict_first(c for c in candidates if c.phase in _REPLACEABLE)
+
+    def _evict_first(self, candidates: Iterable[TrackedConnection]) -> bool:
+        victim = next(iter(candidates), None)
+        if victim is None:
+            return False
+        self._evict(victim, "replaced")
+        return True
+
+    def _evict(self, victim: TrackedConnection, reason: str) -> None:
+        self.remove(victim)
+        victim.evict()
+        self.count(reason)
+
+    # Memory
+
+    def set_buffered(self, connection: TrackedConnection, size: int) -> None:
+        """Account for the unfinished request of an unauthenticated connection.
+
+        Above the limit the oldest unfinished requests are ended. A single one is never too large: the limits
+        on heads and bodies hold for it.
+        """
+        if connection.authenticated or size == connection.buffered:
+            return
+        grows = size > connection.buffered
+        self._buffered += size - connection.buffered
+        connection.buffered = size
+        while grows and self._buffered > max(self.limits.max_unauthenticated_bytes, connection.buffered):
+            victim = next(c for c in self._connections if c.buffered and c is not connection)
+            self._evict(victim, "too-many-unauthenticated-bytes")
+
+    # Time
+
+    def sweep(self, now: float) -> None:
+        """Enforce the time limits of all connections. Called several times a second; cheap to call."""
+        if self._now + _SWEEP_SECONDS > now:
+            return
+        elapsed = 0.0 if math.isnan(self._now) else now - self._now
+        self._now = now
+        # Clients must not pay for a pause of this process: their bytes may have arrived in the meantime.
+        lag = max(0.0, elapsed - 3 * _SWEEP_SECONDS)
+        for connection in [*self._connections, *self._refused]:
+            if lag:
+                connection.deadline += lag
+            reason = connection.check(now, elapsed - lag)
+            if reason is not None:
+                self.count(reason)
+        self._report(now)
+
+    def count(self, reason: str) -> None:
+        """Note for the log that a connection was refused or ended."""
+        self._reasons[reason] += 1
+
+    def _report(self, now: float) -> None:
+        """One line per interval: an attack must not fill the log."""
+        if self._reasons and now >= self._next_report:
+            _log.warning("connections refused or ended", open=len(self._connections), **self._reasons)
+            self._reasons.clear()
+            self._next_report = now + _REPORT_SECONDS
+
+
+def mark_authenticated(scope: Scope) -> None:
+    """Tell the server that a request on this connection was accepted."""
+    mark = scope.get("extensions", {}).get(AUTHENTICATED)
+    if mark is not None:
+        mark()
+
+
+def network_of(host: str) -> str:
+    """The unit that limits per address count: one client usually controls 64 bits of an IPv6 address."""
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host.partition("%")[0])
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{ipaddress.IPv6Address(int(address) >> 64 << 64)}/64"
+
+
+def fit_to_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
+    """Raise the soft limit on open files to what the connections need, or lower the number of connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.max_connections + _SPARE_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    except (OSError, ValueError):
+        allowed = soft
+    if allowed >= wanted:
+        return limits
+    most = max(8, allowed - _SPARE_DESCRIPTORS, allowed // 2)
+    _log.warning(
+        "the limit on open files is too low for max_connections: raise it with ulimit -n",
+        open_files=allowed,
+        needed=wanted,
+        max_connections=most,
+    )
+    return limits.model_copy(
+        update={
+            "max_connections": most,
+            "max_connections_per_address": min(limits.max_connections_per_address, most),
+            "reserved_connections": min(limits.reserved_connections, most // 4),
+        }
+    )
