@@ -75,6 +75,10 @@ class Post:
     lease_seconds: float
     folder: str
     """Where it leaves notes: `frozen-PID`, `refused-PID`."""
+    think_seconds: float = 0.0
+    """How long the model takes for an answer."""
+    deadly: str = ""
+    """The model kills its worker when the last message contains this text."""
 
 
 # In the worker
@@ -140,9 +144,12 @@ def _lay(trap: _Laid) -> None:
 class _Models:
     """Stands in for the pool of models."""
 
-    def __init__(self, trap: _Laid) -> None:
+    def __init__(self, trap: _Laid, post: Post) -> None:
         async def think(request: ModelRequest) -> str:
             trap.come_to("in the model")
+            if post.deadly and post.deadly in request.messages[-1].content:
+                os.kill(os.getpid(), signal.SIGKILL)
+            await anyio.sleep(post.think_seconds)
             return answer(request)
 
         self._model = FunctionModel(think)
@@ -159,13 +166,12 @@ def _work(kind: Kind, post: Post, trap: Trap) -> int:
     laid = _Laid(trap, Path(post.folder))
     _lay(laid)
     pool: Any = workers
-    pool.ModelPool = lambda *_: _Models(laid)
+    pool.ModelPool = lambda *_: _Models(laid, post)
     pool.print_line = lambda _: None  # the standard output is the nurse's
     settings = Settings(
         redis=post.url,
         namespace=post.namespace,
         lease_seconds=post.lease_seconds,
-        turn_attempts=20,  # so many of them die that an innocent message may see a few deaths
         log_level="error",
     )
     return workers.build_contexts(settings) if kind == "build-contexts" else workers.run_agents(settings)
