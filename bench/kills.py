@@ -118,7 +118,13 @@ class Storm:
     seconds_per_hit: float
     places: int
     hits: Counter[str] = field(default_factory=Counter)
+    frozen: set[int] = field(default_factory=set)
     stopped: bool = False
+
+    def false_losses(self) -> int:
+        """Workers that lost a lane although they were never frozen."""
+        lost = Path(self.running.post.folder).glob("lost-*")
+        return len({int(note.name.partition("-")[2]) for note in lost} - self.frozen)
 
     @property
     def done(self) -> bool:
@@ -140,6 +146,8 @@ class Storm:
                 worker = await self.running.start(kind, Trap(point, life, number))
             else:
                 point = AT_ANY_TIME  # a trap is laid when a worker starts
+            if freeze:
+                self.frozen.add(worker.pid)
             if not await self._hit(worker, point, life, number):
                 return
             self.hits[f"{'frozen' if freeze else 'killed'} {point}"] += 1
@@ -200,10 +208,12 @@ async def run_storm(options: argparse.Namespace, url: str, nursery: Nursery, fol
             storm.stopped = True
             tasks.cancel_scope.cancel()
         outcome = await count_outcome(running)
-    print(f"\n{options.kills} kills and freezes at load {options.load}, leases of {lease:g} s")
+        false_losses = storm.false_losses()
+    print(f"\n{storm.hits.total()} kills and freezes at load {options.load}, leases of {lease:g} s")
     print(f"  {', '.join(f'{count} {name}' for name, count in sorted(storm.hits.items()))}")
     for name in ("messages", "lost", "duplicated", "leaked", "out_of_order", "dead_lettered"):
         print(f"  {name.replace('_', '-'):14} {getattr(outcome, name):6}")
+    print(f"  workers that lost a lane without a freeze {false_losses}")
     waits = outcome.waits
     print(
         f"  wait           p50 {share(waits, 0.5):.2f} s, p99 {share(waits, 0.99):.2f} s, max {waits[-1]:.2f} s"
@@ -288,6 +298,9 @@ async def run(options: argparse.Namespace) -> bool:
                 if options.only != "storm":
                     met = await run_recovery(options, server.url, nursery, folder)
                 if options.only != "recovery":
+                    # The first worker waits for the nursery's imports: not under load.
+                    async with fleet(server.url, nursery, folder) as running:
+                        await running.start("build-contexts")
                     with busy_loops(options.load):
                         met = await run_storm(options, server.url, nursery, folder) and met
         finally:

@@ -74,7 +74,7 @@ class Post:
     namespace: str
     lease_seconds: float
     folder: str
-    """Where it leaves notes: `frozen-PID`, `refused-PID`."""
+    """Where it leaves notes: `frozen-PID`, `refused-PID`, `lost-PID`."""
     think_seconds: float = 0.0
     """How long the model takes for an answer."""
     deadly: str = ""
@@ -104,12 +104,17 @@ class _Laid:
         """A commit of ours came too late."""
         (self._folder / f"refused-{os.getpid()}").touch()
 
+    def lost(self) -> None:
+        """This worker lost a lane."""
+        (self._folder / f"lost-{os.getpid()}").touch()
+
 
 def _lay(trap: _Laid) -> None:
     """Put the trap where it can be stepped on."""
     run: Any = Store._run
     acknowledge: Any = Leases.acknowledge
     try_once: Any = Worker._try
+    lose: Any = Worker._lose
 
     async def run_trapped(self: Store, lane: int, scripts: Any, fence: Fence | None, *rest: Any) -> Any:
         if fence is None:
@@ -132,7 +137,12 @@ def _lay(trap: _Laid) -> None:
         trap.come_to("after read")
         return await try_once(self, turn)
 
+    def lose_noted(self: Worker, lane: Any) -> None:
+        trap.lost()
+        lose(self, lane)
+
     changes: list[tuple[Any, str, Any]] = [
+        (Worker, "_lose", lose_noted),
         (Store, "_run", run_trapped),
         (Leases, "acknowledge", acknowledge_trapped),
         (Worker, "_try", try_trapped),

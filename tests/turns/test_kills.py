@@ -25,10 +25,11 @@ import pytest
 
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
 from tests.support.fleet import LEASE, LEASED, PATIENCE, Fleet, fleet, shares
-from tests.support.killable_worker import POINTS, Kind, Nursery, Trap
-from tests.support.turns import ALICE, RESPONSE, eventually
+from tests.support.killable_worker import POINTS, Kind, Nursery, Running, Trap
+from tests.support.turns import ALICE, CONTEXT, RESPONSE, Chat, eventually
 
 FULL = os.environ.get("CRUMB_FULL_KILLS") == "1"
 SESSIONS, MESSAGES, KILLS = (200, 2_000, 200) if FULL else (50, 300, 25)
@@ -223,3 +224,143 @@ async def test_P23_a_rolling_restart_of_every_process_under_load_loses_and_repea
             f"{len(waits)} messages: one waited {shares(waits)}"
         )
         assert max(*drained, *waits) < LONG_LEASE / 2
+
+
+# Healthy messages are answered, whatever happens to the workers
+
+
+async def in_flight(running: Fleet, sessions: int) -> None:
+    """Wait until a context is there for each session: the runner has begun with it a moment later."""
+
+    async def look() -> bool:
+        found = [await running.store.recent(ALICE, f"s{number}", CONTEXT, 1) for number in range(sessions)]
+        return all(found)
+
+    await eventually(look, "no contexts were built", PATIENCE)
+
+
+async def kill_runner(running: Fleet, worker: Running) -> Running:
+    """Kill a runner and start the next one."""
+    running.nursery.send(worker, signal.SIGKILL)
+    assert await anyio.to_thread.run_sync(worker.ended.wait, PATIENCE)
+    return await running.start("run-agents")
+
+
+@pytest.mark.timeout(300)
+async def test_three_kills_and_two_freezes_of_runners_leave_twenty_of_twenty_messages_answered(
+    embedded_server: EmbeddedServer, nursery: Nursery, tmp_path: Path
+) -> None:
+    lease = 1.5
+    async with fleet(embedded_server.url, nursery, tmp_path, lease=lease) as running:
+        running.post = replace(running.post, think_seconds=1.5)
+        await running.start("build-contexts")
+        for number in range(20):
+            await running.say(f"s{number}")
+        await in_flight(running, 20)
+        worker = await running.start("run-agents")
+        frozen: list[Running] = []
+        for hit in ("kill", "kill", "freeze", "kill", "freeze"):
+            await all_lanes_held_by(running, worker)
+            await anyio.sleep(0.7)  # the model is thinking about all of them, or about one at a time
+            if hit == "kill":
+                worker = await kill_runner(running, worker)
+            else:
+                running.nursery.send(worker, signal.SIGSTOP)
+                frozen.append(worker)
+                worker = await running.start("run-agents")
+                await all_lanes_held_by(running, worker)
+                running.nursery.send(frozen[-1], signal.SIGCONT)
+                await anyio.sleep(0.5)  # it notices what it lost
+                running.nursery.send(frozen[-1], signal.SIGTERM)
+                assert await anyio.to_thread.run_sync(frozen[-1].ended.wait, PATIENCE)
+        await running.check()
+
+
+async def all_lanes_held_by(running: Fleet, worker: Running) -> None:
+    async def look() -> bool:
+        store = running.store
+        held = await store.connection.call_all(
+            [(lane, (b"GET", store.keys.lease(lane, LEASED[worker.kind]))) for lane in range(store.lanes)]
+        )
+        return all(value is not None and f"-{worker.pid}-".encode() in value for value in held)
+
+    await eventually(look, f"{worker.pid} did not get the lanes", PATIENCE)
+
+
+@pytest.mark.timeout(300)
+async def test_a_message_that_kills_its_worker_ends_as_a_dead_letter_and_its_neighbours_are_answered(
+    embedded_server: EmbeddedServer, nursery: Nursery, tmp_path: Path
+) -> None:
+    async with fleet(embedded_server.url, nursery, tmp_path, lease=1.5) as running:
+        running.post = replace(running.post, think_seconds=0.3, deadly="<s7/")
+        await running.start("build-contexts")
+        worker = await running.start("run-agents")
+        await running.have_lanes()
+        for number in range(21):
+            await running.say(f"s{number}")
+        deadly = running.said.pop("s7")[0]
+        chat, deaths = Chat(running.store), 0
+        while not await chat.dead_letters("agents"):
+            if worker.ended.is_set():
+                deaths += 1
+                assert deaths < 10, "it is never given up"
+                worker = await running.start("run-agents")
+            await anyio.sleep(0.05)
+        await running.all_answered()
+        (letter,) = await chat.dead_letters("agents")
+        assert letter["session_id"] == "s7" and letter["error"].startswith("given up after 4 attempts")
+        (error,) = await chat.errors("s7")
+        assert error.context["trigger_id"] == str(deadly.id)
+        assert await chat.answers("s7") == []
+        for session in running.said:
+            assert await chat.errors(session) == []
+        print(f"\ngiven up after {deaths} deaths")
+        assert deaths == 5  # one before it was known to be running, then its four attempts
+
+
+@pytest.mark.timeout(300)
+async def test_thirty_turns_take_about_as_long_after_two_deaths_as_after_one(
+    embedded_server: EmbeddedServer, nursery: Nursery, tmp_path: Path
+) -> None:
+    took: dict[int, float] = {}
+    for deaths in (1, 2):
+        async with fleet(embedded_server.url, nursery, tmp_path, lease=2.0) as running:
+            running.post = replace(running.post, think_seconds=1.0)
+            await running.start("build-contexts")
+            for number in range(30):
+                await running.say(f"s{number}")
+            await in_flight(running, 30)
+            worker = await running.start("run-agents")
+            for _ in range(deaths):
+                await all_lanes_held_by(running, worker)
+                await anyio.sleep(0.6)
+                worker = await kill_runner(running, worker)
+            await all_lanes_held_by(running, worker)
+            began = time.monotonic()
+            await running.check()
+            took[deaths] = time.monotonic() - began
+    print(f"\n30 turns took {took[1]:.1f} s after one death, {took[2]:.1f} s after two")
+    assert took[2] < took[1] + 8.0  # one at a time they take 30 s
+
+
+@pytest.mark.timeout(300)
+async def test_messages_of_a_killed_worker_are_answered_before_its_lease_would_have_ended(
+    embedded_server: EmbeddedServer, nursery: Nursery, tmp_path: Path
+) -> None:
+    lease = Settings().lease_seconds
+    async with fleet(embedded_server.url, nursery, tmp_path, lease=lease) as running:
+        running.post = replace(running.post, think_seconds=0.5)
+        await running.start("build-contexts")
+        worker = await running.start("run-agents")
+        await running.have_lanes()
+        for number in range(16):
+            await running.say(f"s{number}")
+        await in_flight(running, 16)
+        began = time.monotonic()
+        await kill_runner(running, worker)
+        await running.all_answered()
+        took = time.monotonic() - began
+        print(f"\nanswered {took:.2f} s after the kill")
+        # Renewed at most a sixth of its time before the kill, the lease would still be held for the rest.
+        assert took < lease * 0.8
+        await running.check()
