@@ -11,7 +11,7 @@ This only saves time. Leases and their fence numbers decide who may commit. Wher
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import anyio
@@ -25,7 +25,7 @@ _log = structlog.get_logger("breadcrumbs.liveness")
 
 _CONFIRM_SECONDS: Final = 0.5
 """A worker counts as dead after it was not connected for this long: a broken link is opened again sooner."""
-_UNSEEN_SECONDS: Final = 2.0
+_UNSEEN_SECONDS: Final = 5.0
 """The link is opened again if the server does not know it for this long: lane 0 may have moved to another node."""
 
 
@@ -42,6 +42,7 @@ class Liveness:
         self._seen_at = time.monotonic()
         self._absent_since: dict[str, float] = {}
         self._link = anyio.CancelScope()
+        self._warned = False
 
     async def stay_visible(self) -> None:
         """Hold the subscription that shows that this worker lives, and open it again when it breaks."""
@@ -51,7 +52,9 @@ class Liveness:
             with anyio.CancelScope() as self._link:
                 try:
                     await self._store.connection.listen(self._channel(self._worker), lambda _: None)
-                except (LinkLost, ReplyError, StoreError) as error:
+                except ReplyError as error:
+                    self._warn(error)
+                except (LinkLost, StoreError) as error:
                     _log.debug("liveness link lost", kind=self._kind, error=str(error))
             self._trusted_from = time.monotonic() + self._grace
             wait = 0.05 if time.monotonic() - opened_at > self._grace else min(self._grace, wait * 2)
@@ -66,16 +69,27 @@ class Liveness:
             _log.debug("connections of workers are not known", kind=self._kind, error=str(error))
             return []
 
-    async def connected(self, workers: Iterable[str]) -> set[str]:
-        """Return those of the workers that have a connection. Empty if that cannot be known."""
+    async def may_live(self, workers: Collection[str]) -> set[str]:
+        """Return those of the workers that did not die: they are connected, or the server was away itself."""
+        if time.monotonic() < self._trusted_from:
+            return set(workers)
         try:
-            return await self._connected(workers)
+            return await self._connected(workers) | ({self._worker} & set(workers))
         except StoreError:
             return set()
 
     async def forget(self, worker: str) -> None:
         key = self._store.keys.visible_workers(self._kind)
         await self._store.connection.call(0, b"SREM", key, worker)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "the server refuses the liveness channel: the lanes of a dead worker wait until its leases end",
+                kind=self._kind,
+                error=str(error),
+            )
 
     async def _dead_peers(self) -> list[str]:
         call, key = self._store.connection.call, self._store.keys.visible_workers(self._kind)

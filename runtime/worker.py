@@ -440,7 +440,7 @@ class Worker:
         marked = {at: one for at, one in lane.attempts.items() if one.mark is not None}
         if not marked:
             return
-        stalled = await self._liveness.connected({one.mark.worker for one in marked.values() if one.mark})
+        stalled = await self._liveness.may_live({one.mark.worker for one in marked.values() if one.mark})
         blamed = {
             at: one.lost(stalled=one.mark is not None and one.mark.worker in stalled)
             for at, one in marked.items()
