@@ -47,11 +47,12 @@ Per lane and kind of worker (context builders, agent runners)
     f <kind>                         string   the last fence number
     o <kind>                         string   low-water mark: every event up to it is done
     k <kind>                         zset     events above the mark that are done already
-    r <kind>                         hash     event -> how often it was begun
+    r <kind>                         hash     event -> earlier attempts, and which worker runs it (attempts.py)
     D <kind>                         hash     event -> dead letter (JSON)
 Lane 0 only: workers
     K                                set      kinds of workers; events are kept until each has seen them
     W <kind>                         zset     living workers; score = when they count as dead
+    w <kind>                         set      workers whose connection shows whether they live (liveness.py)
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
     S <owner>                        hash     saved selectors: id -> JSON
@@ -85,12 +86,17 @@ class Keys:
         self.lanes = lanes
         self.meta = f"{namespace}:meta".encode()
         self._deltas = f"{namespace}:deltas".encode()
+        self._liveness = f"{namespace}:liveness".encode()
         self._prefixes = [b"%s:{L%02d}" % (namespace.encode(), lane) for lane in range(lanes)]
         self._lane_of = {prefix: lane for lane, prefix in enumerate(self._prefixes)}
 
     def deltas(self) -> bytes:
         """A Pub/Sub channel, not a key: what may get lost."""
         return self._deltas
+
+    def liveness(self, kind: str, worker: str) -> bytes:
+        """A Pub/Sub channel, not a key: it has a subscriber as long as the worker lives."""
+        return b"%s:%s:%s" % (self._liveness, kind.encode(), worker.encode())
 
     def prefix(self, lane: int) -> bytes:
         return self._prefixes[lane]
@@ -193,6 +199,9 @@ class Keys:
 
     def workers(self, kind: str) -> bytes:
         return b"%sW%s" % (self._prefixes[0], kind.encode())
+
+    def visible_workers(self, kind: str) -> bytes:
+        return b"%sw%s" % (self._prefixes[0], kind.encode())
 
     def agents(self, owner: UUID) -> bytes:
         return b"%sA%s" % (self._prefixes[0], owner.bytes)

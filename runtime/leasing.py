@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from breadcrumbs.runtime.attempts import Attempts
 from breadcrumbs.runtime.connection import Script
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.store import Store
 
 _LEASE, _ACKNOWLEDGE, _LIVING = Script("lease"), Script("acknowledge"), Script("living")
+_ATTEMPTS = Script("attempts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,8 @@ class Progress:
 
     low: int
     done: frozenset[int]
-    begun: Mapping[int, int]
-    """Events that are not done, and how often each was begun."""
+    attempts: Mapping[int, Attempts]
+    """Events that are not done, and the attempts at each."""
     end: int
     """The newest event."""
 
@@ -83,17 +85,36 @@ class Leases:
             ]
         )
         low, done = int(stored or 0), frozenset(int(at) for at in finished)
-        counted = {int(at): int(times) for at, times in zip(flat[::2], flat[1::2], strict=True)}
-        # What came to nothing was counted, but never acknowledged by itself.
-        if over := [at for at in counted if at <= low]:
+        stored_attempts = {int(at): raw for at, raw in zip(flat[::2], flat[1::2], strict=True)}
+        # An event whose handler had nothing to write is only acknowledged by the low-water mark.
+        if over := [at for at in stored_attempts if at <= low]:
             await call_all([(lane, (b"HDEL", keys.attempts(lane, self.kind), *over))])
-        begun = {at: times for at, times in counted.items() if at > low}
-        return Progress(low, done, begun, int(end or 0))
+        attempts = {at: Attempts.decode(raw) for at, raw in stored_attempts.items() if at > low}
+        return Progress(low, done, attempts, int(end or 0))
 
-    async def count_attempt(self, lane: int, at: int) -> int:
-        """How often this event has been begun, this time included."""
-        key = self._store.keys.attempts(lane, self.kind)
-        return int(await self._store.connection.call(lane, b"HINCRBY", key, at, 1))
+    async def store_attempts(self, lease: Lease, attempts: Mapping[int, Attempts]) -> None:
+        """Replace the attempts at events. Raises `LeaseLost`, and changes nothing, once the lease is over."""
+        keys, lane, kind = self._store.keys, lease.lane, lease.kind
+        pairs = [part for at, one in attempts.items() for part in (at, one.encode())]
+        done = await self._store.connection.run(
+            lane, _ATTEMPTS, [keys.lease(lane, kind), keys.attempts(lane, kind)], [lease.value, *pairs]
+        )
+        if not int(done):
+            raise LeaseLost(f"lane {lane} belongs to another worker")
+
+    async def evict(self, worker: str) -> None:
+        """Free the lanes of a dead worker. If it lives after all, it cannot commit any more and takes lanes anew."""
+        keys, call = self._store.keys, self._store.connection.call
+        held = await self._store.connection.call_all(
+            [(lane, (b"GET", keys.lease(lane, self.kind))) for lane in range(self._store.lanes)]
+        )
+        for lane, value in enumerate(held):
+            if value is not None and value.split(b" ", 2)[-1] == worker.encode():
+                try:
+                    await self.acknowledge(Lease(lane, self.kind, value), None, 0, release=True)
+                except LeaseLost:
+                    pass  # a peer was faster
+        await call(0, b"ZREM", keys.workers(self.kind), worker)
 
     async def acknowledge(
         self, lease: Lease, at: int | None, low: int, *, dead_letter: bytes = b"", release: bool = False

@@ -133,7 +133,7 @@ class Settings(BaseSettings):
         DEFAULT_INHERITED, description="Tag namespaces that an answer takes over from what it answers"
     )
     lease_seconds: Annotated[float, Field(ge=0.2, le=300)] = Field(
-        6.0, description="After how long a worker that does not answer loses its lanes"
+        6.0, description="After how long a worker that is connected but does not answer loses its lanes"
     )
     turn_attempts: Annotated[int, Field(ge=1, le=100)] = 4
 

@@ -16,7 +16,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
@@ -27,6 +27,7 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime import clock
+from breadcrumbs.runtime.attempts import NO_ATTEMPTS, SUSPECTS_TOGETHER, Attempts, Company
 from breadcrumbs.runtime.errors import (
     BreadcrumbsError,
     SessionGone,
@@ -38,6 +39,7 @@ from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.foresight import Ahead, Foresight
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
+from breadcrumbs.runtime.liveness import Liveness
 from breadcrumbs.runtime.store import Fence, Store
 from breadcrumbs.runtime.tail import Follower
 from breadcrumbs.runtime.wording import writable
@@ -56,10 +58,12 @@ AWAY: Final = (StoreUnavailable, StoreFull)
 INTERNAL: Final = "turn:internal"
 """Tag of what a turn wrote for itself on its way: nobody else reacts to it."""
 
-_LOOK_SECONDS: Final = 0.5
+_LOOK_SECONDS: Final = 0.25
+"""Seconds between two looks for lanes that no worker holds, and for workers that died."""
+_RENEWALS_PER_LEASE: Final = 6
+"""A loaded machine may delay several renewals in a row before a lease is lost."""
 _MOST_HANDS: Final = 32
 """Tasks that wait for something to do."""
-_SUSPECT: Final = 2
 _LONGEST_PAUSE: Final = 120.0
 """Seconds. Whoever asks to be left alone for longer is asked again all the same."""
 
@@ -103,10 +107,52 @@ def _asked_pause(error: Exception) -> float:
     return min(asked or 0.0, _LONGEST_PAUSE)
 
 
+class _Permits(Protocol):
+    async def acquire(self) -> object: ...
+
+    def release(self) -> None: ...
+
+
+class _Suspects:
+    """Lets a few suspects run beside each other, or one alone. Suspects start in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._permits = asyncio.Semaphore(SUSPECTS_TOGETHER)
+        self._entrance = asyncio.Lock()
+        self.together: _Permits = _SuspectPermits(self._entrance, self._permits, 1)
+        self.alone: _Permits = _SuspectPermits(self._entrance, self._permits, SUSPECTS_TOGETHER)
+
+
+class _SuspectPermits:
+    def __init__(self, entrance: asyncio.Lock, permits: asyncio.Semaphore, needed: int) -> None:
+        self._entrance = entrance
+        self._permits = permits
+        self._needed = needed
+
+    async def acquire(self) -> None:
+        # One at a time: two that each hold a part of the permits would wait for each other.
+        async with self._entrance:
+            taken = 0
+            try:
+                while taken < self._needed:
+                    await self._permits.acquire()
+                    taken += 1
+            except BaseException:
+                self._release(taken)
+                raise
+
+    def release(self) -> None:
+        self._release(self._needed)
+
+    def _release(self, count: int) -> None:
+        for _ in range(count):
+            self._permits.release()
+
+
 class _Place:
     """One of a worker's places. Who merely waits leaves it to others."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
+    def __init__(self, places: _Permits) -> None:
         self._places = places
         self._taken = False
 
@@ -218,9 +264,11 @@ class _Lane:
     lease: Lease
     leases: Leases
     position: int
+    held_until: float
+    """The time (`time.monotonic`) up to which no other worker can have taken the lane, unless this one was evicted."""
     done: frozenset[int] = frozenset()
-    begun: Mapping[int, int] = field(default_factory=dict)
-    """How often workers before us have begun events and not come to an end."""
+    attempts: dict[int, Attempts] = field(default_factory=dict)
+    """Attempts at events that are stored on the server: those of earlier workers, and our own after the first."""
     known_until: int = 0
     """Events up to here may have been begun by a worker before us."""
     unfinished: dict[int, None] = field(default_factory=dict)
@@ -261,9 +309,8 @@ class Worker:
         self._foresight = Foresight()
         # asyncio's: anyio's limiter lets everybody else go first, also where there is room.
         self._limit = asyncio.Semaphore(concurrency)
-        # Who was there when workers died more than once is run alone, so that one event that kills workers
-        # does not use up the attempts of those who happen to run beside it.
-        self._alone = asyncio.Semaphore(1)
+        self._suspects = _Suspects()
+        self._liveness = Liveness(store, handler.kind, self.name, grace=lease_seconds)
         self._attempts = attempts
         self._backoff = backoff
         self._stopping = False
@@ -290,6 +337,7 @@ class Worker:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 self._own_variables = contextvars.copy_context()
+                tasks.start_soon(self._liveness.stay_visible)
                 tasks.start_soon(self._keep_lanes)
                 tasks.start_soon(self._read)
                 self.store.onlookers.append(self.expect)
@@ -314,18 +362,20 @@ class Worker:
                 self.at_work.set()
             except StoreError as error:
                 _log.warning("worker cannot reach its store", kind=self.handler.kind, error=str(error))
-            # Leases are kept a few times in their life; a lane that nobody has is work that waits, and is
-            # looked for more often.
-            with anyio.move_on_after(min(_LOOK_SECONDS, self.leases.seconds / 3)):
+            with anyio.move_on_after(min(_LOOK_SECONDS, self.leases.seconds / _RENEWALS_PER_LEASE)):
                 await self._stop_asked.wait()
 
     async def _balance(self) -> None:
-        keep = time.monotonic() - self._kept >= self.leases.seconds / 3
-        living = await self.leases.living(beat=keep)
+        keep = time.monotonic() - self._kept >= self.leases.seconds / _RENEWALS_PER_LEASE
         if keep:
+            # First of all: a worker that was frozen has to stop what it does in lanes that it lost.
             self._kept = time.monotonic()
             await self._keep()
-        share = self._share(living)
+        for peer in await self._liveness.dead_peers():
+            _log.info("worker died, its lanes are free", kind=self.handler.kind, worker=peer)
+            await self.leases.evict(peer)
+            await self._liveness.forget(peer)
+        share = self._share(await self.leases.living(beat=keep))
         if len(self._lanes) < share and not self._stopping:
             free = await self.leases.free_lanes()
             random.shuffle(free)  # so that workers starting together do not all want the same one
@@ -341,10 +391,17 @@ class Worker:
         await asyncio.gather(*(self._keep_one(lane) for lane in list(self._lanes.values())))
 
     async def _keep_one(self, lane: _Lane) -> None:
+        if await self._renew(lane) and (low := lane.low_without(-1)) > lane.stored_low:
+            await self._try_acknowledge(lane, low)
+
+    async def _renew(self, lane: _Lane) -> bool:
+        """Extend a lease. Returns False, and drops the lane, if it is over."""
+        asked_at = time.monotonic()
         if not await self.leases.keep(lane.lease):
             self._lose(lane)
-        elif (low := lane.low_without(-1)) > lane.stored_low:
-            await self._try_acknowledge(lane, low)
+            return False
+        lane.held_until = asked_at + self.leases.seconds
+        return True
 
     def _share(self, living: list[str]) -> int:
         """How many lanes are ours: the same number for everybody, one more for the first few."""
@@ -352,6 +409,7 @@ class Worker:
         return share + (self.name in living[:left_over])
 
     async def _take(self, number: int) -> None:
+        asked_at = time.monotonic()
         lease = await self.leases.take(number)
         if lease is None:
             return
@@ -360,11 +418,16 @@ class Worker:
             lease,
             self.leases,
             progress.low,
+            asked_at + self.leases.seconds,
             progress.done,
-            progress.begun,
+            dict(progress.attempts),
             known_until=progress.end,
             stored_low=progress.low,
         )
+        try:
+            await self._count_losses(lane)
+        except LeaseLost:
+            return
         if self._stopping:
             await self._try_acknowledge(lane, progress.low, release=True)
             return
@@ -372,14 +435,28 @@ class Worker:
         self._following.follow(number, lane.position, lane)
         _log.debug("lane taken", kind=self.handler.kind, lane=number, low=progress.low)
 
+    async def _count_losses(self, lane: _Lane) -> None:
+        """Blame the events whose handlers were running when the worker before us lost the lane."""
+        marked = {at: one for at, one in lane.attempts.items() if one.mark is not None}
+        if not marked:
+            return
+        stalled = await self._liveness.may_live({one.mark.worker for one in marked.values() if one.mark})
+        blamed = {
+            at: one.lost(stalled=one.mark is not None and one.mark.worker in stalled)
+            for at, one in marked.items()
+        }
+        await self.leases.store_attempts(lane.lease, blamed)
+        lane.attempts.update(blamed)
+
     def _lose(self, lane: _Lane) -> None:
-        """Somebody else has it now: stop everything here."""
+        """Drop a lane that belongs to another worker now, and stop everything in it."""
         if self._lanes.get(lane.lease.lane) is not lane:
             return  # given back already
         del self._lanes[lane.lease.lane]
         self._following.leave(lane.lease.lane)
         lane.closing = True
         lane.sessions.clear()
+        lane.unfinished.clear()
         for turn in list(lane.running.values()):
             turn.scope.cancel()
         _log.warning("lane lost", kind=self.handler.kind, lane=lane.lease.lane)
@@ -401,7 +478,14 @@ class Worker:
         if self._lanes.get(lane.lease.lane) is lane:
             del self._lanes[lane.lease.lane]
             self._following.leave(lane.lease.lane)
+            await self._remove_marks(lane)
             await self._try_acknowledge(lane, lane.low_without(-1), release=True)
+
+    async def _remove_marks(self, lane: _Lane) -> None:
+        """A lane is given back in order: nothing that still runs in it is to blame for anything."""
+        marked = {at: one.ended() for at, one in lane.attempts.items() if one.mark is not None}
+        if marked:
+            await self._try_store_attempts(lane, marked)
 
     async def _try_acknowledge(self, lane: _Lane, low: int, *, release: bool = False) -> None:
         try:
@@ -423,13 +507,14 @@ class Worker:
             while self._lanes:
                 try:
                     for number, lane in list(self._lanes.items()):
-                        if number in self._lanes and not await self.leases.keep(lane.lease):
-                            self._lose(lane)
+                        if number in self._lanes:
+                            await self._renew(lane)
                 except StoreError:
                     pass
                 await anyio.sleep(min(0.05, self.leases.seconds / 10))
             try:
                 await self.leases.sign_off()
+                await self._liveness.forget(self.name)
             except StoreError:
                 pass
 
@@ -558,78 +643,125 @@ class Worker:
         """Handle what waits in a session, one after the other."""
         while waiting := lane.sessions.get(session):
             event = waiting.popleft()
-            async with _Place(
-                self._alone if lane.begun.get(event.at, 0) >= _SUSPECT else self._limit
-            ) as place:
-                await self._turn(lane, session, event, place)
+            company = self._company(lane, event)
+            async with _Place(self._permits(company)) as place:
+                await self._turn(lane, session, event, place, alone=company is Company.NO_SUSPECTS)
         lane.sessions.pop(session, None)
         if lane.closing and not lane.running:
             lane.idle.set()
 
-    async def _turn(self, lane: _Lane, session: SessionKey, event: Event, place: _Place) -> None:
-        attempt = 1
-        if event.at <= lane.known_until:
-            # Perhaps it killed the worker before us: count, so that poison ends somewhere.
-            attempt = await self._patiently(
-                lambda: self.leases.count_attempt(lane.lease.lane, event.at), lane
-            )
-        # Not there any more: while this waited for its turn, the lane was lost or is being given back.
-        while event.at in lane.unfinished:
-            turn = Turn(event, attempt, lane, place, self._foresight.take(session, lane, event))
+    def _company(self, lane: _Lane, event: Event) -> Company:
+        attempts = lane.attempts.get(event.at)
+        return Company.ANY if attempts is None else attempts.company(self._attempts)
+
+    def _permits(self, company: Company) -> _Permits:
+        if company is Company.ANY:
+            return self._limit
+        return self._suspects.alone if company is Company.NO_SUSPECTS else self._suspects.together
+
+    async def _turn(
+        self, lane: _Lane, session: SessionKey, event: Event, place: _Place, *, alone: bool
+    ) -> None:
+        while await self._begin(lane, event, alone=alone):
+            attempts = lane.attempts.get(event.at, NO_ATTEMPTS)
+            number = attempts.unfinished if attempts.exhausted(self._attempts) else attempts.counted + 1
+            turn = Turn(event, number, lane, place, self._foresight.take(session, lane, event))
             lane.running[session] = turn
             try:
                 again = await self._try(turn)
             finally:
                 del lane.running[session]
-            if again is None:
-                return
-            attempt = again
+            if not again:
+                break
+        if event.at in lane.attempts and event.at not in lane.unfinished:
+            # Done: it is no suspect any more. A commit has removed this already, an empty result has not.
+            await self._try_store_attempts(lane, {event.at: NO_ATTEMPTS})
 
-    async def _try(self, turn: Turn) -> int | None:
-        """Run the handler once. None: this is over, one way or another; else the number of the next attempt."""
+    async def _begin(self, lane: _Lane, event: Event, *, alone: bool) -> bool:
+        """Whether a handler may start now. Marks the event as running if an earlier attempt is known or possible.
+
+        An event that came while the lane was ours is not marked at its first attempt: that saves a round trip, and
+        the next worker treats it as if it had not been begun.
+        """
+        number = lane.lease.lane
+        while event.at in lane.unfinished and self._lanes.get(number) is lane:
+            try:
+                if time.monotonic() >= lane.held_until and not await self._renew(lane):
+                    return False  # this process was frozen, and another worker has the lane
+                attempts = lane.attempts.get(event.at, NO_ATTEMPTS)
+                is_new = attempts is NO_ATTEMPTS and event.at > lane.known_until
+                if is_new or attempts.exhausted(self._attempts):
+                    return True
+                begun = lane.attempts[event.at] = attempts.begun(self.name, alone=alone)
+                await self.leases.store_attempts(lane.lease, {event.at: begun})
+                return event.at in lane.unfinished
+            except LeaseLost:
+                self._lose(lane)
+                return False
+            except StoreError:
+                await anyio.sleep(0.2)
+        return False
+
+    async def _try_store_attempts(self, lane: _Lane, attempts: Mapping[int, Attempts]) -> None:
+        for at, one in attempts.items():
+            if one == NO_ATTEMPTS:
+                lane.attempts.pop(at, None)
+            else:
+                lane.attempts[at] = one
+        try:
+            await self.leases.store_attempts(lane.lease, attempts)
+        except LeaseLost:
+            self._lose(lane)
+        except StoreError as error:
+            _log.warning("attempts were not stored", kind=self.handler.kind, error=str(error))
+
+    async def _try(self, turn: Turn) -> bool:
+        """Run the handler once. Returns whether another attempt follows."""
         lane, attempt = turn.lane, turn.attempt
         try:
-            if attempt > self._attempts:
-                raise TurnFailed(f"given up after {attempt - 1} attempts that did not come to an end")
+            if lane.attempts.get(turn.event.at, NO_ATTEMPTS).exhausted(self._attempts):
+                raise TurnFailed(f"given up after {attempt} attempts that did not come to an end")
             with turn.scope:
                 await self.handler.handle(turn)
             if turn.scope.cancelled_caught and not turn.session_gone:
                 if turn.cancelled is None:
-                    return None  # the lane is lost or handed over: it is somebody else's now
+                    return False  # the lane is lost or handed over: it is somebody else's now
                 raise TurnCancelled(turn.cancelled)
         except LeaseLost:
             self._lose(lane)
-            return None
+            return False
         except SessionGone:
             pass  # over, and nobody is left to hear of it; the low-water mark passes over it
         except AWAY as error:
             # Not the event's fault: wait for the server, however long it takes.
             _log.warning("turn waits for the store", kind=self.handler.kind, error=str(error))
             await anyio.sleep(0.2 + random.random() * 0.2)  # noqa: S311 - spreads load, protects nothing
-            return None if lane.closing else attempt
+            return not lane.closing
         except Exception as error:
             if turn.session_gone:
                 lane.unfinished.pop(turn.event.at, None)
-                return None
+                return False
             if turn.cancelled is None and is_worth_another_try(error) and attempt < self._attempts:
                 _log.info(
                     "turn failed, trying again", kind=self.handler.kind, attempt=attempt, error=str(error)
                 )
                 turn.scope = anyio.CancelScope()
                 turn.place.leave()
+                failed = lane.attempts.get(turn.event.at, NO_ATTEMPTS).failed()
+                await self._try_store_attempts(lane, {turn.event.at: failed})
                 with turn.scope:
                     with anyio.move_on_after(max(self._backoff(attempt), _asked_pause(error))):
                         await turn.next_attempt.wait()
                     await turn.place.take()
                 if turn.session_gone:
                     lane.unfinished.pop(turn.event.at, None)
-                    return None
+                    return False
                 if turn.cancelled is None:
-                    return None if turn.scope.cancelled_caught else attempt + 1
+                    return not turn.scope.cancelled_caught
             if not await self._bury(turn, TurnCancelled(turn.cancelled) if turn.cancelled else error):
-                return None
+                return False
         lane.unfinished.pop(turn.event.at, None)
-        return None
+        return False
 
     async def _bury(self, turn: Turn, error: Exception) -> bool:
         """A turn that failed for good: say so in the session, and put it aside. False: the lane is lost."""
@@ -668,12 +800,3 @@ class Worker:
                 await anyio.sleep(0.3)
                 if turn.lane.closing:
                     return False
-
-    async def _patiently(self, action: Callable[[], Awaitable[int]], lane: _Lane) -> int:
-        while True:
-            try:
-                return await action()
-            except StoreError:
-                await anyio.sleep(0.2)
-                if lane.closing:
-                    return 1

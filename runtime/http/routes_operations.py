@@ -50,7 +50,7 @@ class ShareView(TypedDict):
         Milliseconds,
         Field(
             description="How old the oldest event is that is not ticked off. One that leads to nothing is "
-            "ticked off only when the lease is kept, every third of `lease_seconds`"
+            "ticked off only when the lease is kept, every sixth of `lease_seconds`"
         ),
     ]
     dead_letters: Annotated[Count, Field(description="Of all tenants")]

@@ -74,7 +74,11 @@ class Post:
     namespace: str
     lease_seconds: float
     folder: str
-    """Where it leaves notes: `frozen-PID`, `refused-PID`."""
+    """Where it leaves notes: `frozen-PID`, `refused-PID`, `lost-PID`."""
+    think_seconds: float = 0.0
+    """How long the model takes for an answer."""
+    deadly: str = ""
+    """The model kills its worker when the last message contains this text."""
 
 
 # In the worker
@@ -100,12 +104,17 @@ class _Laid:
         """A commit of ours came too late."""
         (self._folder / f"refused-{os.getpid()}").touch()
 
+    def lost(self) -> None:
+        """This worker lost a lane."""
+        (self._folder / f"lost-{os.getpid()}").touch()
+
 
 def _lay(trap: _Laid) -> None:
     """Put the trap where it can be stepped on."""
     run: Any = Store._run
     acknowledge: Any = Leases.acknowledge
     try_once: Any = Worker._try
+    lose: Any = Worker._lose
 
     async def run_trapped(self: Store, lane: int, scripts: Any, fence: Fence | None, *rest: Any) -> Any:
         if fence is None:
@@ -128,7 +137,12 @@ def _lay(trap: _Laid) -> None:
         trap.come_to("after read")
         return await try_once(self, turn)
 
+    def lose_noted(self: Worker, lane: Any) -> None:
+        trap.lost()
+        lose(self, lane)
+
     changes: list[tuple[Any, str, Any]] = [
+        (Worker, "_lose", lose_noted),
         (Store, "_run", run_trapped),
         (Leases, "acknowledge", acknowledge_trapped),
         (Worker, "_try", try_trapped),
@@ -140,9 +154,12 @@ def _lay(trap: _Laid) -> None:
 class _Models:
     """Stands in for the pool of models."""
 
-    def __init__(self, trap: _Laid) -> None:
+    def __init__(self, trap: _Laid, post: Post) -> None:
         async def think(request: ModelRequest) -> str:
             trap.come_to("in the model")
+            if post.deadly and post.deadly in request.messages[-1].content:
+                os.kill(os.getpid(), signal.SIGKILL)
+            await anyio.sleep(post.think_seconds)
             return answer(request)
 
         self._model = FunctionModel(think)
@@ -159,13 +176,12 @@ def _work(kind: Kind, post: Post, trap: Trap) -> int:
     laid = _Laid(trap, Path(post.folder))
     _lay(laid)
     pool: Any = workers
-    pool.ModelPool = lambda *_: _Models(laid)
+    pool.ModelPool = lambda *_: _Models(laid, post)
     pool.print_line = lambda _: None  # the standard output is the nurse's
     settings = Settings(
         redis=post.url,
         namespace=post.namespace,
         lease_seconds=post.lease_seconds,
-        turn_attempts=20,  # so many of them die that an innocent message may see a few deaths
         log_level="error",
     )
     return workers.build_contexts(settings) if kind == "build-contexts" else workers.run_agents(settings)

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from breadcrumbs.runtime.attempts import Attempts
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.connection import parse_address
 from breadcrumbs.runtime.embedded import EmbeddedServer
@@ -163,12 +164,12 @@ async def test_a_lost_lease_refuses_commits_and_acknowledgements_and_changes_not
 async def test_a_commit_writes_acknowledges_and_buries_in_one_go(store: Store) -> None:
     leases = Leases(store, "kind", "ann", seconds=30)
     lease = await lease_of(leases)
-    await leases.count_attempt(0, 7)
+    await leases.store_attempts(lease, {7: Attempts(failures=1)})
     new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
     id = derived_id(0, "x")
     written = await store.create(ALICE, new, id=id, fence=Fence(lease, 7, 3, b'{"why": "because"}'))
     progress = await leases.progress(0)
-    assert not written.found and progress.low == 3 and progress.done == {7} and not progress.begun
+    assert not written.found and progress.low == 3 and progress.done == {7} and not progress.attempts
     assert await Chat(store).dead_letters("kind") == [{"why": "because"}]
     # What is there already is not written again, and acknowledges nothing: it may be somebody else's.
     again = await store.create(ALICE, new, id=id, fence=Fence(lease, 9, 9))
@@ -289,7 +290,7 @@ async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_ne
             await eventually(lambda: all_done(chat, "a", 1), "nobody took over")
         assert second.begun == ["slow"]
         progress = await leases.progress(0)
-        assert progress.low > slow.created and not progress.done and not progress.begun
+        assert progress.low > slow.created and not progress.done and not progress.attempts
 
 
 async def test_a_lane_that_is_given_back_forgets_nothing_that_waits_in_it(
