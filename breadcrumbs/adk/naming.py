@@ -73,7 +73,7 @@ def session_names(app: str, user: str, id: str) -> SessionNames:
 
 
 def new_session_names(app: str, user: str, id: str) -> SessionNames:
-    """The names of a session that is to begin. Its id holds no invisible characters; apps and users stay as they are."""
+    """The names of a session that is to begin. Its id holds no invisible characters; apps and users may."""
     if hidden := hidden_character(id.strip()):
         raise InvalidInput(
             f"a session id holds no invisible characters, and {hidden}: leave it out", where="session id"
