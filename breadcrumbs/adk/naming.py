@@ -73,12 +73,11 @@ def session_names(app: str, user: str, id: str) -> SessionNames:
 
 
 def new_session_names(app: str, user: str, id: str) -> SessionNames:
-    """The same for a session that is to begin: its names hold no invisible characters."""
-    for what, text in (("app name", app), ("user id", user), ("session id", id.strip())):
-        if hidden := hidden_character(text):
-            raise InvalidInput(
-                f"the {what} holds no invisible characters, and {hidden}: leave it out", where=what
-            )
+    """The names of a session that is to begin. Its id holds no invisible characters; apps and users may."""
+    if hidden := hidden_character(id.strip()):
+        raise InvalidInput(
+            f"a session id holds no invisible characters, and {hidden}: leave it out", where="session id"
+        )
     return session_names(app, user, id)
 
 

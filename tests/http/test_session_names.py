@@ -72,7 +72,6 @@ async def test_no_user_is_named_with_an_invisible_character(site: Site, name: st
     for path, body in (
         ("/auth/token", {"user_id": name}),
         ("/sessions", {"user_id": name}),
-        (f"/apps/app/users/{quote(name)}/sessions", {}),
     ):
         refused = await site.client.post(path, json=body)
         assert f"U+{ord(name[1]):04X}" in problem(refused, 422, "invalid-input")["detail"]
