@@ -670,7 +670,6 @@ class Store:
         if (await self.look_up(owner, crumb.id))[1] is not None:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
         lane = self._lane_of(owner, crumb.session_id, None, id=crumb.id)
-        await self.check_may_import(crumb)
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
             await self.connection.call(home, b"SET", self.keys.signpost(home, owner, crumb.id.bytes), lane)
@@ -700,16 +699,6 @@ class Store:
         keys, args = self._counted(lane, owner, id, "extend", call)
         await self.connection.run(lane, self._scripts(owner).extend, keys, args)
         return True
-
-    async def check_may_import(self, crumb: Breadcrumb) -> None:
-        """Refuse an import that would begin a session with invisible characters in its name."""
-        session, owner = crumb.session_id, crumb.owner_id
-        if session is None or hidden_character(session) is None:
-            return
-        lane = lane_for(owner, "session", session, self.lanes)
-        key = self.keys.session(lane, owner, session)
-        if not await self.connection.call(lane, b"HEXISTS", key, b"version"):
-            check_new_session_id(session)
 
     # Reading
 

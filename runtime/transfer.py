@@ -370,7 +370,6 @@ async def _would_restore(store: Store, crumb: Breadcrumb) -> None:
     try:
         await store.get(crumb.owner_id, crumb.id, count_read=False)
     except NotFound:
-        await store.check_may_import(crumb)
         return
     raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
 
