@@ -228,7 +228,7 @@ async def _everything_ended(running: Fleet) -> None:
         outcome = await count_outcome(running)
         if outcome.lost <= outcome.dead_lettered:
             return
-        await anyio.sleep(1.0)
+        await anyio.sleep(5.0)
 
 
 # Recovery

@@ -4,37 +4,28 @@ A worker that handles an event again (after a takeover or a failure) stores a ma
 removes the mark when the handler ends. A mark that the next holder of the lane finds was therefore left by a worker
 that died or stalled while this handler was running. Other events are not blamed.
 
-All handlers that were running are suspects, and at most one of them is guilty. The more often a worker was lost while
-an event ran, the fewer other suspects run beside it: first any number, then `SUSPECTS_TOGETHER`, then none. An event
-is only given up because of losses if the last one happened while no other suspect ran. Events that are no suspects
-are never held back.
+All handlers that were running are suspects, and at most one of them is guilty. A loss beside others therefore counts
+as no attempt: it only makes the event a suspect. After `_LOSSES_BEFORE_ALONE` such losses the event runs alone, which
+means that no other marked event runs in the same worker. The death of a worker then is an attempt of that event. So a
+deadly event uses up its own attempts and no others, and a healthy one has to be alone at each of several deaths before
+it is given up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
-SUSPECTS_TOGETHER: Final = 16
-_LOSSES_BEFORE_GROUPS: Final = 2
 _LOSSES_BEFORE_ALONE: Final = 3
+"""Two losses are common when workers are restarted by force: the events that ran go on beside each other."""
 _STALLS_PER_ATTEMPT: Final = 2
 """A stalled worker was probably frozen from outside, so stalls count less than deaths. They do count: a handler that
 blocks the event loop stalls one worker after another."""
 
 
-class Company(Enum):
-    """The other events that may run beside an event."""
-
-    ANY = "any"
-    SOME_SUSPECTS = "some"
-    NO_SUSPECTS = "none"
-
-
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A handler is running: which worker runs it, and whether it is the only suspect there."""
+    """A handler is running: which worker runs it, and whether that worker runs no other marked event."""
 
     worker: str
     alone: bool
@@ -46,12 +37,12 @@ class Attempts:
 
     failures: int = 0
     """Attempts that ended with an exception."""
+    shared_losses: int = 0
+    """Attempts during which the worker died or stalled while other marked events were running, too."""
     deaths: int = 0
-    """Attempts during which the worker died."""
+    """Attempts during which the worker died while this event ran alone."""
     stalls: int = 0
-    """Attempts during which the worker lost its lease but kept its connection."""
-    lost_alone: bool = False
-    """Whether the last death or stall happened while no other suspect was running."""
+    """The same for a worker that lost its lease but kept its connection."""
     mark: Mark | None = None
 
     @property
@@ -60,20 +51,12 @@ class Attempts:
         return self.failures + self.deaths
 
     @property
-    def unfinished(self) -> int:
-        return self.counted + self.stalls
-
-    def company(self, limit: int) -> Company:
-        """Decide which other events may run beside this one. `limit`: the number of attempts allowed."""
-        losses = self.deaths + self.stalls
-        if losses >= _LOSSES_BEFORE_ALONE or (self.deaths and self.counted >= limit - 1):
-            return Company.NO_SUSPECTS
-        return Company.SOME_SUSPECTS if losses >= _LOSSES_BEFORE_GROUPS else Company.ANY
+    def runs_alone(self) -> bool:
+        return self.shared_losses >= _LOSSES_BEFORE_ALONE or self.deaths + self.stalls > 0
 
     def exhausted(self, limit: int) -> bool:
-        """Whether the event is given up without another attempt."""
-        used_up = self.counted >= limit or self.stalls >= _STALLS_PER_ATTEMPT * limit
-        return used_up and self.lost_alone
+        """Whether the event is given up without another attempt. `limit`: the number of attempts allowed."""
+        return self.counted >= limit or self.stalls >= _STALLS_PER_ATTEMPT * limit
 
     def begun(self, worker: str, *, alone: bool) -> Attempts:
         return replace(self, mark=Mark(worker, alone))
@@ -89,19 +72,15 @@ class Attempts:
         """The worker that left the mark lost its lease while the handler was running."""
         if self.mark is None:
             return self
-        return replace(
-            self,
-            deaths=self.deaths + (not stalled),
-            stalls=self.stalls + stalled,
-            lost_alone=self.mark.alone,
-            mark=None,
-        )
+        if not self.mark.alone:
+            return replace(self, shared_losses=self.shared_losses + 1, mark=None)
+        return replace(self, deaths=self.deaths + (not stalled), stalls=self.stalls + stalled, mark=None)
 
     def encode(self) -> bytes:
         """The stored form; empty: nothing to store."""
         if self == NO_ATTEMPTS:
             return b""
-        counts = f"{self.failures} {self.deaths} {self.stalls} {int(self.lost_alone)}"
+        counts = f"{self.failures} {self.shared_losses} {self.deaths} {self.stalls}"
         mark = "" if self.mark is None else f" {int(self.mark.alone)} {self.mark.worker}"
         return (counts + mark).encode()
 
@@ -111,9 +90,9 @@ class Attempts:
         fields = raw.decode().split(" ", 5)
         if len(fields) < 4:
             return NO_ATTEMPTS
-        failures, deaths, stalls, lost_alone = map(int, fields[:4])
+        failures, shared_losses, deaths, stalls = map(int, fields[:4])
         mark = Mark(fields[5], fields[4] == "1") if len(fields) == 6 else None
-        return cls(failures, deaths, stalls, bool(lost_alone), mark)
+        return cls(failures, shared_losses, deaths, stalls, mark)
 
 
 NO_ATTEMPTS: Final = Attempts()

@@ -27,7 +27,7 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.attempts import NO_ATTEMPTS, SUSPECTS_TOGETHER, Attempts, Company
+from breadcrumbs.runtime.attempts import NO_ATTEMPTS, Attempts
 from breadcrumbs.runtime.errors import (
     BreadcrumbsError,
     SessionGone,
@@ -62,6 +62,7 @@ _LOOK_SECONDS: Final = 0.25
 """Seconds between two looks for lanes that no worker holds, and for workers that died."""
 _RENEWALS_PER_LEASE: Final = 6
 """A loaded machine may delay several renewals in a row before a lease is lost."""
+_RERUNS_AT_FIRST: Final = 16
 _MOST_HANDS: Final = 32
 """Tasks that wait for something to do."""
 _LONGEST_PAUSE: Final = 120.0
@@ -113,40 +114,75 @@ class _Permits(Protocol):
     def release(self) -> None: ...
 
 
-class _Suspects:
-    """Lets a few suspects run beside each other, or one alone. Suspects start in the order in which they came."""
+class _Reruns:
+    """Limits how many events that an earlier worker may have begun run at once.
 
-    def __init__(self) -> None:
-        self._permits = asyncio.Semaphore(SUSPECTS_TOGETHER)
-        self._entrance = asyncio.Lock()
-        self.together: _Permits = _SuspectPermits(self._entrance, self._permits, 1)
-        self.alone: _Permits = _SuspectPermits(self._entrance, self._permits, SUSPECTS_TOGETHER)
+    After a takeover there may be hundreds of them. Started all at once on a busy machine, none would be done before
+    the next worker dies. So a few start, and one more for each that ended. Suspects run one at a time, after the
+    others.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._window = min(_RERUNS_AT_FIRST, most)
+        self._running = 0
+        self._alone = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._suspects: deque[asyncio.Future[None]] = deque()
+        self.together: _Permits = _RerunPermits(self, alone=False)
+        self.alone: _Permits = _RerunPermits(self, alone=True)
+
+    async def acquire(self, *, alone: bool) -> None:
+        queue = self._suspects if alone else self._waiting
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(started)
+        self._start_next()
+        try:
+            await started
+        except asyncio.CancelledError:
+            if not started.cancelled():
+                self.release(alone=alone)
+            elif started in queue:
+                queue.remove(started)
+                self._start_next()
+            raise
+
+    def release(self, *, alone: bool) -> None:
+        self._running -= 1
+        if alone:
+            self._alone = False
+        self._window = min(self._most, self._window + 1)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        while self._waiting and not self._alone and self._running < self._window:
+            self._running += self._start(self._waiting)
+        while self._suspects and not self._waiting and not self._running:
+            self._alone = self._start(self._suspects)
+            self._running += self._alone
+
+    @staticmethod
+    def _start(queue: deque[asyncio.Future[None]]) -> bool:
+        """Start the first of a queue. Returns False if it was cancelled while it waited."""
+        first = queue.popleft()
+        if first.cancelled():
+            return False
+        first.set_result(None)
+        return True
 
 
-class _SuspectPermits:
-    def __init__(self, entrance: asyncio.Lock, permits: asyncio.Semaphore, needed: int) -> None:
-        self._entrance = entrance
-        self._permits = permits
-        self._needed = needed
+class _RerunPermits:
+    """One of the two ways to run again, as `_Place` takes and leaves it."""
+
+    def __init__(self, reruns: _Reruns, *, alone: bool) -> None:
+        self._reruns = reruns
+        self._alone = alone
 
     async def acquire(self) -> None:
-        # One at a time: two that each hold a part of the permits would wait for each other.
-        async with self._entrance:
-            taken = 0
-            try:
-                while taken < self._needed:
-                    await self._permits.acquire()
-                    taken += 1
-            except BaseException:
-                self._release(taken)
-                raise
+        await self._reruns.acquire(alone=self._alone)
 
     def release(self) -> None:
-        self._release(self._needed)
-
-    def _release(self, count: int) -> None:
-        for _ in range(count):
-            self._permits.release()
+        self._reruns.release(alone=self._alone)
 
 
 class _Place:
@@ -309,7 +345,7 @@ class Worker:
         self._foresight = Foresight()
         # asyncio's: anyio's limiter lets everybody else go first, also where there is room.
         self._limit = asyncio.Semaphore(concurrency)
-        self._suspects = _Suspects()
+        self._reruns = _Reruns(concurrency)
         self._liveness = Liveness(store, handler.kind, self.name, grace=lease_seconds)
         self._attempts = attempts
         self._backoff = backoff
@@ -643,28 +679,25 @@ class Worker:
         """Handle what waits in a session, one after the other."""
         while waiting := lane.sessions.get(session):
             event = waiting.popleft()
-            company = self._company(lane, event)
-            async with _Place(self._permits(company)) as place:
-                await self._turn(lane, session, event, place, alone=company is Company.NO_SUSPECTS)
+            alone = lane.attempts.get(event.at, NO_ATTEMPTS).runs_alone
+            async with _Place(self._permits(lane, event, alone=alone)) as place:
+                await self._turn(lane, session, event, place, alone=alone)
         lane.sessions.pop(session, None)
         if lane.closing and not lane.running:
             lane.idle.set()
 
-    def _company(self, lane: _Lane, event: Event) -> Company:
-        attempts = lane.attempts.get(event.at)
-        return Company.ANY if attempts is None else attempts.company(self._attempts)
-
-    def _permits(self, company: Company) -> _Permits:
-        if company is Company.ANY:
+    def _permits(self, lane: _Lane, event: Event, *, alone: bool) -> _Permits:
+        if event.at > lane.known_until:
             return self._limit
-        return self._suspects.alone if company is Company.NO_SUSPECTS else self._suspects.together
+        return self._reruns.alone if alone else self._reruns.together
 
     async def _turn(
         self, lane: _Lane, session: SessionKey, event: Event, place: _Place, *, alone: bool
     ) -> None:
         while await self._begin(lane, event, alone=alone):
             attempts = lane.attempts.get(event.at, NO_ATTEMPTS)
-            number = attempts.unfinished if attempts.exhausted(self._attempts) else attempts.counted + 1
+            given_up = attempts.exhausted(self._attempts)
+            number = attempts.counted + (attempts.stalls if given_up else 1)
             turn = Turn(event, number, lane, place, self._foresight.take(session, lane, event))
             lane.running[session] = turn
             try:

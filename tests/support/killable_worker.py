@@ -138,7 +138,8 @@ def _lay(trap: _Laid) -> None:
         return await try_once(self, turn)
 
     def lose_noted(self: Worker, lane: Any) -> None:
-        trap.lost()
+        if self._lanes.get(lane.lease.lane) is lane:
+            trap.lost()
         lose(self, lane)
 
     changes: list[tuple[Any, str, Any]] = [

@@ -303,7 +303,7 @@ async def test_a_message_that_kills_its_worker_ends_as_a_dead_letter_and_its_nei
         while not await chat.dead_letters("agents"):
             if worker.ended.is_set():
                 deaths += 1
-                assert deaths < 10, "it is never given up"
+                assert deaths < 12, "it is never given up"
                 worker = await running.start("run-agents")
             await anyio.sleep(0.05)
         await running.all_answered()
@@ -315,7 +315,7 @@ async def test_a_message_that_kills_its_worker_ends_as_a_dead_letter_and_its_nei
         for session in running.said:
             assert await chat.errors(session) == []
         print(f"\ngiven up after {deaths} deaths")
-        assert deaths == 5  # one before it was known to be running, then its four attempts
+        assert deaths == 8  # one before it was marked, three beside others, and its four attempts alone
 
 
 @pytest.mark.timeout(300)

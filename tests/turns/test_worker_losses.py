@@ -151,6 +151,9 @@ async def test_a_death_is_counted_and_a_stall_is_told_from_it(
         chat = Chat(store)
         at_work = await chat.say("s", "running")
         await chat.say("s", "waiting")
+        # A suspect already: it runs alone, and what happens to its worker is counted.
+        suspect = Attempts(shared_losses=3).encode()
+        await store.connection.call(0, b"HSET", store.keys.attempts(0, KIND), at_work.created, suspect)
         recorder = Recorder(store, hang)
         lost = Worker(store, recorder, lease_seconds=1.0, concurrency=1)
         heir = Worker(store, Recorder(store, hang), lease_seconds=1.0, concurrency=1)
@@ -164,12 +167,12 @@ async def test_a_death_is_counted_and_a_stall_is_told_from_it(
                 lost._stopping = True  # it keeps its connection, and does not renew its leases
                 await anyio.sleep(1.2)
                 async with running(heir):
-                    await _check_blame(store, heir, at_work.created, Attempts(stalls=1))
+                    await _check_blame(store, heir, at_work.created, Attempts(shared_losses=3, stalls=1))
                     release.set()
                 tasks.cancel_scope.cancel()
         if dies:
             async with running(heir):
-                await _check_blame(store, heir, at_work.created, Attempts(deaths=1))
+                await _check_blame(store, heir, at_work.created, Attempts(shared_losses=3, deaths=1))
                 release.set()
                 await eventually(partial(all_done, chat, "s", 2), "not done")
             assert await stored_attempts(store) == {}, "an event that is done is no suspect"

@@ -26,7 +26,7 @@ from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.multiplexer import Multiplexer
 from breadcrumbs.runtime.store import Fence, Store
-from breadcrumbs.runtime.worker import Turn, TurnFailed, Worker, _Place
+from breadcrumbs.runtime.worker import Turn, TurnFailed, Worker, _Place, _Reruns
 from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
 from tests.turns.stepping import SteppedConnection, SteppedWorker
 
@@ -523,7 +523,7 @@ async def test_an_event_that_kills_its_worker_is_given_up_and_takes_no_neighbour
             except BaseExceptionGroup as group:
                 assert group.subgroup(Death)
                 deaths += 1
-        assert deaths == 3
+        assert deaths == 6  # three beside the neighbours, which count as no attempt, and three alone
         (error,) = await chat.errors("bad")
         assert error.context["error"] == "given up after 3 attempts that did not come to an end"
         (letter,) = await chat.dead_letters(Recorder.kind)
@@ -762,3 +762,52 @@ async def test_a_place_that_was_left_is_not_given_back_once_more() -> None:
         await place.take()
     await places.acquire()
     assert places.locked()
+
+
+async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_last_and_alone() -> None:
+    reruns = _Reruns(20)
+    started: list[str] = []
+
+    async def start(name: str, places: Any) -> None:
+        await places.acquire()
+        started.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start, "suspect 1", reruns.alone)
+        await settled()
+        assert started == ["suspect 1"]  # nothing else is there
+        tasks.start_soon(start, "suspect 2", reruns.alone)
+        for number in range(20):
+            tasks.start_soon(start, f"other {number}", reruns.together)
+        await settled()
+        assert len(started) == 1  # it is alone
+        reruns.alone.release()
+        await settled()
+        assert len(started) == 1 + 17  # one more than at first: one has ended
+        for _ in range(19):
+            reruns.together.release()
+            await settled()
+        assert len(started) == 1 + 20 and "suspect 2" not in started
+        reruns.together.release()
+        await settled()
+        assert started[-1] == "suspect 2"
+
+
+async def test_a_rerun_that_is_cancelled_while_it_waits_keeps_nothing_from_starting() -> None:
+    reruns = _Reruns(1)
+    await reruns.alone.acquire()
+    async with anyio.create_task_group() as waiting:
+        waiting.start_soon(reruns.together.acquire)
+        waiting.start_soon(reruns.alone.acquire)
+        await settled()
+        waiting.cancel_scope.cancel()
+        reruns.alone.release()  # in the same moment
+    with anyio.fail_after(1):
+        await reruns.together.acquire()
+        reruns.together.release()
+        await reruns.alone.acquire()
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breadcrumbs.runtime.attempts import NO_ATTEMPTS, Attempts, Company, Mark
+from breadcrumbs.runtime.attempts import NO_ATTEMPTS, Attempts, Mark
 
 
 def lose(attempts: Attempts, *, alone: bool, stalled: bool = False) -> Attempts:
@@ -17,9 +17,9 @@ def lose(attempts: Attempts, *, alone: bool, stalled: bool = False) -> Attempts:
     [
         NO_ATTEMPTS,
         Attempts(failures=2),
-        Attempts(1, 2, 3, True),
+        Attempts(1, 2, 3, 4),
         Attempts(mark=Mark("host-1-abc", False)),
-        Attempts(0, 3, 0, False, Mark("a name with spaces", True)),
+        Attempts(0, 3, 0, 1, Mark("a name with spaces", True)),
     ],
 )
 def test_attempts_are_stored_and_read_back(attempts: Attempts) -> None:
@@ -31,29 +31,27 @@ def test_the_number_that_earlier_versions_stored_counts_nothing() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 20])
-def test_an_event_that_kills_every_worker_is_given_up_after_its_attempts_and_the_last_one_ran_alone(
-    limit: int,
-) -> None:
-    attempts, deaths, alone = NO_ATTEMPTS, 0, False
+def test_an_event_that_kills_every_worker_is_given_up_after_its_attempts_alone(limit: int) -> None:
+    attempts, shared, alone = NO_ATTEMPTS, 0, 0
     while not attempts.exhausted(limit):
-        alone = attempts.company(limit) is Company.NO_SUSPECTS
-        attempts = lose(attempts, alone=alone)
-        deaths += 1
-    assert alone and deaths == max(2, limit)  # one death beside others does not prove anything
+        alone += attempts.runs_alone
+        shared += not attempts.runs_alone
+        attempts = lose(attempts, alone=attempts.runs_alone)
+    assert (shared, alone) == (3, limit)
 
 
-def test_deaths_beside_other_suspects_never_give_an_event_up() -> None:
+def test_deaths_beside_other_events_never_give_an_event_up() -> None:
     attempts = NO_ATTEMPTS
     for _ in range(50):
         attempts = lose(attempts, alone=False)
-    assert not attempts.exhausted(4) and attempts.company(4) is Company.NO_SUSPECTS
+    assert not attempts.exhausted(1) and attempts.counted == 0 and attempts.runs_alone
 
 
 def test_an_event_that_stalls_every_worker_is_given_up_later_than_one_that_kills() -> None:
     attempts, stalls = NO_ATTEMPTS, 0
     while not attempts.exhausted(4):
-        attempts = lose(attempts, alone=attempts.company(4) is Company.NO_SUSPECTS, stalled=True)
-        stalls += 1
+        stalls += attempts.runs_alone
+        attempts = lose(attempts, alone=attempts.runs_alone, stalled=True)
     assert stalls == 8
 
 
@@ -63,19 +61,19 @@ def test_three_kills_and_two_freezes_in_any_order_give_nothing_up() -> None:
             continue
         attempts = NO_ATTEMPTS
         for hit in range(5):
-            alone = attempts.company(4) is Company.NO_SUSPECTS
-            attempts = lose(attempts, alone=alone, stalled=bool(freezes >> hit & 1))
+            attempts = lose(attempts, alone=attempts.runs_alone, stalled=bool(freezes >> hit & 1))
             assert not attempts.exhausted(4)
 
 
-def test_two_deaths_leave_thirty_events_running_beside_each_other() -> None:
-    once = lose(NO_ATTEMPTS, alone=False)
-    assert once.company(4) is Company.ANY
-    assert lose(once, alone=False).company(4) is Company.SOME_SUSPECTS
+def test_events_run_beside_each_other_after_two_losses_and_alone_after_three() -> None:
+    attempts = NO_ATTEMPTS
+    for expected in (False, False, True):
+        attempts = lose(attempts, alone=False)
+        assert attempts.runs_alone is expected
 
 
 def test_failures_alone_make_no_suspect() -> None:
-    assert Attempts(failures=3).company(4) is Company.ANY and not Attempts(failures=4).exhausted(4)
+    assert not Attempts(failures=3).runs_alone
 
 
 def test_an_attempt_without_a_mark_is_not_blamed() -> None:
