@@ -39,6 +39,11 @@ class Process:
             assert self._process.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
