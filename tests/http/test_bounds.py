@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.quotas import Quotas
 from breadcrumbs.runtime.settings import DEVELOPER
 from breadcrumbs.runtime.store import Store
-from tests.http.conftest import MakeSite, Site, problem
+from tests.http.conftest import MakeSite, Site, problem, running_site
 from tests.store.contract.base import change, crumb
 from tests.support.process import Process
 from tests.support.servers import free_port
@@ -131,6 +132,37 @@ async def test_every_way_to_change_the_state_of_a_session_is_refused_above_the_l
     assert set(facts["state"]) == {"a"}
     assert facts["version"] == 1
     assert (await site.client.patch("/sessions/two", json={"state": {"a": None, **more}})).status_code == 200
+
+
+# Quotas
+
+
+async def test_a_used_up_quota_is_a_403_with_the_numbers_and_shown_to_the_operator(
+    embedded_server: EmbeddedServer,
+) -> None:
+    quotas = Quotas(breadcrumbs=3, sessions=2, bytes=20_000)
+    async with running_site(embedded_server.url, store_options={"quotas": quotas}) as site:
+        for session in ("a", "b"):
+            await site.post(title="", tags=[f"session:{session}"])
+        refused = problem(await site.client.post("/sessions", json={"id": "c"}), 403, "quota-exceeded")
+        assert (refused["quota"], refused["used"], refused["limit"]) == ("sessions", 2, 2)
+        large = {"title": "", "context": {"text": "x" * 20_000}}
+        refused = problem(await site.client.post("/breadcrumbs", json=large), 403, "quota-exceeded")
+        assert (refused["quota"], refused["limit"]) == ("bytes", 20_000)
+        last = await site.post(title="")
+        refused = problem(
+            await site.client.post("/sessions/a/messages", json={"message": "Hello"}), 403, "quota-exceeded"
+        )
+        assert (refused["quota"], refused["used"], refused["limit"]) == ("breadcrumbs", 3, 3)
+        shown = (await site.client.get("/operations")).json()["store"]["quotas"]
+        assert [(one["quota"], one["limit"]) for one in shown] == [
+            ("bytes", 20_000),
+            ("breadcrumbs", 3),
+            ("sessions", 2),
+        ]
+        assert shown[1]["used"] == 3
+        assert (await site.client.delete(f"/breadcrumbs/{last['id']}")).status_code == 200
+        assert (await site.client.post("/sessions/a/messages", json={"message": "Hello"})).status_code == 201
 
 
 # Memory of a server process
