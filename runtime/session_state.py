@@ -53,6 +53,9 @@ BEGAN_BY: Final = _OWN + "began_by"
 """The user whose breadcrumb began the session, whatever becomes of that breadcrumb: see create.lua and import.lua."""
 USER_ID: Final = _OWN + "user_id"
 
+ABOUT_NAMES: Final = (_OWN + "title", USER_ID, ACTIVE, BEGAN_BY)
+"""All names of what is known about the session itself."""
+
 ONLY_CREDENTIALS: Final = "only_credentials_are_secret"
 """In the context of a secret breadcrumb: without its credentials, the state that it sets is for everybody."""
 

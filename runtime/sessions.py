@@ -10,11 +10,12 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
 import anyio
+import orjson
 import structlog
 from joserfc import jwe
 from joserfc.jwk import OctKey
@@ -23,6 +24,7 @@ from breadcrumbs.runtime import record
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb import (
+    LARGE,
     SESSION,
     USER,
     USER_MESSAGE,
@@ -46,7 +48,9 @@ from breadcrumbs.runtime.errors import (
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.questions import Question, plain
+from breadcrumbs.runtime.session_messages import text_of
 from breadcrumbs.runtime.session_state import (
+    ABOUT_NAMES,
     ACTIVE,
     BEGAN_BY,
     STATE_HOLDER,
@@ -78,6 +82,11 @@ _MOST_SEEN: Final = 2_000
 _SESSION_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone")
 _STAMP: Final = 17
 """Bytes before a value of the state: when it was set, and a space."""
+
+_LOADED_AT_ONCE: Final = 32
+"""Sessions of a list that are looked at together."""
+_BEGINNING: Final = 400
+"""Characters of a large message that a list keeps."""
 
 _SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 
@@ -291,7 +300,10 @@ class Sessions:
         cursor: str | None = None,
         keep: Callable[[SessionFacts], bool] | None = None,
     ) -> SessionPage:
-        """The sessions, the last active one first. `next_cursor` is there exactly as long as there is more."""
+        """The sessions, the last active one first, without their state.
+
+        `next_cursor` is there exactly as long as there is more.
+        """
         seal = _seal(self._store.secret, owner)
         place = None if cursor is None else _open_cursor(seal, cursor)
         found: list[SessionFacts] = []
@@ -302,7 +314,7 @@ class Sessions:
             names, more = await self._names(owner, place, wanted)
             seen += len(names)
             talks = [(score, name) for score, name in names if not name.startswith(STATE_HOLDER.encode())]
-            all_facts = await self._facts(owner, [name.decode() for _, name in talks], first_message=True)
+            all_facts = await self._listed_facts(owner, [name.decode() for _, name in talks])
             for here, facts in zip(talks, all_facts, strict=True):
                 if facts is not None and (keep is None or keep(facts)):
                     if len(found) == limit:
@@ -427,18 +439,31 @@ class Sessions:
         behind = sorted((place for place in found if after is None or place < after), reverse=True)
         return behind[:count], len(behind) > count
 
+    async def _listed_facts(self, owner: UUID, sessions: list[str]) -> list[SessionFacts | None]:
+        """What a list shows of sessions. Their first messages, which may be large, are loaded a few at a time."""
+        found: list[SessionFacts | None] = []
+        for start in range(0, len(sessions), _LOADED_AT_ONCE):
+            group = sessions[start : start + _LOADED_AT_ONCE]
+            for facts in await self._facts(owner, group, first_message=True, with_state=False):
+                message = None if facts is None else facts.first_message
+                if facts is not None and message is not None and len(message.json) > LARGE:
+                    facts = replace(facts, first_message=_beginning_of(message))
+                found.append(facts)
+        return found
+
     async def _facts(
-        self, owner: UUID, sessions: list[str], *, first_message: bool = False
+        self, owner: UUID, sessions: list[str], *, first_message: bool = False, with_state: bool = True
     ) -> list[SessionFacts | None]:
         """What is known of some sessions, in three round trips; None: there is no such session."""
         store, keys = self._store, self._store.keys
         lanes = [self.lane(owner, session) for session in sessions]
+        about = () if with_state else ABOUT_NAMES
         commands: list[Any] = []
         for lane, session in zip(lanes, sessions, strict=True):
             commands += [
                 (lane, (b"HMGET", keys.session(lane, owner, session), b"version", b"created", b"closing")),
                 (lane, (b"ZSCORE", keys.sessions(lane, owner), session)),
-                (lane, (b"HGETALL", keys.state(lane, owner, session))),
+                (lane, (b"HGETALL" if with_state else b"HMGET", keys.state(lane, owner, session), *about)),
             ]
         distinct = sorted(set(lanes))
         replies, schemas, firsts = await asyncio.gather(
@@ -459,6 +484,9 @@ class Sessions:
         facts: list[SessionFacts | None] = []
         for lane, session in zip(lanes, sessions, strict=True):
             (version, created, closing), active, state = next(known), next(known), next(known)
+            if not with_state:
+                pairs = zip(about, state, strict=True)
+                state = [part for name, held in pairs if held is not None for part in (name.encode(), held)]
             counts = {schema: int(next(sizes)) for schema in schemas[lane]}
             if version is None or closing is not None:
                 facts.append(None)
@@ -497,6 +525,12 @@ class Sessions:
             if body is not None
         }
         return {session: crumb for session, crumb in crumbs.items() if not record.is_gone(crumb, now)}
+
+
+def _beginning_of(message: Breadcrumb) -> Breadcrumb:
+    """A large message as a list needs it: with the beginning of its text, and nothing else in its context."""
+    text = text_of(message)[:_BEGINNING]
+    return replace(message, json=orjson.dumps({**message.document, "context": {"message": text}}))
 
 
 def _deletion_times(scores: list[Any], gone: bytes | None) -> tuple[int, int]:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from breadcrumbs.adk.ledger import AdkSessions
+from breadcrumbs.adk.ledger import AdkSessions, SessionReading
 from breadcrumbs.adk.wire import (
     EVALUATIONS,
     TEMP,
@@ -39,10 +40,13 @@ from breadcrumbs.runtime.http.problems import (
     QUOTA_EXCEEDED,
     STATE_TOO_LARGE,
 )
-from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.replies import Header, Reply, StreamedReply
 from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+_FEW_SESSIONS: Final = 16
+"""A list of more sessions is sent while it is read: each may have a state of 1 MiB."""
 
 # What goes in and out
 
@@ -126,23 +130,30 @@ async def _create(
 
 
 async def get_session(call: Call) -> Reply:
-    names, query = _names(call), call.query()
+    query = call.query()
     recent = _recent(query.get("numRecentEvents", query.get("num_recent_events")))
     after = _after(query.get("afterTimestamp", query.get("after_timestamp")))
-    session = await AdkSessions(call.services.store).get(
-        call.principal, names["app"], names["user"], names["session"], recent=recent, after=after
-    )
-    if session is None:
-        raise _no_session(names["session"])
-    return _session(call, session)
+    return await _read(call, recent=recent, after=after)
 
 
 async def list_sessions(call: Call) -> Reply:
     names = _names(call)
-    found = await AdkSessions(call.services.store).list_all(call.principal, names["app"], names.get("user"))
-    if _wants_whole(call):
-        return Reply.json(found)
-    return Reply.json([_public(session) for session in found if not session["id"].startswith(EVALUATIONS)])
+    sessions, who, whole = AdkSessions(call.services.store), call.principal, _wants_whole(call)
+    listed = await sessions.listed(who, names["app"], names.get("user"))
+    if not whole:
+        listed = [one for one in listed if not one.names.id.startswith(EVALUATIONS)]
+    views = sessions.views(who, listed)
+    if len(listed) <= _FEW_SESSIONS:
+        return Reply.json([view if whole else _public(view) async for view in views])
+    return StreamedReply(_streamed_list(views, whole=whole))
+
+
+async def _streamed_list(views: AsyncIterator[Json], *, whole: bool) -> AsyncIterator[bytes]:
+    before = b"["
+    async for view in views:
+        yield before + orjson.dumps(view if whole else _public(view))
+        before = b","
+    yield b"]" if before == b"," else b"[]"
 
 
 async def change_state(call: Call) -> Reply:
@@ -153,12 +164,9 @@ async def change_state(call: Call) -> Reply:
         now=time.time(),
     )
     await sessions.append(who, names["app"], names["user"], names["session"], event)
-    session = await sessions.get(who, names["app"], names["user"], names["session"])
-    if session is None:
-        raise _no_session(names["session"])
     # What is temporary is not stored, but ADK's servers show it to whoever has set it.
-    session["state"] |= {name: value for name, value in wanted.state_delta.items() if name.startswith(TEMP)}
-    return _session(call, session)
+    temporary = {name: value for name, value in wanted.state_delta.items() if name.startswith(TEMP)}
+    return await _read(call, temporary=temporary)
 
 
 async def append_event(call: Call) -> Reply:
@@ -227,6 +235,41 @@ def _parsed(model: type[_Model], document: Any) -> _Model:
         return model.model_validate(document)
     except ValidationError as error:
         raise InvalidInput("this is not what belongs here", complaints=complaints_of(error)) from None
+
+
+async def _read(
+    call: Call, *, recent: int | None = None, after: float | None = None, temporary: Json | None = None
+) -> Reply:
+    """The session that the path names. A long one is sent while it is read."""
+    names = _names(call)
+    reading = await AdkSessions(call.services.store).read(
+        call.principal, names["app"], names["user"], names["session"], recent=recent, after=after
+    )
+    if reading is None:
+        raise _no_session(names["session"])
+    if not reading.is_short:
+        return StreamedReply(_streamed(call, reading, temporary or {}))
+    events = [event async for event in reading.events()]
+    end = await reading.end()
+    if end is None:
+        raise _no_session(names["session"])
+    return _session(call, {**end, "state": end["state"] | (temporary or {}), "events": events})
+
+
+async def _streamed(call: Call, reading: SessionReading, temporary: Json) -> AsyncIterator[bytes]:
+    whole = _wants_whole(call)
+    before = b'{"events":['
+    async for event in reading.events():
+        yield before + orjson.dumps(event if whole else public_event(event))
+        before = b","
+    end = await reading.end()
+    if end is None:
+        # It was deleted meanwhile. The connection ends in the middle, so that nobody takes this for all of it.
+        raise _no_session(_names(call)["session"])
+    del end["events"]
+    end["state"] |= temporary
+    rest = orjson.dumps(end if whole else {**end, "state": strip_credentials(end["state"])})
+    yield (before if before != b"," else b"") + b"]," + rest[1:]
 
 
 def _session(call: Call, session: Json) -> Reply:

@@ -13,10 +13,10 @@ second write is made then, or found to be there too. Until it does, nobody was t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from breadcrumbs.adk.naming import (
@@ -53,7 +53,8 @@ from breadcrumbs.runtime.errors import (
     VersionMismatch,
 )
 from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.query import Place, Query
+from breadcrumbs.runtime.questions import NotTold, recent_of
 from breadcrumbs.runtime.session_state import (
     ADK_EVENT,
     SESSION_RECORD,
@@ -70,6 +71,11 @@ _MOST_FIRST_EVENTS: Final = 1_000
 """One write holds them all: while it is made, the server does nothing else."""
 _MOST: Final = 1_000
 """How many are read at once at most: the server does nothing else meanwhile."""
+
+_GROUP: Final = 16
+"""Sessions whose state, or last event, is in memory at once."""
+
+_T = TypeVar("_T")
 
 _FOR_MODELS: Final = {"include": ["author", "message"]}
 """What a model is shown of an event that a context brings in: who said what, not ADK's bookkeeping."""
@@ -92,6 +98,15 @@ class _Found:
 
     created: int
     state: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A session in a list."""
+
+    names: SessionNames
+    updated: float
+    """The time of its last event."""
 
 
 class AdkSessions:
@@ -194,22 +209,39 @@ class AdkSessions:
         after: float | None = None,
     ) -> Json | None:
         """A session with its events: all, the last `recent`, or those behind the last one before `after`."""
+        reading = await self.read(who, app, user, id, recent=recent, after=after)
+        if reading is None:
+            return None
+        events = [event async for event in reading.events()]
+        end = await reading.end()
+        return None if end is None else {**end, "events": events}
+
+    async def read(
+        self,
+        who: Principal,
+        app: str,
+        user: str,
+        id: str,
+        *,
+        recent: int | None = None,
+        after: float | None = None,
+    ) -> SessionReading | None:
+        """The same, for readers that do not want all events in memory at once."""
         names = session_names(app, user, id)
         if not policy.may_see_adk_session(who, names.name, user):
             return None
-        # Events first: what they say about the state is then in the state.
-        crumbs = await self._events(who, names.name, recent, after)
-        (found,), shared = await asyncio.gather(
-            self._found(who, [names.name]), self._shared_state(who, names.of)
-        )
-        if found is None:
+        crumbs = await self._events_at_once(who, names.name, recent, after)
+        if crumbs is None and (await self._found(who, [names.name]))[0] is None:
             return None
-        updated = _moment(crumbs[-1]) if crumbs else await self._last_update(who, names.name, found)
-        events = [_shown_to(who, crumb) for crumb in crumbs]
-        return _view(names, updated, {**found.state, **shared}, events)
+        return SessionReading(self, who, names, crumbs, recent, after)
 
     async def list_all(self, who: Principal, app: str, user: str | None = None) -> list[Json]:
         """The sessions of an app, or of one user of it, without events; the last one to change comes last."""
+        listed = await self.listed(who, app, user)
+        return [view async for view in self.views(who, listed)]
+
+    async def listed(self, who: Principal, app: str, user: str | None = None) -> list[Listed]:
+        """Which sessions there are, the last one to change last."""
         tag = app_tag(app) if user is None else names_of(app, user).user_tag
         query = policy.restrict_query(
             who, Query(schema_name=SESSION_RECORD, all_tags=(tag,), sort="created_at")
@@ -219,18 +251,29 @@ class AdkSessions:
             names = _names_in(record)
             if names is not None and (names.of.app, user or names.of.user) == (app, names.of.user):
                 named[names.name] = names
-        listed = list(named.values())
-        found = await self._found(who, [names.name for names in listed])
-        users = {names.of.user: names.of for names in listed}
-        states = await asyncio.gather(*(self._shared_state(who, of) for of in users.values()))
-        shared = dict(zip(users, states, strict=True))
-        there = [(names, facts) for names, facts in zip(listed, found, strict=True) if facts is not None]
-        moments = await asyncio.gather(*(self._last_update(who, names.name, facts) for names, facts in there))
-        views = [
-            _view(names, moment, {**facts.state, **shared[names.of.user]}, [])
-            for (names, facts), moment in zip(there, moments, strict=True)
-        ]
-        return sorted(views, key=lambda view: (view["lastUpdateTime"], view["userId"], view["id"]))
+        found: list[Listed] = []
+        for group in _in_groups(list(named.values())):
+            created = await self._created(who, [names.name for names in group])
+            there = [(names, begun) for names, begun in zip(group, created, strict=True) if begun is not None]
+            moments = await asyncio.gather(
+                *(self._last_update(who, names.name, begun) for names, begun in there)
+            )
+            found += [Listed(names, moment) for (names, _), moment in zip(there, moments, strict=True)]
+        return sorted(found, key=lambda one: (one.updated, one.names.of.user, one.names.id))
+
+    async def views(self, who: Principal, listed: Sequence[Listed]) -> AsyncIterator[Json]:
+        """Sessions with their state, a few in memory at a time. One that was deleted since is left out."""
+        for group in _in_groups(listed):
+            users = {one.names.of.user: one.names.of for one in group}
+            found, states = await asyncio.gather(
+                self._found(who, [one.names.name for one in group]),
+                asyncio.gather(*(self._shared_state(who, of) for of in users.values())),
+            )
+            shared = dict(zip(users, states, strict=True))
+            for one, facts in zip(group, found, strict=True):
+                if facts is not None:
+                    state = {**facts.state, **shared[one.names.of.user]}
+                    yield _view(one.names, one.updated, state, [])
 
     async def delete(self, who: Principal, app: str, user: str, id: str) -> None:
         """Remove a session with its events. One that is not there is gone already."""
@@ -381,43 +424,131 @@ class AdkSessions:
             found.append(_Found(int(created or 0), visible_state(who, state)) if there else None)
         return found
 
-    async def _last_update(self, who: Principal, session: str, found: _Found) -> float:
+    async def _created(self, who: Principal, sessions: list[str]) -> list[int | None]:
+        """When sessions began; None: there is no such session."""
+        keys, owner = self._store.keys, who.owner_id
+        lanes = [self._sessions.lane(owner, session) for session in sessions]
+        fields = (b"version", b"created", b"closing")
+        replies = await self._store.connection.call_all(
+            [
+                (lane, (b"HMGET", keys.session(lane, owner, session), *fields))
+                for lane, session in zip(lanes, sessions, strict=True)
+            ]
+        )
+        return [
+            None if version is None or closing is not None else int(created or 0)
+            for version, created, closing in replies
+        ]
+
+    async def _last_update(self, who: Principal, session: str, created: int) -> float:
         """ADK's services take the time of the last event; so do we, and not the store's own time of its arrival."""
-        last = await self._events(who, session, 1, None)
-        return _moment(last[0]) if last else found.created / 1e6
+        last = await self._events_at_once(who, session, 1, None)
+        if last is None:
+            last = [crumb async for crumb in self._events(who, session, 1, None)]
+        return _moment(last[0]) if last else created / 1e6
+
+    async def _events_at_once(
+        self, who: Principal, session: str, recent: int | None, after: float | None
+    ) -> list[Breadcrumb] | None:
+        """The breadcrumbs of events in the order in which they arrived, in one round trip; None: it takes more."""
+        if recent == 0:
+            return []
+        most = min(_PAGE if recent is None or after is not None else _MOST, recent or _PAGE)
+        question = recent_of(self._store, who.owner_id, session, ADK_EVENT, most)
+        question.otherwise = None
+        try:
+            await self._store.ask(question)
+        except NotTold:
+            return None
+        events = question.answer[::-1]
+        if not all(policy.may_see(who, crumb) and _is_event(crumb) for crumb in events):
+            return None
+        if len(events) == most != recent and not (after is not None and _moment(events[0]) < after):
+            return None  # there are more
+        return events if after is None else _behind(events, after)
+
+    def _query(self, who: Principal, session: str) -> Query:
+        query = policy.restrict_query(who, Query(session_id=session, schema_name=ADK_EVENT))
+        return replace(query, keep=lambda crumb: policy.may_see(who, crumb) and _is_event(crumb))
 
     async def _events(
         self, who: Principal, session: str, recent: int | None, after: float | None
-    ) -> list[Breadcrumb]:
-        """The breadcrumbs of events, in the order in which they arrived."""
-        if recent == 0:
-            return []
-        query = policy.restrict_query(who, Query(session_id=session, schema_name=ADK_EVENT))
-        query = replace(query, keep=lambda crumb: policy.may_see(who, crumb) and _is_event(crumb))
-        # Most sessions are short: one round trip. Of a long one the end is read twice, which is little of it.
-        most = min(_PAGE if recent is None or after is not None else _MOST, recent or _PAGE)
-        events = await self._newest(who, query, session, most)
-        reaches_back = len(events) < most or (after is not None and _moment(events[0]) < after)
-        if most != recent and not reaches_back:
-            events = await self._walk_back(who, query, recent, after)
-        return events if after is None else _behind(events, after)
+    ) -> AsyncIterator[Breadcrumb]:
+        """The breadcrumbs of events in the order in which they arrived, a few in memory at a time."""
+        query, owner = self._query(who, session), who.owner_id
+        first: Place | None = None
+        if recent is not None or after is not None:
+            # Where to begin is known from the end only: it is read twice.
+            count = 0
+            async for crumb in self._store.walk(owner, query):
+                if count == recent or (after is not None and _moment(crumb) < after):
+                    break
+                first, count = Place(crumb.created, crumb.id.bytes), count + 1
+            if first is None:
+                return
+        since = None if first is None else first.score
+        given = 0
+        async for crumb in self._store.walk(owner, replace(query, sort="created_at", created_since=since)):
+            if given == recent:
+                return  # the others came meanwhile
+            if first is None or Place(crumb.created, crumb.id.bytes) >= first:
+                yield crumb
+                given += 1
 
-    async def _newest(self, who: Principal, query: Query, session: str, limit: int) -> list[Breadcrumb]:
-        """The last few: one round trip, which reads these and no others."""
-        crumbs = await self._store.recent(who.owner_id, session, ADK_EVENT, limit)
-        if query.keep is not None and not all(query.keep(crumb) for crumb in crumbs):
-            crumbs = (await self._store.list(who.owner_id, replace(query, limit=limit))).items
-        return crumbs[::-1]
 
-    async def _walk_back(
-        self, who: Principal, query: Query, recent: int | None, after: float | None
-    ) -> list[Breadcrumb]:
-        crumbs: list[Breadcrumb] = []
-        async for crumb in self._store.walk(who.owner_id, query):
-            if len(crumbs) == recent or (after is not None and _moment(crumb) < after):
-                break
-            crumbs.append(crumb)
-        return crumbs[::-1]
+class SessionReading:
+    """A session that is being read: first its events, then the rest of it."""
+
+    def __init__(
+        self,
+        sessions: AdkSessions,
+        who: Principal,
+        names: SessionNames,
+        crumbs: list[Breadcrumb] | None,
+        recent: int | None,
+        after: float | None,
+    ) -> None:
+        self._sessions = sessions
+        self._who = who
+        self._names = names
+        self._crumbs = crumbs
+        self._range = (recent, after)
+        self._last: float | None = None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether all events are in memory already."""
+        return self._crumbs is not None
+
+    async def events(self) -> AsyncIterator[Json]:
+        if self._crumbs is not None:
+            for crumb in self._crumbs:
+                yield self._shown(crumb)
+            return
+        async for crumb in self._sessions._events(self._who, self._names.name, *self._range):
+            yield self._shown(crumb)
+
+    def _shown(self, crumb: Breadcrumb) -> Json:
+        self._last = _moment(crumb)
+        return _shown_to(self._who, crumb)
+
+    async def end(self) -> Json | None:
+        """The session without its events, once these were read: what they changed is then in the state."""
+        sessions, who, names = self._sessions, self._who, self._names
+        (found,), shared = await asyncio.gather(
+            sessions._found(who, [names.name]), sessions._shared_state(who, names.of)
+        )
+        if found is None:
+            return None
+        updated = self._last
+        if updated is None:
+            updated = await sessions._last_update(who, names.name, found.created)
+        return _view(names, updated, {**found.state, **shared}, [])
+
+
+def _in_groups(things: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(things), _GROUP):
+        yield things[start : start + _GROUP]
 
 
 def _behind(crumbs: list[Breadcrumb], after: float) -> list[Breadcrumb]:

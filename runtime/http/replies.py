@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -86,6 +86,25 @@ class ListReply(Reply):
             if size > CHUNK or not self._pieces:
                 yield from _cut(b"".join(waiting))
                 waiting, size = [], 0
+
+
+class StreamedReply(Reply):
+    """A JSON reply that is made while it is sent, of any length. What is sent next is made when the client has read."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        super().__init__(200)
+        self.headers = [(b"content-type", JSON)]
+        self._parts = parts
+
+    async def send(self, send: Send, *, without_body: bool = False) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        if not without_body:
+            async for part in self._parts:
+                for chunk in _cut(part):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def encoded(items: Iterable[Any]) -> list[orjson.Fragment]:

@@ -381,6 +381,25 @@ async def test_what_the_app_changes_of_the_state_is_written_with_its_answer(
     assert patched.body == {"stateDelta": {"user:name": "Ann"}}
 
 
+async def test_an_answer_whose_state_is_too_large_is_stored_without_it_and_says_so(
+    store: Store, fake: FakeAdk
+) -> None:
+    def change(exchange: Exchange) -> None:
+        exchange.stream()
+        exchange.event("Let me see.", actions={"stateDelta": {"plan": "x" * 900_000, "more": "y" * 200_000}})
+        exchange.end()
+
+    async with chatting(store, fake.url) as chat:
+        fake.behaviours["run_sse"] = change
+        (answer,) = await talk(chat, "s", "Hello")
+        assert answer.context["message"] == "Let me see."
+        assert "state_delta" not in answer.context
+        assert "1,048,576 are allowed" in answer.context["state_refused"]
+        assert await Sessions(store).state_for(Principal(ALICE, ALICE), "s") == {}
+        await chat.settled()
+        assert len(await chat.answers("s")) == 1 and not await chat.errors("s")
+
+
 async def test_a_backend_that_takes_no_events_gets_the_history_as_state(store: Store, fake: FakeAdk) -> None:
     def without_events(exchange: Exchange) -> None:
         fake.made += 1

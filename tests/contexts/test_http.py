@@ -13,6 +13,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
+from breadcrumbs.context_builder.explain import explain, rebuild
 from breadcrumbs.context_builder.http import OPERATIONS
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
@@ -109,6 +110,42 @@ async def test_a_context_is_explained(site: Site) -> None:
     assert (told["context_id"], told["version"], told["session_id"]) == (str(context), 2, "two")
     assert [item["place"] for item in told["items"]] == ["elsewhere", "conversation", "conversation"]
     assert excerpts(await site.explain(context, version=1)) == ["said in one", "first in two"]
+
+
+async def test_an_explanation_of_large_breadcrumbs_comes_in_pages(embedded_server: EmbeddedServer) -> None:
+    large = {"text": "x" * 20_000}
+    keys = ({"key": KEY, "owner_id": str(OWNER)},)
+    async with opened(embedded_server.url, api_keys=keys, max_response_bytes=50_000) as site:
+        sources = [
+            {**MESSAGES, "fetch": {"limit": 40}},
+            {"key": "notes", "schema_name": "note.v1", "fetch": {"limit": 50, "conversation_scope": "all"}},
+        ]
+        wide = document(sources=sources, formatting={"max_tokens": 200_000})
+        async with building(site.store, book_of(site.store, wide)) as builder:
+            for number in range(30):
+                await post(site.store, f"note {number}", session="other", schema="note.v1", context=large)
+            await builder.say("first", "two")
+            await builder.say("second", "two")
+        context = context_of(site.store, "two")
+        for version in (1, 2):
+            pages = [(await site.explain(context, version=version, parts=True)).json()]
+            while "next_cursor" in pages[-1]:
+                pages.append(
+                    (await site.explain(context, parts=True, cursor=pages[-1]["next_cursor"])).json()
+                )
+            assert len(pages) > 2
+            items = [item for page in pages for item in page["items"] + page["left_out"]]
+            explained = await explain(site.store, OWNER, context, version)
+            ids = [item.id for item in explained.items] + [out.id for out in explained.left_out]
+            assert [item["id"] for item in items] == ids
+            assert len({item["id"] for item in items}) == len(items) == 30 + version
+            shown = [item["id"] for page in pages for part in page["parts"] for item in part["items"]]
+            rebuilt = await rebuild(site.store, OWNER, context, version)
+            assert rebuilt.same
+            assert sorted(shown) == sorted(item["id"] for part in rebuilt.parts for item in part["items"])
+        for query in ({"cursor": "x"}, {"cursor": "1.0.0"}, {"cursor": "1.8", "version": 2}):
+            answer = await site.explain(context, **query)
+            assert (answer.status_code, answer.json()["type"]) == (422, "/docs#problem-invalid-cursor")
 
 
 async def test_a_narrowed_token_sees_of_a_context_only_what_it_may(site: Site) -> None:

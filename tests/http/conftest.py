@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +77,19 @@ class MakeSite(Protocol):
 
 @asynccontextmanager
 async def running_site(
-    url: str, *, namespace: str | None = None, extra: Sequence[Operation] = (), **settings: Any
+    url: str,
+    *,
+    namespace: str | None = None,
+    extra: Sequence[Operation] = (),
+    store_options: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Site]:
     chosen = Settings(**settings)
     store = await Store.open(
-        url, namespace=namespace or f"t{secrets.token_hex(6)}", ttl_defaults=chosen.expiries
+        url,
+        namespace=namespace or f"t{secrets.token_hex(6)}",
+        ttl_defaults=chosen.expiries,
+        **(store_options or {}),
     )
     hub = EventHub(store)
     try:

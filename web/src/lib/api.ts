@@ -247,21 +247,37 @@ export interface BreadcrumbQuery {
   include_context?: boolean;
 }
 
+/** Where the next page begins, from the Link header. */
+function nextCursor(response: Response): string | undefined {
+  const next = /[?&]cursor=([^&>]+)/.exec(response.headers.get("link") ?? "")?.[1];
+  return next === undefined ? undefined : decodeURIComponent(next);
+}
+
 export const breadcrumbs = {
   async list(query: BreadcrumbQuery, signal?: AbortSignal): Promise<{ items: Breadcrumb[]; next?: string }> {
     const { data, response } = await request<Breadcrumb[]>("/breadcrumbs", {
       query,
       ...(signal && { signal }),
     });
-    const next = /[?&]cursor=([^&>]+)/.exec(response.headers.get("link") ?? "")?.[1];
-    return next === undefined ? { items: data } : { items: data, next: decodeURIComponent(next) };
+    const next = nextCursor(response);
+    return next === undefined ? { items: data } : { items: data, next };
   },
   full: (id: string, signal?: AbortSignal) =>
     api<Breadcrumb>(`/breadcrumbs/${encodeURIComponent(id)}/full`, { ...(signal && { signal }) }),
-  history: (id: string, signal?: AbortSignal) =>
-    api<Omit<Breadcrumb, "id" | "created_at">[]>(`/breadcrumbs/${encodeURIComponent(id)}/history`, {
-      ...(signal && { signal }),
-    }),
+  /** All versions. A long history comes in several pages. */
+  async history(id: string, signal?: AbortSignal): Promise<Omit<Breadcrumb, "id" | "created_at">[]> {
+    const found: Omit<Breadcrumb, "id" | "created_at">[] = [];
+    let cursor: string | undefined;
+    do {
+      const { data, response } = await request<Omit<Breadcrumb, "id" | "created_at">[]>(
+        `/breadcrumbs/${encodeURIComponent(id)}/history`,
+        { query: { cursor }, ...(signal && { signal }) },
+      );
+      found.push(...data);
+      cursor = nextCursor(response);
+    } while (cursor !== undefined);
+    return found;
+  },
   create: (crumb: NewBreadcrumb, idempotencyKey = newId()) =>
     api<{ id: string; version: number; created_at: string; updated_at: string }>("/breadcrumbs", {
       body: crumb,

@@ -85,6 +85,8 @@ export interface Explanation {
   context_id?: string;
   version?: number;
   made_at?: string;
+  /** There is another page. */
+  next_cursor?: string;
 }
 
 export interface Complaint {
@@ -143,11 +145,24 @@ export interface PreviewRequest {
 export const CONFIG_SCHEMA = "context.config.v1";
 
 export const contexts = {
-  explain: (id: string, version?: number, signal?: AbortSignal) =>
-    api<Explanation>(`/contexts/${encodeURIComponent(id)}/explain`, {
-      query: { version, parts: true },
-      ...(signal && { signal }),
-    }),
+  /** All of an explanation. One about large breadcrumbs comes in several pages. */
+  async explain(id: string, version?: number, signal?: AbortSignal, parts = true): Promise<Explanation> {
+    const page = (cursor?: string) =>
+      api<Explanation>(`/contexts/${encodeURIComponent(id)}/explain`, {
+        query: { version, parts, cursor },
+        ...(signal && { signal }),
+      });
+    const { next_cursor, ...whole } = await page();
+    for (let cursor = next_cursor; cursor !== undefined; ) {
+      const more = await page(cursor);
+      whole.items.push(...more.items);
+      whole.left_out.push(...more.left_out);
+      if (more.parts) whole.parts = [...(whole.parts ?? []), ...more.parts];
+      if (more.parts_as_shown === false) whole.parts_as_shown = false;
+      cursor = more.next_cursor;
+    }
+    return whole;
+  },
   preview: (body: PreviewRequest, signal?: AbortSignal) =>
     api<Explanation>("/contexts/preview", { body, ...(signal && { signal }) }),
   configs: (signal?: AbortSignal) => api<Configs>("/contexts/configs", { ...(signal && { signal }) }),

@@ -1,6 +1,7 @@
 /** A turn: what one message led to, put together from the breadcrumbs that name it as their trigger. */
 
-import { api, ApiError, breadcrumbs, type Breadcrumb } from "../../lib/api";
+import { ApiError, breadcrumbs, type Breadcrumb } from "../../lib/api";
+import { contexts } from "../../lib/contexts";
 import { plural } from "../../lib/format";
 import { gist, itemsIn, kindOf, sessionOf, type Kind } from "./kinds";
 import { millis } from "./time";
@@ -141,7 +142,7 @@ class Builder {
   }
 
   #explained(id: string, version: number, signal: AbortSignal): Promise<Explained | undefined> {
-    return unlessGone(api<Explained>(`/contexts/${encodeURIComponent(id)}/explain`, { query: { version }, signal }));
+    return unlessGone(contexts.explain(id, version, signal, false) as Promise<Explained>);
   }
 
   async #madeContext(agent: string, id: string, version: number, signal: AbortSignal): Promise<void> {

@@ -1,0 +1,266 @@
+"""Responses and state are bounded in bytes, whatever is stored: over HTTP, on a server process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.quotas import Quotas
+from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.store import Store
+from tests.http.conftest import MakeSite, Site, problem, running_site
+from tests.store.contract.base import change, crumb
+from tests.support.process import Process
+from tests.support.servers import free_port
+
+MB = 1_000_000
+BUDGET = 4 << 20
+PATIENCE = 60.0
+
+
+async def large(site: Site, count: int, size: int, **fields: Any) -> None:
+    for number in range(count):
+        new = {"title": f"{number:03}", "context": {"text": "x" * size}, **fields}
+        await site.post(schema_name="note.v1", **new)
+
+
+def next_page(answer: httpx.Response) -> str | None:
+    return answer.links.get("next", {}).get("url")
+
+
+async def all_pages(site: Site, path: str, **query: Any) -> list[httpx.Response]:
+    answers = [await site.client.get(path, params=query)]
+    while True:
+        assert answers[-1].status_code == 200, answers[-1].text
+        following = next_page(answers[-1])
+        assert answers[-1].headers["x-has-more"] == ("false" if following is None else "true")
+        if following is None:
+            return answers
+        answers.append(await site.client.get(following))
+
+
+# Pages
+
+
+async def test_a_list_with_contexts_ends_at_the_byte_budget_and_leads_on(make_site: MakeSite) -> None:
+    site = await make_site(max_response_bytes=100_000)
+    await large(site, 20, 30_000)
+    answers = await all_pages(site, "/breadcrumbs", include_context=True)
+    shown = [item["title"] for answer in answers for item in answer.json()]
+    assert shown == [f"{number:03}" for number in reversed(range(20))]
+    assert len(answers) == 7
+    assert max(len(answer.content) for answer in answers) < 100_000
+
+
+async def test_a_list_without_contexts_does_not_end_early_for_what_it_does_not_show(
+    make_site: MakeSite,
+) -> None:
+    site = await make_site(max_response_bytes=100_000)
+    await large(site, 20, 30_000)
+    (answer,) = await all_pages(site, "/breadcrumbs")
+    assert len(answer.json()) == 20
+
+
+async def test_a_history_ends_at_the_byte_budget_and_leads_on(make_site: MakeSite) -> None:
+    site = await make_site(max_response_bytes=100_000)
+    created = await site.post(title="1", schema_name="note.v1", context={"text": "x" * 30_000})
+    for number in range(2, 12):
+        answer = await site.client.patch(f"/breadcrumbs/{created['id']}", json={"title": str(number)})
+        assert answer.status_code == 200
+    path = f"/breadcrumbs/{created['id']}/history"
+    answers = await all_pages(site, path)
+    versions = [(item["version"], item["title"]) for answer in answers for item in answer.json()]
+    assert versions == [(number, str(number)) for number in range(11, 0, -1)]
+    assert len(answers) == 4
+    assert [len(answer.json()) for answer in await all_pages(site, path, limit=2)] == [2] * 5 + [1]
+    problem(await site.client.get(path, params={"cursor": "x"}), 422, "invalid-cursor")
+    problem(await site.client.get(path, params={"limit": 0}), 422, "invalid-input")
+
+
+async def test_the_messages_of_a_session_end_at_the_byte_budget_and_lead_on(make_site: MakeSite) -> None:
+    site = await make_site(max_response_bytes=100_000)
+    for number in range(10):
+        said = {"message": f"{number} " + "x" * 30_000}
+        assert (await site.client.post("/sessions/s/messages", json=said)).status_code == 201
+    found: list[str] = []
+    before: dict[str, str] = {}
+    pages = 0
+    while True:
+        page = (await site.client.get("/sessions/s/messages", params=before)).json()
+        found = [message["text"][0] for message in page["messages"]] + found
+        pages += 1
+        if not page["has_more"]:
+            break
+        before = {"before": page["before"]}
+    assert found == [str(number) for number in range(10)]
+    assert pages == 4
+
+
+# State
+
+
+async def test_every_way_to_change_the_state_of_a_session_is_refused_above_the_limit(site: Site) -> None:
+    too_much = {"a": "x" * 600_000, "b": "y" * 500_000}
+    answers = [
+        await site.client.post("/sessions", json={"id": "one", "state": {**too_much, "b": "y" * 450_000}}),
+        await site.client.post("/sessions", json={"id": "two", "state": {"a": "x" * 600_000}}),
+    ]
+    assert answers[0].status_code == 413  # the body alone
+    assert answers[1].status_code == 201
+    more = {"b": "y" * 500_000}
+    refused = problem(await site.client.patch("/sessions/two", json={"state": more}), 413, "state-too-large")
+    assert (refused["size"], refused["limit"]) == (2 * (1 + 17 + 2) + 1_100_000, 1 << 20)
+    for schema in ("session.v1", "session.state.v1", "adk.event.v1", "agent.response.v1"):
+        document = {
+            "schema_name": schema,
+            "title": "",
+            "tags": ["session:two"],
+            "context": {"state_delta": more},
+        }
+        problem(await site.client.post("/breadcrumbs", json=document), 413, "state-too-large")
+    facts = (await site.client.get("/sessions/two")).json()
+    assert set(facts["state"]) == {"a"}
+    assert facts["version"] == 1
+    assert (await site.client.patch("/sessions/two", json={"state": {"a": None, **more}})).status_code == 200
+
+
+# Quotas
+
+
+async def test_a_used_up_quota_is_a_403_with_the_numbers_and_shown_to_the_operator(
+    embedded_server: EmbeddedServer,
+) -> None:
+    quotas = Quotas(breadcrumbs=3, sessions=2, bytes=20_000)
+    async with running_site(embedded_server.url, store_options={"quotas": quotas}) as site:
+        for session in ("a", "b"):
+            await site.post(title="", tags=[f"session:{session}"])
+        refused = problem(await site.client.post("/sessions", json={"id": "c"}), 403, "quota-exceeded")
+        assert (refused["quota"], refused["used"], refused["limit"]) == ("sessions", 2, 2)
+        large = {"title": "", "context": {"text": "x" * 20_000}}
+        refused = problem(await site.client.post("/breadcrumbs", json=large), 403, "quota-exceeded")
+        assert (refused["quota"], refused["limit"]) == ("bytes", 20_000)
+        last = await site.post(title="")
+        refused = problem(
+            await site.client.post("/sessions/a/messages", json={"message": "Hello"}), 403, "quota-exceeded"
+        )
+        assert (refused["quota"], refused["used"], refused["limit"]) == ("breadcrumbs", 3, 3)
+        shown = (await site.client.get("/operations")).json()["store"]["quotas"]
+        assert [(one["quota"], one["limit"]) for one in shown] == [
+            ("bytes", 20_000),
+            ("breadcrumbs", 3),
+            ("sessions", 2),
+        ]
+        assert shown[1]["used"] == 3
+        assert (await site.client.delete(f"/breadcrumbs/{last['id']}")).status_code == 200
+        assert (await site.client.post("/sessions/a/messages", json={"message": "Hello"})).status_code == 201
+
+
+# Memory of a server process
+
+
+class Server:
+    """A server process and what it takes."""
+
+    def __init__(self, process: Process, store_url: str, namespace: str) -> None:
+        self.url = process.url
+        self.store_url = store_url
+        self.namespace = namespace
+        self.pid = process.pid
+
+    async def store(self) -> Store:
+        return await Store.open(self.store_url, namespace=self.namespace)
+
+    def memory(self) -> int:
+        """The largest amount of memory that it had since the last look."""
+        return _status(self.pid, "VmHWM:")
+
+    def watch(self) -> int:
+        """Begin to look for the largest amount again; what it has now."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        return _status(self.pid, "VmRSS:")
+
+
+def _status(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(name)
+
+
+@pytest.fixture
+def server(embedded_server: EmbeddedServer, tmp_path: Path) -> Iterator[Server]:
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("the memory of a process cannot be measured here")
+    port, namespace = free_port(), f"t{secrets.token_hex(6)}"
+    serving = [sys.executable, "-m", "tests.http.serving", embedded_server.url, str(port), namespace]
+    root = str(Path(__file__).parents[2])
+    with Process(tmp_path, serving, port=port, ready="/ready", PYTHONPATH=root) as process:
+        yield Server(process, embedded_server.url, namespace)
+
+
+async def test_large_pages_and_histories_take_little_memory_and_all_of_it_can_be_read(server: Server) -> None:
+    store = await server.store()
+    try:
+        for number in range(60):
+            await store.create(DEVELOPER, crumb(f"{number:02}", session="s", context={"text": "x" * MB}))
+        often = await store.create(DEVELOPER, crumb("1", context={"text": "x" * MB}))
+        for number in range(2, 61):
+            await store.update(DEVELOPER, often.id, change(title=str(number)))
+    finally:
+        await store.close()
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, trust_env=False) as client:
+        await client.get("/breadcrumbs")
+        for path, wanted in (
+            (
+                "/breadcrumbs?session_id=s&include_context=true",
+                [f"{number:02}" for number in range(59, -1, -1)],
+            ),
+            ("/breadcrumbs?session_id=s", [f"{number:02}" for number in range(59, -1, -1)]),
+            (f"/breadcrumbs/{often.id}/history", [str(number) for number in range(60, 0, -1)]),
+        ):
+            before = server.watch()
+            following: str | None = path
+            shown: list[str] = []
+            while following is not None:
+                answer = await client.get(following)
+                assert len(answer.content) <= BUDGET + 2 * MB
+                shown += [item["title"] for item in answer.json()]
+                following = next_page(answer)
+            assert shown == wanted
+            assert server.memory() - before < 40 * MB, path
+
+
+async def test_clients_that_do_not_read_their_answers_take_little_memory(server: Server) -> None:
+    store = await server.store()
+    try:
+        for number in range(8):
+            await store.create(DEVELOPER, crumb(f"{number:02}", session="s", context={"text": "x" * MB}))
+    finally:
+        await store.close()
+    host, port = server.url.removeprefix("http://").split(":")
+    before = server.watch()
+    sockets = []
+    try:
+        for _ in range(4):
+            connection = socket.create_connection((host, int(port)))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sockets.append(connection)
+            for _ in range(5):  # pipelined: the next answer is not made before the last was taken
+                connection.sendall(
+                    b"GET /breadcrumbs?session_id=s&include_context=true HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+                )
+        await asyncio.sleep(3)
+        assert server.memory() - before < 4 * 12 * MB + 20 * MB
+    finally:
+        for connection in sockets:
+            connection.close()
