@@ -118,14 +118,16 @@ class _Reruns:
     """Limits how many events that an earlier worker may have begun run at once.
 
     After a takeover there may be hundreds of them. Started all at once on a busy machine, none would be done before
-    the next worker dies. So a few start, and one more for each that ended. Suspects run one at a time, after the
-    others.
+    the next worker dies. So a few start, and one more for each that ended. Suspects run one at a time; between two
+    of them a window of others runs, so that neither waits for all of the other kind.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._window = min(_RERUNS_AT_FIRST, most)
         self._running = 0
+        self._before_suspect = self._window
+        """How many others start before the next suspect."""
         self._alone = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._suspects: deque[asyncio.Future[None]] = deque()
@@ -155,11 +157,18 @@ class _Reruns:
         self._start_next()
 
     def _start_next(self) -> None:
-        while self._waiting and not self._alone and self._running < self._window:
-            self._running += self._start(self._waiting)
-        while self._suspects and not self._waiting and not self._running:
-            self._alone = self._start(self._suspects)
-            self._running += self._alone
+        while self._waiting and self._may_start_another():
+            if self._start(self._waiting):
+                self._running += 1
+                self._before_suspect -= 1
+        while self._suspects and not self._running and (not self._waiting or self._before_suspect <= 0):
+            if self._start(self._suspects):
+                self._running, self._alone = 1, True
+                self._before_suspect = self._window
+
+    def _may_start_another(self) -> bool:
+        suspect_is_next = self._suspects and self._before_suspect <= 0
+        return not self._alone and not suspect_is_next and self._running < self._window
 
     @staticmethod
     def _start(queue: deque[asyncio.Future[None]]) -> bool:

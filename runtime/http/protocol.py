@@ -91,6 +91,9 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self._table = table
         self._limits = limits
         self._keep_alive_seconds = limits.keep_alive_timeout.total_seconds()
+        self._max_url_bytes = limits.max_url_bytes
+        self._max_head_bytes = limits.max_head_bytes
+        self._max_head_lines = limits.max_headers + 2
         self._head = bytearray()
         """The beginning of a head whose end has not arrived."""
         self._pipelined = bytearray()
@@ -153,7 +156,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
 
     def _take_head(self, data: bytes) -> bytes:
         """Pass a complete head to the parser. Returns the bytes after it."""
-        if self._head:
+        if self.phase is HEAD:
             searched = max(0, len(self._head) - len(_HEAD_END))
             self._head += data
             if self._head.find(_HEAD_END, searched) < 0:
@@ -169,8 +172,13 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
                 self._begin_partial_head(data)
             return b""
         end += len(_HEAD_END)
-        if self._head_is_allowed(data, end):
+        if data.find(b"\r\n") > self._max_url_bytes and self._url_is_too_long(data):
+            self._refuse_url()
+        elif end > self._max_head_bytes or data.count(b"\n", 0, end) > self._max_head_lines:
+            self._refuse_head()
+        else:
             self.phase = HEAD
+            self._body_left = 0
             self._feed(data[:end])
             if self.phase is HEAD:
                 self.refuse(MALFORMED, "the request head cannot be read")
@@ -195,40 +203,35 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         elif len(head) > limits.max_head_bytes:
             self._refuse_head()
 
-    def _head_is_allowed(self, data: bytes, end: int) -> bool:
-        limits = self._limits
+    def _url_is_too_long(self, data: bytes) -> bool:
         line_end = data.find(b"\r\n")
-        if line_end > limits.max_url_bytes:
-            url_begin, url_end = data.find(b" ", 0, line_end), data.rfind(b" ", 0, line_end)
-            if url_end - url_begin - 1 > limits.max_url_bytes:
-                self._refuse_url()
-                return False
-        if end > limits.max_head_bytes or data.count(b"\n", 0, end) > limits.max_headers + 2:
-            self._refuse_head()
-            return False
-        return True
+        length = data.rfind(b" ", 0, line_end) - data.find(b" ", 0, line_end) - 1
+        return length > self._max_url_bytes
 
     def _take_body(self, data: bytes) -> bytes:
         """Pass bytes of the body to the parser. Returns the bytes after its end."""
         left = self._body_left
         if left is None:
             return self._take_chunked(data)
-        if len(data) <= left:
-            self._body_left = left - len(data)
-            self._feed(data)
-            return b""
-        self._feed(data[:left])
-        return data[left:]
+        rest = data[left:]
+        if rest:
+            data = data[:left]
+        self._body_left = left - len(data)
+        self._body_bytes += len(data)
+        self._feed(data)
+        return rest
 
     def _take_chunked(self, data: bytes) -> bytes:
         for begin in range(0, len(data), _CHUNKED_SLICE):
             piece = data[begin : begin + _CHUNKED_SLICE]
-            content = self._body_bytes
+            before = len(self.cycle.body)
             self._feed(piece)
             if self.phase is not BODY:
                 return data[begin + _CHUNKED_SLICE :]
-            self._framing_bytes = 0 if self._body_bytes > content else self._framing_bytes + len(piece)
-            if self._framing_bytes > self._limits.max_head_bytes:
+            content = len(self.cycle.body) - before
+            self._body_bytes += content
+            self._framing_bytes = 0 if content else self._framing_bytes + len(piece)
+            if self._framing_bytes > self._max_head_bytes:
                 self._refuse_head()
                 return b""
         return b""
@@ -237,7 +240,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         """Keep the beginning of the next request until the current one is answered."""
         if self._keep_alive:
             self._pipelined += data
-        if len(self._pipelined) > self._limits.max_head_bytes:
+        if len(self._pipelined) > self._max_head_bytes:
             self._close_after_response()
         if not self._keep_alive:
             self.flow.pause_reading()
@@ -270,29 +273,28 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self.scope["extensions"] = extensions
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.phase is HEAD:  # trailers are discarded: they must not pass for headers
-            super().on_header(name, value)
+        if self.phase is not HEAD:
+            return  # a trailer; it must not pass for a header
+        name = name.lower()
+        if name == b"content-length":
+            self._body_left = int(value)
+        elif name == b"transfer-encoding":
+            self._body_left = None
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self.phase = BODY
         self.deadline = math.inf
-        self._body_left = _content_length(self.headers)
         cycle: Any = self.cycle
-        self._keep_alive = cycle.keep_alive
-        if not self._is_short_rest():
+        keep_alive = self._keep_alive = cycle.keep_alive
+        left = self._body_left
+        if not keep_alive or left is None or left > _SHORT_REST or self.expect_100_continue:
             # Until the request is complete, a response to it ends the connection.
             cycle.keep_alive = False
             cycle.transport = _EarlyTransport(self)
-
-    def _is_short_rest(self) -> bool:
-        """The body is so short that the connection can stay open after an early response."""
-        left = self._body_left
-        return self._keep_alive and not self.expect_100_continue and left is not None and left <= _SHORT_REST
-
-    def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -447,13 +449,3 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
             return self.transport.get_write_buffer_size()
         except RuntimeError:  # the transport is closed, and connection_lost is about to be called
             return 0
-
-
-def _content_length(headers: Sequence[Header]) -> int | None:
-    """The length of the body as the parser understands it. None: it is chunked."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value)
-        if name == b"transfer-encoding":
-            return None
-    return 0

@@ -764,7 +764,7 @@ async def test_a_place_that_was_left_is_not_given_back_once_more() -> None:
     assert places.locked()
 
 
-async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_last_and_alone() -> None:
+async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_between_them_alone() -> None:
     reruns = _Reruns(20)
     started: list[str] = []
 
@@ -783,14 +783,17 @@ async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_last_and
         assert len(started) == 1  # it is alone
         reruns.alone.release()
         await settled()
-        assert len(started) == 1 + 17  # one more than at first: one has ended
-        for _ in range(19):
+        assert len(started) == 1 + 16  # a window of others
+        for _ in range(15):
             reruns.together.release()
             await settled()
-        assert len(started) == 1 + 20 and "suspect 2" not in started
+        assert len(started) == 1 + 16  # the next suspect waits until they have ended
         reruns.together.release()
         await settled()
-        assert started[-1] == "suspect 2"
+        assert started[-1] == "suspect 2" and len(started) == 1 + 16 + 1
+        reruns.alone.release()
+        await settled()
+        assert len(started) == 1 + 16 + 1 + 4
 
 
 async def test_a_rerun_that_is_cancelled_while_it_waits_keeps_nothing_from_starting() -> None:
