@@ -8,7 +8,6 @@ chosen indexes do not answer are checked on the body.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -17,7 +16,6 @@ from breadcrumbs.runtime import record
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.connection import Run, Script
 from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.multiplexer import Command
 from breadcrumbs.runtime.query import (
     Index,
     Merge,
@@ -49,10 +47,6 @@ async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -
     start = open_cursor(store.secret, owner, query) or query.start
     indexes = await _plan(store, owner, query)
     wanted = query.offset + query.limit
-    collected = _Collected(query)
-    began = store.now_at_least()
-    scanned, place, more, exhausted = 0, start, bool(indexes), False
-    most_bytes = math.inf if query.max_bytes is None else MOST_SCANNED_BYTES
     spread = 1 if len(indexes) <= 1 else 2
     merge = Merge(
         indexes,
@@ -61,78 +55,90 @@ async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -
         start=start,
         piece=spread * (wanted + 1) // max(1, len(indexes)) + 1,
     )
-    batch = wanted + 1
+    page = _PageInTheMaking(query, began=store.now_at_least(), with_expired=with_expired, place=start)
+    batch, exhausted = wanted + 1, not indexes
     taken: list[tuple[Place, Index]] = []
-    # The cursor of a page that ends early knows nothing of an offset: that much has to be found first.
-    while (
-        more
-        and not collected.full
-        and ((scanned < MOST_SCANNED and collected.read < most_bytes) or collected.skipping)
-    ):
+    while (taken or not exhausted) and page.goes_on:
         if not taken:
             taken = await merge.take(batch)
             exhausted = len(taken) < batch
             batch = min(1_000, max(64, 2 * batch))
-        bodies = await _bodies(
-            store, owner, [(index.lane, at.id) for at, index in taken], query.max_bytes or MOST_SCANNED_BYTES
+        bodies = await _bodies(store, owner, taken, query.max_bytes or MOST_SCANNED_BYTES)
+        page.look_at(owner, taken, bodies, store.now())
+        taken = taken[len(bodies) :]
+    end = page.place if taken or not exhausted else None
+    if page.full:
+        end = page.found[-1][0]
+    cursor = None if end is None else sign_cursor(store.secret, owner, query, end)
+    return Page([crumb for _, crumb in page.found], cursor)
+
+
+class _PageInTheMaking:
+    """The breadcrumbs of a page, up to its limit in number and in bytes."""
+
+    def __init__(self, query: Query, *, began: int, with_expired: bool, place: Place | None) -> None:
+        self._query = query
+        self._began = began
+        self._with_expired = with_expired
+        self.place = place
+        """How far the indexes were looked at."""
+        self.found: list[tuple[Place, Breadcrumb]] = []
+        self.full = False
+        """True: the next breadcrumb was seen and has no room, so there is another page."""
+        self._shown: set[bytes] = set()
+        self._passed_over = 0
+        self._bytes = 0
+        self._scanned = 0
+        self._scanned_bytes = 0
+        self._most_bytes = math.inf if query.max_bytes is None else MOST_SCANNED_BYTES
+
+    @property
+    def goes_on(self) -> bool:
+        if self.full:
+            return False
+        # The cursor of a page that ends early knows nothing of an offset: that much has to be found first.
+        return self._passed_over < self._query.offset or (
+            self._scanned < MOST_SCANNED and self._scanned_bytes < self._most_bytes
         )
-        scanned += len(bodies)
-        now = store.now()
+
+    def look_at(
+        self, owner: UUID, taken: list[tuple[Place, Index]], bodies: list[bytes | None], now: int
+    ) -> None:
+        """Take what fits the query out of some bodies."""
+        query, shown, with_expired = self._query, self._shown, self._with_expired
+        self._scanned += len(bodies)
+        # There are fewer bodies than places where the byte budget is used up.
         for (at, _), body in zip(taken, bodies, strict=False):
-            place = at
-            if body is None or at.id in collected.shown:
+            self.place = at
+            if body is None or at.id in shown:
                 continue
-            collected.read += len(body)
+            self._scanned_bytes += len(body)
             crumb = record.decode_raw(owner, at.id, body)
             if (not with_expired and record.is_gone(crumb, now)) or not query.accepts(crumb):
                 continue
             # In the order of updates a breadcrumb stands where it was last written, and what is written
             # while we read still stands where we saw it.
-            if not query.by_update or at.score == crumb.updated or crumb.updated >= began:
-                collected.add(at, crumb)
-                if collected.full:
-                    break
-        taken = taken[len(bodies) :]
-        more = bool(taken) or not exhausted
-    end = (collected.items[-1][0] if collected.full else place) if more or collected.full else None
-    cursor = None if end is None else sign_cursor(store.secret, owner, query, end)
-    return Page([crumb for _, crumb in collected.items], cursor)
+            if query.by_update and at.score != crumb.updated and crumb.updated < self._began:
+                continue
+            shown.add(at.id)
+            if self._passed_over < query.offset:
+                self._passed_over += 1
+            elif not self._add(at, crumb):
+                return
 
-
-class _Collected:
-    """The breadcrumbs of a page, up to its limit in number and in bytes."""
-
-    def __init__(self, query: Query) -> None:
-        self._query = query
-        self.items: list[tuple[Place, Breadcrumb]] = []
-        self.shown: set[bytes] = set()
-        self.full = False
-        """True: the next breadcrumb was seen and has no room, so there is another page."""
-        self.read = 0
-        """Bytes of bodies that were looked at."""
-        self._passed_over = 0
-        self._bytes = 0
-
-    @property
-    def skipping(self) -> bool:
-        """Whether it is still passing over what lies before the offset."""
-        return self._passed_over < self._query.offset
-
-    def add(self, at: Place, crumb: Breadcrumb) -> None:
-        self.shown.add(at.id)
-        if self.skipping:
-            self._passed_over += 1
-            return
-        if self._query.without_contexts:
-            crumb = crumb.without_context()
-        size, budget = len(crumb.json), self._query.max_bytes
-        too_large = budget is not None and self._bytes + size > budget
-        if len(self.items) == self._query.limit or (too_large and self.items):
-            self.full = True
-            return
-        self._bytes += size
-        # A parsed document takes many times the room of its JSON: a page of large ones is parsed one by one.
-        self.items.append((at, crumb if budget is None else crumb.unparsed()))
+    def _add(self, at: Place, crumb: Breadcrumb) -> bool:
+        """False: it has no room."""
+        query = self._query
+        if query.max_bytes is None:
+            self.full = len(self.found) == query.limit
+        else:
+            # A parsed document takes many times the room of its JSON, so a large one is not kept parsed.
+            crumb = crumb.without_context() if query.without_contexts else crumb.unparsed()
+            self._bytes += len(crumb.json)
+            self.full = bool(self.found) and (len(self.found) == query.limit or self._bytes > query.max_bytes)
+        if not self.full:
+            self.found.append((at, crumb))
+        return not self.full
 
 
 # Which indexes
@@ -250,22 +256,30 @@ def _range_reader(store: Store, query: Query) -> RangeReader:
 
 
 async def _bodies(
-    store: Store, owner: UUID, places: list[tuple[int, bytes]], budget: int
+    store: Store, owner: UUID, places: list[tuple[Place, Index]], budget: int
 ) -> list[bytes | None]:
     """The bodies of the first of these places, one command per lane: all that fit into the budget, at least one."""
-    keys = [store.keys.body(lane, owner, id) for lane, id in places]
-    by_lane: dict[int, list[int]] = defaultdict(list)
-    for position, (lane, _) in enumerate(places):
-        by_lane[lane].append(position)
-    few = len(places) <= _FEW and len(places) * store.max_content_bytes <= 4 * budget
-    commands: list[tuple[int, Command | Run]] = []
-    for lane, positions in by_lane.items():
-        names = [keys[at] for at in positions]
-        share = budget // len(by_lane)
-        commands.append((lane, (b"MGET", *names) if few else Run(_BODIES, names, [share])))
-    found: dict[int, bytes | None] = {}
-    for positions, bodies in zip(by_lane.values(), await store.connection.call_all(commands), strict=True):
-        found.update(zip(positions, bodies, strict=False))
-    # Where one lane has used up its share, what lies behind that in the other lanes is read again.
-    first_missing = next((at for at in range(len(places)) if at not in found), len(places))
-    return [found[at] for at in range(first_missing)]
+    if not places:
+        return []
+    body, few = store.keys.body, _FEW * store.max_content_bytes <= 4 * budget and len(places) <= _FEW
+    by_lane: dict[int, list[bytes]] = {}
+    for at, index in places:
+        by_lane.setdefault(index.lane, []).append(body(index.lane, owner, at.id))
+    share = budget // len(by_lane)
+    replies = await store.connection.call_all(
+        [(lane, (b"MGET", *keys) if few else Run(_BODIES, keys, [share])) for lane, keys in by_lane.items()]
+    )
+    if len(by_lane) == 1:
+        return list(replies[0])
+    found = {lane: iter(bodies) for lane, bodies in zip(by_lane, replies, strict=True)}
+    bodies: list[bytes | None] = []
+    for _, index in places:
+        one = next(found[index.lane], _CUT)
+        if one is _CUT:
+            break  # what lies behind this in the other lanes is read again
+        bodies.append(one)
+    return bodies
+
+
+_CUT: Final = b""
+"""Stands for the bodies that a lane has not given, because its share of the budget is used up. No body is empty."""

@@ -564,7 +564,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
             assert parse_duration(f"{amount}{unit[0]}") == parse_duration(field.default), name
         elif isinstance(field.default, str) or name == "port":
             assert rows[name] == f"`{field.default}`", name
-        elif name == "max_body_bytes":
+        elif name in ("max_body_bytes", "max_response_bytes", "max_state_bytes"):
             assert rows[name] == f"{field.default >> 20} MiB"
         elif isinstance(field.default, int | float):
             assert rows[name] == f"{field.default:g}", name
