@@ -15,9 +15,12 @@ from breadcrumbs.runtime import doctor
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
+from breadcrumbs.runtime.quotas import Quotas
 from breadcrumbs.runtime.sessions import Sessions
 from breadcrumbs.runtime.store import Store
+from tests.store.contract.base import crumb as new_crumb
 from tests.support.servers import Cluster
 
 OWNER = uuid4()
@@ -236,3 +239,30 @@ def test_a_directory_that_cannot_hold_data_is_said(tmp_path: Path) -> None:
     assert doctor.check_data_directory(file / "below", holder=None).status == "wrong"
     assert doctor.check_data_directory(tmp_path / "new", holder=None).status == "ok"
     assert "17" in doctor.check_data_directory(tmp_path, holder=17).message
+
+
+async def test_quotas_are_shown_and_counters_that_are_wrong_are_found_and_mended(store: Store) -> None:
+    limited = Store(store.connection, store.keys, secret=store.secret, quotas=Quotas(breadcrumbs=100))
+    for number in range(20):
+        await limited.create(OWNER, new_crumb(str(number), session=str(number)))
+    assert await doctor.check_quotas(store) == []
+    (finding,) = await doctor.check_quotas(limited)
+    assert (finding.status, finding.message) == ("ok", "20 of 100 breadcrumbs")
+    await store.create(OWNER, new_crumb("by a process without quotas"))
+    (finding,) = await doctor.check_quotas(limited)
+    assert finding.status == "wrong" and "counted wrong in 1 lanes" in finding.message
+    (finding,) = await doctor.check_quotas(limited, fix=True)
+    assert (finding.status, finding.message) == ("ok", "21 of 100 breadcrumbs")
+    assert [finding.status for finding in await doctor.check_quotas(limited)] == ["ok"]
+
+
+async def test_the_size_of_a_state_that_is_wrong_is_found_and_mended(store: Store) -> None:
+    delta = {"state_delta": {"a": "x" * 100}}
+    await store.create(OWNER, new_crumb(schema="session.state.v1", session="s", context=delta))
+    lane = lane_for(OWNER, "session", "s", store.lanes)
+    session = store.keys.session(lane, OWNER, "s")
+    assert (await doctor.check_sessions(store)).status == "ok"
+    await store.connection.call(lane, b"HSET", session, b"state", b"7 0")
+    assert (await doctor.check_sessions(store)).status == "wrong"
+    assert (await doctor.check_sessions(store, fix=True)).status == "ok"
+    assert (await doctor.check_sessions(store)).status == "ok"

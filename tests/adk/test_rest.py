@@ -207,6 +207,65 @@ async def test_the_same_sessions_are_below_api(ours: httpx.AsyncClient) -> None:
         assert (await ours.get(f"{base}/apps/{app}/users/ann/state")).json() == {}
 
 
+async def test_a_long_session_with_large_events_comes_whole_and_in_order(ours: httpx.AsyncClient) -> None:
+    app = unique("app")
+    path = f"/apps/{app}/users/ann/sessions"
+    await ours.post(f"{path}/long")
+    for number in range(130):
+        size = 300_000 if number % 10 == 0 else 10
+        event = {
+            "id": f"e{number}",
+            "author": "ann",
+            "timestamp": 1_000.0 + number,
+            "content": {"parts": [{"text": f"{number} " + "x" * size}]},
+            "actions": {"stateDelta": {"last": number}},
+        }
+        assert (await ours.post(f"{path}/long/events", json=event)).status_code == 200
+    whole = await ours.get(f"{path}/long")
+    assert "content-length" not in whole.headers  # it is sent while it is read
+    session = whole.json()
+    assert [event["id"] for event in session["events"]] == [f"e{number}" for number in range(130)]
+    assert (session["id"], session["state"], session["lastUpdateTime"]) == ("long", {"last": 129}, 1_129.0)
+    for query, first in (
+        ({"numRecentEvents": 120}, 10),
+        ({"numRecentEvents": 3}, 127),
+        ({"afterTimestamp": 1_005.0}, 5),
+        ({"numRecentEvents": 200}, 0),
+    ):
+        found = (await ours.get(f"{path}/long", params=query)).json()["events"]
+        assert [event["id"] for event in found] == [f"e{number}" for number in range(first, 130)], query
+    assert (await ours.get(f"{path}/long", params={"numRecentEvents": 0})).json()["events"] == []
+    for number in range(20):
+        await ours.post(f"{path}/s{number}", json={"state": {"n": number}})
+    listed = (await ours.get(path)).json()
+    assert [one["id"] for one in listed] == ["long", *(f"s{number}" for number in range(20))]
+    assert listed[-1]["state"] == {"n": 19}
+
+
+async def test_state_that_is_too_large_is_refused_on_every_route(ours: httpx.AsyncClient) -> None:
+    app = unique("app")
+    path = f"/apps/{app}/users/ann/sessions"
+    half = "x" * 600_000
+    assert (
+        await ours.post(f"{path}/s", json={"state": {"a": half, "user:a": "", "app:a": ""}})
+    ).status_code == 200
+    for prefix in ("user:", "app:"):
+        delta = {"stateDelta": {f"{prefix}a": half}}
+        assert (await ours.patch(f"{path}/s", json=delta)).status_code == 200
+    before = (await ours.get(f"{path}/s")).json()
+    for prefix in ("", "user:", "app:"):
+        delta = {"stateDelta": {f"{prefix}b": half}}
+        problem(await ours.patch(f"{path}/s", json=delta), 413, "state-too-large")
+        event = {"id": f"of {prefix}", "author": "ann", "actions": delta}
+        refused = problem(await ours.post(f"{path}/s/events", json=event), 413, "state-too-large")
+        assert refused["limit"] == 1 << 20 < refused["size"]
+    for prefix in ("user:", "app:"):
+        wanted = {"state": {f"{prefix}b": half}}
+        problem(await ours.post(f"{path}/another", json=wanted), 413, "state-too-large")
+    assert (await ours.get(f"{path}/s")).json() == before  # no event was stored without its state
+    assert (await ours.get(f"{path}/another")).status_code == 404
+
+
 async def test_P3_a_creation_that_is_sent_again_under_the_same_key_leaves_one_session(
     ours: httpx.AsyncClient,
 ) -> None:

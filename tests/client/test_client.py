@@ -54,6 +54,14 @@ async def test_a_breadcrumb_is_created_read_changed_and_deleted(client: Any, nam
     assert raised.value.status == 404 and raised.value.type == "/docs#problem-not-found"
 
 
+async def test_a_history_of_several_pages_is_read_whole(client: Any, name: str) -> None:
+    written = await client.create("note.v1", session=name, context={"text": "x" * 900_000})
+    for number in range(2, 9):
+        await client.update(written.id, title=str(number))
+    versions = await client.history(written.id)
+    assert [one.version for one in versions] == list(range(8, 0, -1))
+
+
 async def test_a_change_that_was_made_from_an_old_version_is_refused(client: Any, name: str) -> None:
     written = await client.create("note.v1", session=name)
     await client.update(written.id, title="first")
