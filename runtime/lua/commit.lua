@@ -20,7 +20,11 @@ if redis.call('GET', lease) ~= held then return {4} end
 
 local write
 do
-  local KEYS, ARGV = {unpack(KEYS, 1, keys - 5)}, {unpack(ARGV, 1, args - 4)}
+  -- Not with unpack: it fails with some thousand values, as in a large change of state.
+  local own_keys, own_args = {}, {}
+  for place = 1, keys - 5 do own_keys[place] = KEYS[place] end
+  for place = 1, args - 4 do own_args[place] = ARGV[place] end
+  local KEYS, ARGV = own_keys, own_args
   write = function()
     -- the other script
   end

@@ -381,6 +381,19 @@ async def test_what_the_app_changes_of_the_state_is_written_with_its_answer(
     assert patched.body == {"stateDelta": {"user:name": "Ann"}}
 
 
+async def test_an_answer_may_change_thousands_of_names_of_the_state(store: Store, fake: FakeAdk) -> None:
+    def change(exchange: Exchange) -> None:
+        exchange.stream()
+        exchange.event("Done.", actions={"stateDelta": {f"name {n}": n for n in range(10_000)}})
+        exchange.end()
+
+    async with chatting(store, fake.url) as chat:
+        fake.behaviours["run_sse"] = change
+        (answer,) = await talk(chat, "s", "Hello")
+        assert answer.context["message"] == "Done."
+        assert len(await Sessions(store).state_for(Principal(ALICE, ALICE), "s")) == 10_000
+
+
 async def test_an_answer_whose_state_is_too_large_is_stored_without_it_and_says_so(
     store: Store, fake: FakeAdk
 ) -> None:
