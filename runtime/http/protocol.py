@@ -121,6 +121,8 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._table.remove(self)
+        if self.scope is not None:
+            self.scope["extensions"].clear()  # they refer to this object: without them it is freed at once
 
     def shutdown(self) -> None:
         self._keep_alive = False
