@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from itertools import accumulate
 from typing import Any, Final
 
@@ -126,11 +126,12 @@ class Observer:
         began = time.perf_counter()
         status, answered = _GONE, 0.0
 
-        async def watched(message: Any) -> None:
+        # A plain function that returns the awaitable of `send` is cheaper than a coroutine of its own.
+        def watched(message: Any) -> Awaitable[None]:
             nonlocal status, answered
             if message["type"] == "http.response.start":
                 status, answered = message["status"], time.perf_counter()
-            await send(message)
+            return send(message)
 
         metrics = self._metrics
         metrics.in_flight += 1

@@ -121,6 +121,8 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._table.remove(self)
+        if self.scope is not None:
+            self.scope["extensions"].clear()  # they refer to this object: without them it is freed at once
 
     def shutdown(self) -> None:
         self._keep_alive = False
@@ -135,24 +137,29 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
     # Bytes
 
     def data_received(self, data: bytes) -> None:
-        self._process(data)
+        try:
+            while data:
+                phase = self.phase
+                if phase is BODY:
+                    data = self._take_body(data)
+                elif phase is HANDLING:
+                    self._hold(data)
+                    return
+                elif phase is DRAINING:
+                    self._discard(len(data))
+                    return
+                else:
+                    data = self._take_head(data)
+        except httptools.HttpParserUpgrade:
+            self._close_after_response()  # other protocols are not spoken here
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, _NextRequest):
+                self._close_after_response()
+            else:
+                self.refuse(MALFORMED, "the request cannot be read as HTTP/1.1")
         if not self.authenticated and (self.phase is HEAD or self.phase is BODY):
             size = len(self._head) if self.phase is HEAD else self._body_bytes
             self._table.set_buffered(self, size)
-
-    def _process(self, data: bytes) -> None:
-        while data:
-            phase = self.phase
-            if phase is BODY:
-                data = self._take_body(data)
-            elif phase is HANDLING:
-                self._hold(data)
-                return
-            elif phase is DRAINING:
-                self._discard(len(data))
-                return
-            else:
-                data = self._take_head(data)
 
     def _take_head(self, data: bytes) -> bytes:
         """Pass a complete head to the parser. Returns the bytes after it."""
@@ -172,14 +179,14 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
                 self._begin_partial_head(data)
             return b""
         end += len(_HEAD_END)
-        if data.find(b"\r\n") > self._max_url_bytes and self._url_is_too_long(data):
+        if end > self._max_url_bytes and self._url_is_too_long(data):
             self._refuse_url()
         elif end > self._max_head_bytes or data.count(b"\n", 0, end) > self._max_head_lines:
             self._refuse_head()
         else:
             self.phase = HEAD
             self._body_left = 0
-            self._feed(data[:end])
+            self.parser.feed_data(data[:end])
             if self.phase is HEAD:
                 self.refuse(MALFORMED, "the request head cannot be read")
         return data[end:]
@@ -218,14 +225,14 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
             data = data[:left]
         self._body_left = left - len(data)
         self._body_bytes += len(data)
-        self._feed(data)
+        self.parser.feed_data(data)
         return rest
 
     def _take_chunked(self, data: bytes) -> bytes:
         for begin in range(0, len(data), _CHUNKED_SLICE):
             piece = data[begin : begin + _CHUNKED_SLICE]
             before = len(self.cycle.body)
-            self._feed(piece)
+            self.parser.feed_data(piece)
             if self.phase is not BODY:
                 return data[begin + _CHUNKED_SLICE :]
             content = len(self.cycle.body) - before
@@ -251,17 +258,6 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self._pipelined.clear()
         if not self.cycle.response_started:
             self.cycle.keep_alive = False
-
-    def _feed(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._close_after_response()  # other protocols are not spoken here
-        except httptools.HttpParserError as error:
-            if isinstance(error.__context__, _NextRequest):
-                self._close_after_response()
-            else:
-                self.refuse(MALFORMED, "the request cannot be read as HTTP/1.1")
 
     # Callbacks of the parser
 
@@ -297,11 +293,12 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
             cycle.transport = _EarlyTransport(self)
 
     def on_message_complete(self) -> None:
-        super().on_message_complete()
         cycle = self.cycle
         if cycle.response_complete:
             self._wait_for_request()
             return
+        cycle.more_body = False
+        cycle.message_event.set()
         self.phase = HANDLING
         cycle.transport = self.transport
         if not cycle.response_started:

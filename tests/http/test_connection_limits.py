@@ -247,6 +247,16 @@ def test_pipelined_requests_are_answered_in_order(default: Process) -> None:
     assert statuses == [b"200", b"401"] * 20 + [b"404"]
 
 
+def test_a_request_behind_a_chunked_body_in_the_same_packet_ends_the_connection(default: Process) -> None:
+    """The end of a chunked body is known to the parser only: the client has to send the next request again."""
+    first = _chunked_post(b"X-API-Key: " + KEY.encode()) + b'd\r\n{"title":"x"}\r\n0\r\n\r\n'
+    with connect(default) as link:
+        link.sendall(first + GET_HEALTH)
+        response = read_response(link)
+        assert (response.status, response.headers[b"connection"]) == (201, b"close")
+        assert is_closed(link, within=20)
+
+
 @on_linux
 def test_a_flood_of_pipelined_requests_is_not_queued(default: Process) -> None:
     before = resident_bytes(default)
