@@ -10,6 +10,7 @@ few events above it that were finished out of order. Who takes a lane over start
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -108,12 +109,17 @@ class Leases:
         held = await self._store.connection.call_all(
             [(lane, (b"GET", keys.lease(lane, self.kind))) for lane in range(self._store.lanes)]
         )
-        for lane, value in enumerate(held):
-            if value is not None and value.split(b" ", 2)[-1] == worker.encode():
-                try:
-                    await self.acknowledge(Lease(lane, self.kind, value), None, 0, release=True)
-                except LeaseLost:
-                    pass  # a peer was faster
+        leases = [
+            Lease(lane, self.kind, value)
+            for lane, value in enumerate(held)
+            if value is not None and value.split(b" ", 2)[-1] == worker.encode()
+        ]
+        released = await asyncio.gather(
+            *(self.acknowledge(lease, None, 0, release=True) for lease in leases), return_exceptions=True
+        )
+        for problem in released:
+            if problem is not None and not isinstance(problem, LeaseLost):  # lost: a peer was faster
+                raise problem
         await call(0, b"ZREM", keys.workers(self.kind), worker)
 
     async def acknowledge(

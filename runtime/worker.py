@@ -365,7 +365,7 @@ class Worker:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._hands: list[asyncio.Future[_Job]] = []
         self._own_variables = contextvars.Context()
-        self._kept = -float("inf")
+        self._beaten = -float("inf")
 
     @property
     def lanes(self) -> list[int]:
@@ -383,6 +383,7 @@ class Worker:
                 self._tasks = tasks
                 self._own_variables = contextvars.copy_context()
                 tasks.start_soon(self._liveness.stay_visible)
+                tasks.start_soon(self._renew_leases)
                 tasks.start_soon(self._keep_lanes)
                 tasks.start_soon(self._read)
                 self.store.onlookers.append(self.expect)
@@ -395,6 +396,16 @@ class Worker:
             self._following.leave_all()
 
     # Lanes
+
+    async def _renew_leases(self) -> None:
+        """Renew the leases on time. A task of its own: on a loaded machine, taking lanes may take seconds."""
+        while not self._stopping:
+            try:
+                await self._keep()
+            except StoreError as error:
+                _log.warning("leases were not renewed", kind=self.handler.kind, error=str(error))
+            with anyio.move_on_after(self.leases.seconds / _RENEWALS_PER_LEASE):
+                await self._stop_asked.wait()
 
     async def _keep_lanes(self) -> None:
         registered = False
@@ -411,16 +422,14 @@ class Worker:
                 await self._stop_asked.wait()
 
     async def _balance(self) -> None:
-        keep = time.monotonic() - self._kept >= self.leases.seconds / _RENEWALS_PER_LEASE
-        if keep:
-            # First of all: a worker that was frozen has to stop what it does in lanes that it lost.
-            self._kept = time.monotonic()
-            await self._keep()
+        beat = time.monotonic() - self._beaten >= self.leases.seconds / _RENEWALS_PER_LEASE
+        if beat:
+            self._beaten = time.monotonic()
         for peer in await self._liveness.dead_peers():
             _log.info("worker died, its lanes are free", kind=self.handler.kind, worker=peer)
             await self.leases.evict(peer)
             await self._liveness.forget(peer)
-        share = self._share(await self.leases.living(beat=keep))
+        share = self._share(await self.leases.living(beat=beat))
         if len(self._lanes) < share and not self._stopping:
             free = await self.leases.free_lanes()
             random.shuffle(free)  # so that workers starting together do not all want the same one
