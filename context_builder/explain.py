@@ -41,6 +41,7 @@ Visible: TypeAlias = Callable[[Breadcrumb], bool]
 _EXCERPT = 140
 _AT_ONCE = 8
 """References that are followed at once: two versions of each are in memory."""
+_REFERENCE_COST = 1_024  # bytes that each reference counts, also one that leads nowhere
 
 
 def _as_dict(thing: Any) -> dict[str, Any]:
@@ -162,12 +163,14 @@ async def explain(
     version: int | None = None,
     *,
     visible: Visible | None = None,
+    conceals_gone: bool = False,
     start: int = 0,
     budget: int | None = None,
 ) -> Explanation:
     """Why a context, or an older version of it, is as it is.
 
     `start`, `budget`: one page of it, which ends after about so many bytes of stored breadcrumbs were read.
+    `conceals_gone`: a deleted item looks like an invisible one. A client may have made up the references.
     """
     context, record = await _context(store, owner, context_id, version)
     references: list[Kept | Dropped] = [*record.items, *record.left_out]
@@ -177,8 +180,8 @@ async def explain(
     while start < len(references) and (budget is None or read < budget):
         group = references[start : start + _AT_ONCE]
         start += len(group)
-        found = await _Found.load(store, owner, record, group, visible)
-        read += found.size
+        found = await _Found.load(store, owner, record, group, visible, conceals_gone=conceals_gone)
+        read += found.size + len(group) * _REFERENCE_COST
         for reference in group:
             if isinstance(reference, Kept):
                 items.append(found.item(reference, context, record))
@@ -293,6 +296,8 @@ class _Found:
         record: Recorded,
         references: Sequence[Reference],
         visible: Visible | None,
+        *,
+        conceals_gone: bool = False,
     ) -> _Found:
         """All of them side by side, each version once."""
         wanted = list({(reference.id, reference.version) for reference in references})
@@ -308,6 +313,8 @@ class _Found:
             # What has become secret since is secret in its older versions too.
             if visible is not None and not (visible(crumbs[key]) and visible(newest)):
                 hidden.add(key)
+        if conceals_gone:
+            hidden |= set(wanted) - crumbs.keys()
         schemas = list({crumb.schema_name or "" for crumb in crumbs.values()} & record.hints.keys())
         definitions = await asyncio.gather(
             *(_load(store, owner, *record.hints[schema]) for schema in schemas)

@@ -184,6 +184,7 @@ async def explain_context(call: Call) -> Reply:
         id,
         version,
         visible=_visible_to(principal),
+        conceals_gone=principal.is_narrowed,
         start=start,
         budget=call.services.settings.max_response_bytes,
     )

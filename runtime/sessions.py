@@ -204,19 +204,22 @@ class Sessions:
         recorded, horizon = _deletion_times(deletions, gone)
         return recorded or horizon or None
 
-    async def check_token(self, principal: Principal, *, writes: bool) -> None:
+    async def check_token(self, principal: Principal, *, missing_is_fine: bool = False) -> None:
         """Check that the session of a narrowed token was not deleted since the token was issued.
 
-        Reads are checked only while a session of that name exists: a missing session is simply not found.
+        `missing_is_fine`: a read of a session that does not exist shows nothing. A write would begin the next one.
         """
         if principal.session_id is None:
             return
         held = await self.belonging(principal.owner_id, principal.session_id)
-        if held is not None:
-            policy.check_session_not_deleted(principal, held.deleted_before)
-        elif writes:
-            deleted = await self.last_deletion(principal.owner_id, principal.session_id)
-            policy.check_session_not_deleted(principal, deleted or 0)
+        if held is not None or not missing_is_fine:
+            await self._check_not_deleted(principal, principal.session_id, held)
+
+    async def _check_not_deleted(self, principal: Principal, session: str, held: Belonging | None) -> None:
+        deleted = (
+            await self.last_deletion(principal.owner_id, session) if held is None else held.deleted_before
+        )
+        policy.check_session_not_deleted(principal, deleted or 0)
 
     async def create_as(
         self,
@@ -254,6 +257,8 @@ class Sessions:
                 visible = policy.may_see_session(principal, session, held.user)
             if not visible:
                 raise NotFound(f"there is no session {session!r}")
+            if principal.session_id is not None:
+                await self._check_not_deleted(principal, session, held)
             try:
                 return await write(0 if held is None else held.created)
             except AnotherSession:

@@ -29,6 +29,7 @@ from breadcrumbs.adk.naming import (
 )
 from breadcrumbs.adk.wire import (
     APP,
+    TEMP,
     USER,
     Deltas,
     Json,
@@ -90,6 +91,18 @@ class Appended:
     """It was there already: nothing was written."""
     session_version: int | None
     """The version that this gave to the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRange:
+    """Which events of a session are read."""
+
+    recent: int | None = None
+    """The last so many; None: all."""
+    after: float | None = None
+    """Those behind the last one that is older, in seconds since 1970."""
+    until: int | None = None
+    """Those that were there at this time of the lane's clock: no event of a later session of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +244,14 @@ class AdkSessions:
         if not policy.may_see_adk_session(who, names.name, user):
             return None
         crumbs = await self._events_at_once(who, names.name, recent, after)
-        if crumbs is None and (await self._found(who, [names.name]))[0] is None:
+        if crumbs is not None:
+            return SessionReading(self, who, names, crumbs)
+        lane = self._sessions.lane(who.owner_id, names.name)
+        until = int(await self._store.connection.call(lane, b"GET", self._store.keys.clock(lane)) or 0)
+        (began,) = await self._created(who, [names.name])
+        if began is None:
             return None
-        return SessionReading(self, who, names, crumbs, recent, after)
+        return SessionReading(self, who, names, None, EventRange(recent, after, until), began)
 
     async def list_all(self, who: Principal, app: str, user: str | None = None) -> list[Json]:
         """The sessions of an app, or of one user of it, without events; the last one to change comes last."""
@@ -272,8 +290,7 @@ class AdkSessions:
             shared = dict(zip(users, states, strict=True))
             for one, facts in zip(group, found, strict=True):
                 if facts is not None:
-                    state = {**facts.state, **shared[one.names.of.user]}
-                    yield _view(one.names, one.updated, state, [])
+                    yield _view(one.names, one.updated, _joined(facts.state, shared[one.names.of.user]), [])
 
     async def delete(self, who: Principal, app: str, user: str, id: str) -> None:
         """Remove a session with its events. One that is not there is gone already."""
@@ -444,7 +461,7 @@ class AdkSessions:
         """ADK's services take the time of the last event; so do we, and not the store's own time of its arrival."""
         last = await self._events_at_once(who, session, 1, None)
         if last is None:
-            last = [crumb async for crumb in self._events(who, session, 1, None)]
+            last = [crumb async for crumb in self._events(who, session, EventRange(recent=1))]
         return _moment(last[0]) if last else created / 1e6
 
     async def _events_at_once(
@@ -471,11 +488,10 @@ class AdkSessions:
         query = policy.restrict_query(who, Query(session_id=session, schema_name=ADK_EVENT))
         return replace(query, keep=lambda crumb: policy.may_see(who, crumb) and _is_event(crumb))
 
-    async def _events(
-        self, who: Principal, session: str, recent: int | None, after: float | None
-    ) -> AsyncIterator[Breadcrumb]:
+    async def _events(self, who: Principal, session: str, wanted: EventRange) -> AsyncIterator[Breadcrumb]:
         """The breadcrumbs of events in the order in which they arrived, a few in memory at a time."""
-        query, owner = self._query(who, session), who.owner_id
+        recent, after, owner = wanted.recent, wanted.after, who.owner_id
+        query = replace(self._query(who, session), created_until=wanted.until)
         first: Place | None = None
         if recent is not None or after is not None:
             # Where to begin is known from the end only: it is read twice.
@@ -505,14 +521,16 @@ class SessionReading:
         who: Principal,
         names: SessionNames,
         crumbs: list[Breadcrumb] | None,
-        recent: int | None,
-        after: float | None,
+        wanted: EventRange | None = None,
+        began: int | None = None,
     ) -> None:
         self._sessions = sessions
         self._who = who
         self._names = names
         self._crumbs = crumbs
-        self._range = (recent, after)
+        self._wanted = wanted or EventRange()
+        self._began = began
+        """When the session began that is read. A later one of the same name may belong to somebody else."""
         self._last: float | None = None
 
     @property
@@ -525,7 +543,7 @@ class SessionReading:
             for crumb in self._crumbs:
                 yield self._shown(crumb)
             return
-        async for crumb in self._sessions._events(self._who, self._names.name, *self._range):
+        async for crumb in self._sessions._events(self._who, self._names.name, self._wanted):
             yield self._shown(crumb)
 
     def _shown(self, crumb: Breadcrumb) -> Json:
@@ -538,12 +556,17 @@ class SessionReading:
         (found,), shared = await asyncio.gather(
             sessions._found(who, [names.name]), sessions._shared_state(who, names.of)
         )
-        if found is None:
+        if found is None or self._began not in (None, found.created):
             return None
         updated = self._last
         if updated is None:
             updated = await sessions._last_update(who, names.name, found.created)
-        return _view(names, updated, {**found.state, **shared}, [])
+        return _view(names, updated, _joined(found.state, shared), [])
+
+
+def _joined(own: Json, shared: Json) -> Json:
+    """The state that ADK sees. A shared name in the session's own state was not set by ADK and is left out."""
+    return {name: value for name, value in own.items() if not name.startswith((APP, USER, TEMP))} | shared
 
 
 def _in_groups(things: Sequence[_T]) -> Iterator[Sequence[_T]]:

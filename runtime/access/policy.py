@@ -245,6 +245,8 @@ def admit_new(principal: Principal, new: BreadcrumbCreate) -> BreadcrumbCreate:
     _check_users(principal, users_of(new.tags), new.context.get("user_id"))
     _check_schema(principal, new)
     _check_shared_state(principal, new.context, {})
+    if isinstance(delta := new.context.get("state_delta"), dict):
+        check_state_names(principal, delta)
     return new.model_copy(update={"tags": _with_tags(new.tags, _own_tags(principal))})
 
 
@@ -256,7 +258,9 @@ def admit_change(principal: Principal, crumb: Breadcrumb, change: BreadcrumbUpda
         _check_change_of_secret(crumb, change)
     if not principal.is_narrowed:
         return change
-    before, after = crumb.context, change.context or {}
+    # A value that equals the old one is no change. Where the old one is secret, that would tell it.
+    before = crumb.context if may_read_content(principal, crumb) else {}
+    after = change.context or {}
     if SESSION_RECORD in (crumb.schema_name, change.schema_name):
         raise Forbidden("a narrowed token cannot change session records: use PATCH /sessions/{id}")
     _check_shared_state(principal, after, before)
@@ -394,6 +398,15 @@ def admit_session_user(principal: Principal, wanted: str | None) -> str | None:
     return principal.user_id if wanted is None else wanted
 
 
+def check_state_names(principal: Principal, delta: Mapping[str, Any]) -> None:
+    """Check that a narrowed token sets no state of a session that ADK would take for shared state."""
+    app, user = may_see_shared_names(principal)
+    if any(
+        (name.startswith("app:") and not app) or (name.startswith("user:") and not user) for name in delta
+    ):
+        raise Forbidden("a narrowed token cannot set app: or user: state, which other sessions share")
+
+
 def check_fork(principal: Principal) -> None:
     if principal.session_id is not None:
         raise Forbidden(
@@ -433,7 +446,7 @@ def may_read_app_state(principal: Principal) -> bool:
 
 
 def may_see_shared_names(principal: Principal) -> tuple[bool, bool]:
-    """Whether changes of the `app:` and of the `user:` state are shown in breadcrumbs that the principal sees."""
+    """Whether the principal sees and sets `app:` and `user:` names in breadcrumbs of a session that it sees."""
     return not principal.is_narrowed, principal.session_id is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.http.services import Services
 
 MAX_QUERY_FIELDS: Final = 256
+
+_CHECK_HOLDS_SECONDS: Final = 0.05  # a body that takes longer than this has its token checked again
 
 _CONNECTION_PROBLEMS: Final = (REQUEST_TIMEOUT, URL_TOO_LONG, HEAD_TOO_LARGE, TOO_MANY_CONNECTIONS)
 """The server answers with these before a request reaches its operation."""
@@ -166,7 +169,16 @@ class Operation:
 class Call:
     """One request on its way through an operation."""
 
-    __slots__ = ("_query", "_receive", "headers", "operation", "principal", "scope", "services")
+    __slots__ = (
+        "_checked_at",
+        "_query",
+        "_receive",
+        "headers",
+        "operation",
+        "principal",
+        "scope",
+        "services",
+    )
 
     principal: Principal
     """Who is asking. An open operation has none."""
@@ -178,6 +190,7 @@ class Call:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive
         self._query: QueryParams | None = None
+        self._checked_at = 0.0
 
     def admit(self) -> None:
         """Find out who is asking and whether they may, before the handler runs."""
@@ -186,11 +199,12 @@ class Call:
         self.principal = self.services.auth.identify(self.headers)
         policy.check_operation(self.principal, self.operation.id)
 
-    async def check_session_token(self) -> None:
+    async def check_session_token(self, *, missing_is_fine: bool = False) -> None:
         """Refuse a token whose session was deleted after the token was issued."""
         if self.operation.rule.access == "token" and self.principal.session_id is not None:
             sessions = Sessions(self.services.store)
-            await sessions.check_token(self.principal, writes=self.operation.method != "GET")
+            await sessions.check_token(self.principal, missing_is_fine=missing_is_fine)
+            self._checked_at = time.monotonic()
 
     async def spend(self, limiter: RateLimiter) -> Sequence[Header]:
         """Pay for the request. What is left of its budget, as headers."""
@@ -266,7 +280,14 @@ class Call:
             pass
 
     async def body(self) -> bytes:
-        """The whole body, or 413 as soon as it is known to be too large."""
+        """Return the whole body, or raise 413 as soon as it is known to be too large."""
+        body = await self._read_body()
+        # A client decides how long its body takes. The session may have been replaced meanwhile.
+        if self._checked_at and time.monotonic() - self._checked_at > _CHECK_HOLDS_SECONDS:
+            await self.check_session_token()
+        return body
+
+    async def _read_body(self) -> bytes:
         limit = self.services.settings.max_body_bytes
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
@@ -358,12 +379,11 @@ class Resource:
                 if scope["query_string"]:
                     call.query()
                 left = () if self._services.limiter is None else await call.spend(self._services.limiter)
-                reads = operation.method == "GET"
-                if not reads:
+                if operation.method != "GET":
                     await call.check_session_token()
                 reply = await operation.handle(call)
-                if reads:  # after reading, so that nothing is shown of a session that began meanwhile
-                    await call.check_session_token()
+                # Again: the reply must show nothing of a session that began meanwhile.
+                await call.check_session_token(missing_is_fine=True)
                 reply.headers += left
                 if operation.rule.access != "open" and reply.status < 400:
                     mark_authenticated(scope)  # in the development mode no token is needed: success counts

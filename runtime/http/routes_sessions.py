@@ -29,6 +29,7 @@ from breadcrumbs.runtime.breadcrumb import (
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
+    AnotherSession,
     InvalidInput,
     NotFound,
     NothingToRetry,
@@ -226,6 +227,7 @@ async def create_session(call: Call) -> Reply:
     if user is not None:
         context["user_id"] = user
     if wanted.state is not None:
+        policy.check_state_names(principal, wanted.state)
         context |= {"state_delta": wanted.state, **what_is_secret(wanted.state)}
     new = BreadcrumbCreate.parse(
         {
@@ -267,6 +269,7 @@ async def change_session(call: Call) -> Reply:
     if "title" in change.model_fields_set:
         context["title"] = change.title
     if change.state is not None:
+        policy.check_state_names(principal, change.state)
         context |= {"state_delta": change.state, **what_is_secret(change.state)}
     if change.active is not None and change.active != (facts.about.paused_at is None):
         context["active"] = change.active
@@ -286,9 +289,16 @@ async def change_session(call: Call) -> Reply:
             "sensitivity": sensitivity_of(change.state),
         }
     )
-    await call.services.store.create(
-        principal.owner_id, new, by=principal.agent_id, session_version="*" if expected is None else expected
-    )
+    try:
+        await call.services.store.create(
+            principal.owner_id,
+            new,
+            by=principal.agent_id,
+            session_version="*" if expected is None else expected,
+            session_began=facts.created,
+        )
+    except AnotherSession:
+        raise no_session(session) from None
     return session_reply(await facts_of(call, session), principal)
 
 

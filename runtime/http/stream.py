@@ -208,7 +208,7 @@ class EventStream:
             else:
                 beginning = await self._hub.log.beginning()
                 missed = any(gone > seen for gone, seen in zip(beginning, position, strict=True))
-            await Sessions(self._store).check_token(principal, writes=False)
+            await Sessions(self._store).check_token(principal)
             if principal.expires < math.inf:
                 ending = asyncio.get_running_loop().call_later(principal.seconds_left, subscription.drop)
             await send({"type": "http.response.start", "status": 200, "headers": headers})

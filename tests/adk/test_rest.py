@@ -704,6 +704,33 @@ async def test_a_narrowed_token_cannot_have_the_state_of_the_app_changed(
     assert (await keyed.get(f"{path}/q", headers=key)).json()["state"]["app:price"] == 5
 
 
+@pytest.mark.parametrize("narrowed_to", ["session", "user"])
+async def test_a_narrowed_token_cannot_set_shared_names_in_the_state_of_a_session(
+    keyed: httpx.AsyncClient, narrowed_to: str
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    path, name = f"/apps/{app}/users/ann/sessions", f"adk:{app}:ann:q"
+    await keyed.post(path, json={"sessionId": "q", "state": {"a": 1}}, headers=key)
+    wanted = {"session_id": name} if narrowed_to == "session" else {"user_id": "ann"}
+    issued = await keyed.post("/auth/token", json=wanted, headers=key)
+    narrow = {"Authorization": f"Bearer {issued.json()['token']}"}
+    names = ("app:price", "user:name") if narrowed_to == "session" else ("app:price",)
+    for shared in names:
+        changed = await keyed.patch(f"/sessions/{name}", json={"state": {shared: 0}}, headers=narrow)
+        problem(changed, 403, "forbidden")
+        event = {
+            "schema_name": "adk.event.v1",
+            "tags": [f"session:{name}"],
+            "context": {"event": {"timestamp": 1}, "state_delta": {shared: 0}},
+        }
+        problem(await keyed.post("/breadcrumbs", json=event, headers=narrow), 403, "forbidden")
+    # A curator may set any name. ADK's view of the session does not show it as shared state.
+    await keyed.patch(f"/sessions/{name}", json={"state": {"app:price": 0, "b": 2}}, headers=key)
+    assert (await keyed.get(f"{path}/q", headers=key)).json()["state"] == {"a": 1, "b": 2}
+    (listed,) = (await keyed.get(path, headers=key)).json()
+    assert listed["state"] == {"a": 1, "b": 2}
+
+
 @pytest.mark.parametrize("shared", [{}, {"app": 1, "user": {}}, {"app": {}}, {"app": {}, "user": []}, 7])
 async def test_a_record_that_says_nothing_usable_of_shared_state_is_no_error(
     keyed: httpx.AsyncClient, shared: Any

@@ -369,3 +369,41 @@ async def test_the_operations_are_in_the_document_and_on_the_docs_page(site: Sit
         jsonschema_rs.meta.validate(schema)
     page = (await site.client.get("/docs")).text
     assert "Why a context is as it is" in page
+
+
+def made_up(items: list[list[Any]]) -> dict[str, Any]:
+    """A breadcrumb that looks like a context, with references of the client's choice."""
+    explain = {"tokens": 1, "budget": 1, "counted_by": "estimate", "checksum": "x", "notes": []}
+    explain |= {"sources": [{"key": "k"}], "items": items, "left_out": []}
+    context = {
+        "consumer_id": "z",
+        "trigger_id": str(uuid4()),
+        "trigger_version": 1,
+        "as_of": 1,
+        "config": "x",
+    }
+    return {"schema_name": "agent.context.v1", "context": {**context, "explain": explain}}
+
+
+async def test_explain_tells_a_narrowed_token_nothing_about_ids_that_it_made_up(site: Site) -> None:
+    foreign = await post(site.store, "foreign", session="other")
+    narrowed = await site.token(session_id="mine")
+    items = [
+        [str(id), version, 0, "c", 0, 1] for id, version in ((foreign.id, 1), (foreign.id, 7), (uuid4(), 1))
+    ]
+    posted = await site.client.post("/breadcrumbs", json=made_up(items), headers=narrowed)
+    explained = await site.client.get(f"/contexts/{posted.json()['id']}/explain", headers=narrowed)
+    first, *others = explained.json()["items"]
+    assert first["hidden"] and others == [first, first]
+
+
+async def test_a_reference_counts_against_the_page_also_where_it_leads_nowhere(site: Site) -> None:
+    posted = await site.client.post(
+        "/breadcrumbs",
+        json=made_up([[str(uuid4()), 1, 0, "c", 0, 1] for _ in range(6_000)]),
+        headers={"X-API-Key": KEY},
+    )
+    page = (
+        await site.client.get(f"/contexts/{posted.json()['id']}/explain", headers={"X-API-Key": KEY})
+    ).json()
+    assert len(page["items"]) < 6_000 and page["next_cursor"]

@@ -107,8 +107,8 @@ async def make_site(embedded_server: EmbeddedServer) -> AsyncIterator[MakeSite]:
     """Sites with settings of the test's choice, all closed when the test ends."""
     async with AsyncExitStack() as stack:
 
-        async def make(**settings: Any) -> Site:
-            return await stack.enter_async_context(running_site(embedded_server.url, **settings))
+        async def make(**options: Any) -> Site:
+            return await stack.enter_async_context(running_site(embedded_server.url, **options))
 
         yield make
 

@@ -695,3 +695,14 @@ async def test_a_source_of_scope_user_uses_the_user_stored_for_the_session(
     text = await context_text(talking, "s", BY_USER)
     assert "the trigger" in text and "words of bob" not in text
     assert ("words of ann" in text) == (user == "ann")
+
+
+async def test_a_change_does_not_tell_what_a_secret_breadcrumb_names(world: World) -> None:
+    """A value that equals the old one is otherwise no change, and would be let through."""
+    fields = _note(tags=["session:s-own"], context={"user_id": "bob"})
+    id = await post(world, CURATOR, **fields, sensitivity="secret")
+    for guess in ("bob", "eve"):
+        answer = await world.send(
+            "session", "PATCH", f"/breadcrumbs/{id}", json={"context": {"user_id": guess}}
+        )
+        problem(answer, 403, "forbidden")
