@@ -362,7 +362,8 @@ async def test_a_second_attempt_asks_by_itself(process: Process, monkeypatch: py
     await process.chat.say("s", "second")
     await prepared(process.builder)
     await process.builder.read()
-    assert await process.builder.begin(0).finish(PATIENCE) == 2  # its questions, and the commit
+    # The failure is stored and the second attempt is marked; its questions, and the commit; the mark is removed.
+    assert await process.builder.begin(0).finish(PATIENCE) == 5
 
 
 async def test_what_nobody_reacts_to_has_happened_all_the_same(process: Process) -> None:
