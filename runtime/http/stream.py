@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import anyio
@@ -239,8 +239,9 @@ class EventStream:
                 b'no longer kept: list what you need again"}\n\n',
             )
         if resuming:
-            async for frame in self._hub.catch_up(subscription, position):
-                await _write(subscription, send, frame)
+            async with aclosing(self._hub.catch_up(subscription, position)) as catching_up:
+                async for frame in catching_up:
+                    await _write(subscription, send, frame)
         while not subscription.dropped and not (subscription.filter.ended and subscription.is_empty):
             frames = await subscription.take(self._ping)
             if not subscription.dropped:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from breadcrumbs.runtime.embedded import EmbeddedServer
@@ -264,3 +265,54 @@ async def test_clients_that_do_not_read_their_answers_take_little_memory(server:
     finally:
         for connection in sockets:
             connection.close()
+
+
+async def test_streams_that_resume_and_do_not_read_take_little_memory(server: Server) -> None:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, trust_env=False) as client:
+        start = await first_position(client)
+        store = await server.store()
+        try:
+            changed = await store.create(DEVELOPER, crumb("1", session="s", context={"text": "x" * MB}))
+            for number in range(2, 21):
+                await store.update(DEVELOPER, changed.id, change(title=str(number)))
+            for number in range(21, 41):
+                await store.create(DEVELOPER, crumb(str(number), session="s", context={"text": "x" * MB}))
+        finally:
+            await store.close()
+        before = server.watch()
+        sockets = [resuming_socket(server.url, start) for _ in range(12)]
+        try:
+            await asyncio.sleep(3)
+            assert server.memory() - before < 60 * MB
+        finally:
+            for connection in sockets:
+                connection.close()
+        async with client.stream("GET", "/events/stream", params={"last_event_id": start}) as stream:
+            titles = []
+            async for line in stream.aiter_lines():
+                if line.startswith("data:") and "title" in (event := orjson.loads(line[5:])):
+                    titles.append(event["title"])
+                if len(titles) == 40:
+                    break
+        assert titles == [str(number) for number in range(1, 41)]
+        assert server.memory() - before < 60 * MB
+
+
+async def first_position(client: httpx.AsyncClient) -> str:
+    async with client.stream("GET", "/events/stream") as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("id:"):
+                return line[3:].strip()
+    raise AssertionError("the stream ended")
+
+
+def resuming_socket(url: str, position: str) -> socket.socket:
+    """Resume a stream and read nothing of it."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((host, int(port)))
+    connection.sendall(
+        f"GET /events/stream?last_event_id={position} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    )
+    return connection
