@@ -61,7 +61,7 @@ from breadcrumbs.runtime.session_state import (
     paused_at,
     state_changes,
 )
-from breadcrumbs.runtime.store import Store, Written
+from breadcrumbs.runtime.store import WALK_BYTES, Store, Written
 from breadcrumbs.runtime.writes import DELETION_REMEMBERED, MAX_DELETIONS
 
 _log = structlog.get_logger("breadcrumbs.sessions")
@@ -387,7 +387,7 @@ class Sessions:
         async def delete(crumb: Breadcrumb) -> None:
             gone.append(await store.delete_with_session(lane, crumb, deletion))
 
-        everything = Query(session_id=session, limit=_AT_ONCE)
+        everything = Query(session_id=session, limit=_AT_ONCE, max_bytes=WALK_BYTES, without_contexts=True)
         # Again until nothing is left: what was on its way while the session closed has landed meanwhile. What has
         # expired goes too: it would count as one of the next session of this name when it is swept.
         while page := (await store.list(owner, everything, with_expired=True)).items:

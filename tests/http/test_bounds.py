@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.quotas import Quotas
 from breadcrumbs.runtime.settings import DEVELOPER
 from breadcrumbs.runtime.store import Store
@@ -316,3 +317,23 @@ def resuming_socket(url: str, position: str) -> socket.socket:
         f"GET /events/stream?last_event_id={position} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     )
     return connection
+
+
+async def test_a_fork_and_a_deletion_of_a_large_session_take_little_memory(server: Server) -> None:
+    store = await server.store()
+    try:
+        for number in range(80):
+            await store.create(DEVELOPER, crumb(f"{number:02}", session="s", context={"text": "x" * MB}))
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, trust_env=False) as client:
+            await client.get("/breadcrumbs")
+            before = server.watch()
+            assert (await client.post("/sessions/s/fork", json={"id": "f"})).status_code == 201
+            assert server.memory() - before < 50 * MB
+            copies = [copy async for copy in store.walk(DEVELOPER, Query(session_id="f", sort="created_at"))]
+            assert [copy.title for copy in copies[:80]] == [f"{number:02}" for number in range(80)]
+            before = server.watch()
+            assert (await client.delete("/sessions/f")).json()["deleted"] == 81
+            assert server.memory() - before < 50 * MB
+            assert not (await store.list(DEVELOPER, Query(session_id="f"))).items
+    finally:
+        await store.close()
