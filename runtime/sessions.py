@@ -287,6 +287,19 @@ class Sessions:
         if growth > 0 and total - removed + growth > store.max_state_bytes:
             raise StateTooLarge(session, total + growth, store.max_state_bytes)
 
+    async def earlier_session_until(self, principal: Principal) -> int:
+        """Time up to which events may belong to an earlier session with the name of the token's session; 0: none."""
+        owner, session = principal.owner_id, principal.session_id
+        if session is None:
+            return 0
+        held = await self.belonging(owner, session)
+        if held is not None:
+            # The breadcrumbs of a deleted session are removed after the deletion was noted: until the next one begins.
+            return max(held.deleted_before, held.created - 1) if held.deleted_before else 0
+        deleted = await self.last_deletion(owner, session) or 0
+        # A token from before the deletion is for the deleted session: it may see that session's last events.
+        return principal.issued if principal.issued > deleted > 0 else 0
+
     def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
         """Since when a session is paused; None: it is not. One small read."""
         lane = self.lane(owner, session)
