@@ -32,6 +32,7 @@ from breadcrumbs.runtime.http.operations import SLASH, Operation, Resource
 from breadcrumbs.runtime.http.problems import NOT_FOUND, problem
 from breadcrumbs.runtime.http.services import Pages, Services
 from breadcrumbs.runtime.http.stream import EventStream
+from breadcrumbs.runtime.http.unsent import UnsentReplies
 from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.registry import Registry
@@ -84,6 +85,7 @@ class Application:
                 docs.POLICY,
             ),
             OpenStreams(*settings.stream_limits),
+            UnsentReplies(),
             limiter,
         )
         stream = EventStream(store, hub, self.auth, registry, settings, services.streams, limiter)

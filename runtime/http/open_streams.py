@@ -24,7 +24,7 @@ class OpenStreams:
     @contextmanager
     def stream(self, principal: Principal) -> Iterator[None]:
         """Count an event stream while it is open. Refuses one too many of a token or of an owner."""
-        with self._counted(principal, [self._token(principal), principal.owner_id]):
+        with self._counted(principal, [token_key(principal), principal.owner_id]):
             yield
 
     @contextmanager
@@ -33,14 +33,9 @@ class OpenStreams:
 
         A token that is not narrowed may serve many users at once, so only the limit of its owner applies to it.
         """
-        keys: list[Hashable] = [self._token(principal)] if principal.is_narrowed else []
+        keys: list[Hashable] = [token_key(principal)] if principal.is_narrowed else []
         with self._counted(principal, [*keys, principal.owner_id]):
             yield
-
-    @staticmethod
-    def _token(principal: Principal) -> Hashable:
-        key = principal.key_id or principal.agent_id
-        return principal.owner_id, key, principal.session_id, principal.user_id
 
     @contextmanager
     def _counted(self, principal: Principal, keys: list[Hashable]) -> Iterator[None]:
@@ -62,3 +57,9 @@ class OpenStreams:
                 self._open[key] -= 1
                 if not self._open[key]:
                     del self._open[key]
+
+
+def token_key(principal: Principal) -> Hashable:
+    """Equal for all tokens of one API key that are narrowed alike: they share their limits."""
+    key = principal.key_id or principal.agent_id
+    return principal.owner_id, key, principal.session_id, principal.user_id

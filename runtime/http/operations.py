@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
@@ -347,6 +348,7 @@ class Resource:
         if operation is not None and operation.handle is None:
             await self._serve_stream(scope, receive, send)
             return
+        unsent = ExitStack()
         try:
             if operation is None or operation.handle is None:
                 reply = self._not_allowed(scope["method"])
@@ -364,6 +366,8 @@ class Resource:
                 reply = await operation.handle(call)
                 if reads:  # after reading, so that nothing is shown of a session that began meanwhile
                     await call.check_session_token()
+                    if operation.rule.access == "token":
+                        unsent.enter_context(self._services.unsent.counted(call.principal, reply.size))
                 reply.headers += left
                 if operation.rule.access != "open" and reply.status < 400:
                     mark_authenticated(scope)  # in the development mode no token is needed: success counts
@@ -371,7 +375,8 @@ class Resource:
             return
         except Exception as error:
             reply = problem_for(error)
-        await reply.send(send, without_body=scope["method"] == "HEAD")
+        with unsent:
+            await reply.send(send, without_body=scope["method"] == "HEAD")
 
     def _not_allowed(self, method: str) -> Reply:
         allow = [(b"allow", self._allow)]

@@ -20,7 +20,8 @@ from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.quotas import Quotas
 from breadcrumbs.runtime.settings import DEVELOPER
 from breadcrumbs.runtime.store import Store
-from tests.http.conftest import MakeSite, Site, problem, running_site
+from tests.http.conftest import KEY, KEYS, OWNER, MakeSite, Site, problem, running_site
+from tests.http.test_stream import _token, live
 from tests.store.contract.base import change, crumb
 from tests.support.process import Process
 from tests.support.servers import free_port
@@ -337,3 +338,40 @@ async def test_a_fork_and_a_deletion_of_a_large_session_take_little_memory(serve
             assert not (await store.list(DEVELOPER, Query(session_id="f"))).items
     finally:
         await store.close()
+
+
+async def test_a_narrowed_token_has_a_limited_number_of_large_replies_in_flight(
+    standalone_server: Any,
+) -> None:
+    async with live(standalone_server.url, api_keys=KEYS) as site:
+        for number in range(4):
+            await site.post("s", owner=OWNER, title=str(number), context={"text": "x" * MB})
+        token, other = await _token(site, KEY, session_id="s"), await _token(site, KEY)
+        path = "/breadcrumbs?session_id=s&include_context=true"
+        host, port = site.url.removeprefix("http://").split(":")
+        sockets: list[socket.socket] = []
+        async with httpx.AsyncClient(base_url=site.url, timeout=PATIENCE, trust_env=False) as client:
+            try:
+                for _ in range(12):
+                    connection = socket.socket()
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                    connection.connect((host, int(port)))
+                    connection.sendall(
+                        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+                    )
+                    sockets.append(connection)
+                await asyncio.sleep(2)
+                started = [connection.recv(12).decode() for connection in sockets]
+                assert sorted(started) == ["HTTP/1.1 200"] * 8 + ["HTTP/1.1 429"] * 4
+                bearer = {"authorization": f"Bearer {token}"}
+                refused = problem(await client.get(path, headers=bearer), 429, "rate-limited")
+                assert refused["limit"] == 32 << 20
+                small = await client.get("/breadcrumbs?session_id=s", headers=bearer)
+                assert small.status_code == 200, "a small reply is never refused"
+                unaffected = await client.get(path, headers={"authorization": f"Bearer {other}"})
+                assert unaffected.status_code == 200
+            finally:
+                for connection in sockets:
+                    connection.close()
+            await asyncio.sleep(0.5)
+            assert (await client.get(path, headers=bearer)).status_code == 200
