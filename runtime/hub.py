@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -28,8 +30,10 @@ from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.conditions import Evaluation, Pacer
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events import Event, Position
+from breadcrumbs.runtime.fresh import HEADER_BYTES
 from breadcrumbs.runtime.multiplexer import LinkLost, ReplyError
 from breadcrumbs.runtime.positions import PositionCodec
+from breadcrumbs.runtime.slots import Slots
 from breadcrumbs.runtime.store import Store
 from breadcrumbs.runtime.tail import Follower
 
@@ -37,6 +41,12 @@ MOST_WAITING_BYTES = 1 << 20
 
 _SLICE = 64
 """How many bodies are loaded at a time."""
+_LOADED_BYTES = 1 << 20
+"""How many bytes of bodies are loaded at a time; one body may be larger."""
+_UNMEASURED_BYTES = 4 << 20
+"""So few bodies that they cannot exceed this are loaded without asking for their sizes first."""
+_CATCH_UPS, _CATCH_UPS_PER_OWNER, _CATCH_UPS_PER_TOKEN = 16, 8, 4
+"""How many catch-ups hold loaded breadcrumbs at the same time. The others wait."""
 _BYTES_AT_ONCE = MOST_WAITING_BYTES // 4
 """How much is handed out before the clients get to take it."""
 
@@ -181,6 +191,7 @@ class EventHub:
         self._closed = False
         self._positions = PositionCodec(store.secret, store.lanes)
         self._pacer = Pacer()
+        self._slots = Slots(total=_CATCH_UPS, per_owner=_CATCH_UPS_PER_OWNER, per_token=_CATCH_UPS_PER_TOKEN)
         self._queues: dict[Hashable, _Queue] = {}
         self.dropped_clients = 0
 
@@ -221,15 +232,19 @@ class EventHub:
         self._join(subscription)
         return list(self._position)
 
-    async def catch_up(self, subscription: Subscription, position: Position) -> AsyncIterator[bytes]:
-        """Give what happened since a position, then join; nothing is left out in between."""
+    async def catch_up(self, subscription: Subscription, position: Position) -> AsyncGenerator[bytes, None]:
+        """Give what happened since a position, then join; nothing is left out in between.
+
+        Close it (`aclosing`) where it is not read to its end: it may hold a slot.
+        """
         position = list(position)
         while not self._closed:
             # Each time round: meanwhile the last client may have left, and reading ended with it.
             await self._start_reading()
             until = list(self._position)
-            async for frame in self._replay(subscription.filter, position, until):
-                yield frame
+            async with aclosing(self._replay(subscription.filter, position, until)) as frames:
+                async for frame in frames:
+                    yield frame
             # No await between this look and joining: what comes after it goes into the queue.
             if self._readers and all(seen >= now for seen, now in zip(position, self._position, strict=True)):
                 subscription._floor = None if position == self._position else position
@@ -348,14 +363,17 @@ class EventHub:
         loaded: dict[int, Breadcrumb | None] = {}
         number = 0
         while number < len(events):
-            end = min(number + _SLICE, len(events))
+            end = max(loaded) + 1 if loaded else min(number + _SLICE, len(events))
             while missing := [
                 wanted
                 for wanted in range(number, end)
                 if wanted not in loaded and has_body(events[wanted]) and self._wanted(events[wanted])
             ]:
                 # A client may join while bodies are loaded, and want what nobody wanted before.
-                loaded |= await self._bodies({wanted: events[wanted] for wanted in missing})
+                bodies = await self._bodies([events[wanted] for wanted in missing])
+                loaded.update(zip(missing, bodies, strict=False))
+                if len(bodies) < len(missing):
+                    end = missing[len(bodies)]
             handed_out = 0
             while number < end and handed_out < _BYTES_AT_ONCE:
                 event = events[number]
@@ -365,16 +383,19 @@ class EventHub:
             if number < len(events):
                 await asyncio.sleep(0)
 
-    async def _bodies(self, events: dict[int, Event]) -> dict[int, Breadcrumb | None]:
-        """What events speak of. What this very process has written need not be asked for."""
+    async def _bodies(self, events: list[Event]) -> list[Breadcrumb | None]:
+        """Load the bodies of the first events, at least one (see `load_versions`).
+
+        A body that this process has just written is not read from the store.
+        """
         fresh = self.store.fresh
-        found: dict[int, Breadcrumb | None] = {
-            number: fresh.written_at(event.owner_id, event.id, event.version, event.at)
-            for number, event in events.items()
-        }
-        if unknown := [number for number, crumb in found.items() if crumb is None]:
+        found = [fresh.written_at(event.owner_id, event.id, event.version, event.at) for event in events]
+        if unknown := [number for number, crumb in enumerate(found) if crumb is None]:
             loaded = await load_versions(self.store, [events[number] for number in unknown])
-            found.update(zip(unknown, loaded, strict=True))
+            for number, crumb in zip(unknown, loaded, strict=False):
+                found[number] = crumb
+            if len(loaded) < len(unknown):
+                del found[unknown[len(loaded)] :]
         return found
 
     def _wanted(self, event: Event) -> bool:
@@ -510,31 +531,58 @@ class EventHub:
             rendered = Rendering(rendered.event, seen, self._rcrt_events)
         return rendered.frame(id, with_context=True)
 
-    async def _replay(self, filter: Filter, position: Position, until: Position) -> AsyncIterator[bytes]:
+    async def _replay(
+        self, filter: Filter, position: Position, until: Position
+    ) -> AsyncGenerator[bytes, None]:
         """Rendered events up to `until`; moves `position` along."""
-        while events := await self.log.between(dict(enumerate(position)), dict(enumerate(until))):
-            for start in range(0, len(events), _SLICE):
-                some = events[start : start + _SLICE]
-                mine = [
-                    event
-                    for event in some
-                    if event.owner_id == filter.owner_id and is_shown(event) and filter.wants(event)
-                ]
-                bodies = await load_versions(self.store, [event for event in mine if has_body(event)])
-                crumbs = iter(bodies)
-                wanted = {(event.lane, event.at) for event in mine}
-                for event in some:
-                    position[event.lane] = event.at
-                    if (event.lane, event.at) not in wanted:
-                        continue
-                    crumb = next(crumbs) if has_body(event) else None
-                    decision = await self._replayed(filter, event, crumb)
-                    if decision is False:
-                        continue
-                    rendered, id = Rendering(event, crumb, self._rcrt_events), self._encoded(filter, position)
-                    yield self._frame(rendered, filter, id) if decision else rendered.undecided(id)
+        while events := await self.log.between(
+            dict(enumerate(position)), dict(enumerate(until)), count=_SLICE
+        ):
+            ends = {event.lane: event.at for event in events}
+            wanted = deque(
+                event
+                for event in events
+                if event.owner_id == filter.owner_id and is_shown(event) and filter.wants(event)
+            )
+            del events
+            while wanted:
+                # The slot is given back after each slice: a client that reads slowly must not keep it.
+                async with (
+                    self._slots.held(filter.owner_id, filter.token),
+                    aclosing(self._replay_slice(filter, position, wanted)) as frames,
+                ):
+                    async for frame in frames:
+                        yield frame
+            for lane, at in ends.items():
+                position[lane] = at
         for lane, at in enumerate(until):
             position[lane] = max(position[lane], at)
+
+    async def _replay_slice(
+        self, filter: Filter, position: Position, wanted: deque[Event]
+    ) -> AsyncGenerator[bytes, None]:
+        """Takes the first of some events and renders them. While a frame is sent, its breadcrumb is not kept."""
+        some = list(islice(wanted, _SLICE))
+        loaded = deque(await load_versions(self.store, [event for event in some if has_body(event)]))
+        for event in some:
+            if has_body(event) and not loaded:
+                return
+            crumb = loaded.popleft() if has_body(event) else None
+            wanted.popleft()
+            position[event.lane] = event.at
+            frame = await self._replayed_frame(filter, event, crumb, position)
+            del crumb
+            if frame is not None:
+                yield frame
+
+    async def _replayed_frame(
+        self, filter: Filter, event: Event, crumb: Breadcrumb | None, position: Position
+    ) -> bytes | None:
+        decision = await self._replayed(filter, event, crumb)
+        if decision is False:
+            return None
+        rendered, id = Rendering(event, crumb, self._rcrt_events), self._encoded(filter, position)
+        return self._frame(rendered, filter, id) if decision else rendered.undecided(id)
 
     async def _replayed(self, filter: Filter, event: Event, crumb: Breadcrumb | None) -> bool | None:
         evaluation = None if crumb is None else Evaluation(crumb)
@@ -674,46 +722,73 @@ def has_body(event: Event) -> bool:
 
 
 async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | None]:
-    """The version that each event speaks of, also where it has been overwritten; None: deleted or expired."""
-    keys = store.keys
-    bodies = await store.connection.call_all(
-        [(event.lane, (b"GET", keys.body(event.lane, event.owner_id, event.id.bytes))) for event in events]
+    """Load the version that each event names, also where it has been overwritten; None: deleted or expired.
+
+    The result is shorter than the request where the next one would exceed `_LOADED_BYTES`. It has at least one.
+    """
+    number, overwritten = await _measured(store, events)
+    events = events[:number]
+    current = await store.connection.call_all(
+        [
+            (event.lane, (b"GETRANGE", key, 0, HEADER_BYTES) if old else (b"GET", key))
+            for event, old in zip(events, overwritten, strict=False)
+            for key in (store.keys.body(event.lane, event.owner_id, event.id.bytes),)
+        ]
     )
     found: list[Breadcrumb | None] = []
     now = store.now()
-    for event, body in zip(events, bodies, strict=True):
-        crumb = None if body is None else _decoded(event, body)
+    for event, body, old in zip(events, current, overwritten, strict=False):
+        crumb = _decoded(event, body, header_only=old) if body else None
         found.append(None if crumb is None or record.is_gone(crumb, now) else crumb)
-    old = [
+    earlier = [
         number
         for number, crumb in enumerate(found)
         if crumb is not None and crumb.version != events[number].version
     ]
-    older = await store.connection.call_all(
-        [
-            (
-                events[number].lane,
-                (
-                    b"HGET",
-                    keys.history(events[number].lane, events[number].owner_id, events[number].id.bytes),
-                    events[number].version,
-                ),
-            )
-            for number in old
-        ]
+    bodies = await store.connection.call_all(
+        [(events[number].lane, (b"HGET", *_history_of(store, events[number]))) for number in earlier]
     )
-    for number, body in zip(old, older, strict=True):
-        event = events[number]
-        found[number] = None if body is None else _decoded(event, body)
+    for number, body in zip(earlier, bodies, strict=True):
+        found[number] = None if body is None else _decoded(events[number], body)
     return found
 
 
-def _decoded(event: Event, body: bytes) -> Breadcrumb | None:
+async def _measured(store: Store, events: list[Event]) -> tuple[int, list[bool]]:
+    """How many of the first events can be loaded together, and which of them name a version in the history."""
+    if len(events) <= 1 or len(events) * store.max_content_bytes <= _UNMEASURED_BYTES:
+        return len(events), [False] * len(events)
+    sizes = await store.connection.call_all(
+        [
+            (event.lane, command)
+            for event in events
+            for command in (
+                (b"STRLEN", store.keys.body(event.lane, event.owner_id, event.id.bytes)),
+                (b"HSTRLEN", *_history_of(store, event)),
+            )
+        ]
+    )
+    overwritten = [bool(size) for size in sizes[1::2]]
+    total = number = 0
+    for current, earlier in zip(sizes[::2], sizes[1::2], strict=True):
+        total += earlier or current
+        if number and total > _LOADED_BYTES:
+            break
+        number += 1
+    return number, overwritten
+
+
+def _history_of(store: Store, event: Event) -> tuple[bytes, int]:
+    return store.keys.history(event.lane, event.owner_id, event.id.bytes), event.version
+
+
+def _decoded(event: Event, body: bytes, *, header_only: bool = False) -> Breadcrumb | None:
     """A body that is damaged is as good as gone, and no reason to keep the others back."""
     try:
         crumb = record.decode(event.owner_id, event.id, body)
-        crumb.document["context"]  # whoever wants the event parses it anyway
-        return crumb
+        if header_only:
+            return crumb
+        crumb.document["context"]  # raises where the body is damaged
+        return crumb.unparsed()
     except (LookupError, ValueError, TypeError) as error:
         _log.warning("a breadcrumb cannot be read", id=str(event.id), lane=event.lane, error=repr(error))
         return None

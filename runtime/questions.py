@@ -7,7 +7,7 @@ task and a write of its own, and a turn is mostly that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -194,12 +194,21 @@ def _body(
 
 
 def recent_of(
-    store: Store, owner: UUID, session_id: str, schema_name: str, limit: int
+    store: Store,
+    owner: UUID,
+    session_id: str,
+    schema_name: str,
+    limit: int,
+    *,
+    max_bytes: int = RECENT_BYTES,
 ) -> Question[list[Breadcrumb]]:
-    """The last breadcrumbs of a schema in a session, the newest first."""
+    """The last breadcrumbs of a schema in a session, the newest first.
+
+    `max_bytes`: how much of them there may be where the questions asked together exceed `RECENT_BYTES`.
+    """
     lane, keys = lane_for(owner, "session", session_id, store.lanes), store.keys
     end = End(keys.by_session(lane, owner, session_id, schema_name), keys.body(lane, owner, b""), limit)
-    otherwise = Query(session_id=session_id, schema_name=schema_name, limit=limit)
+    otherwise = Query(session_id=session_id, schema_name=schema_name, limit=limit, max_bytes=max_bytes)
     return _recent(store, owner, [(lane, end)], otherwise)
 
 
@@ -209,10 +218,12 @@ def recent_shared(
     schema_name: str,
     limit: int,
     keep: Callable[[Breadcrumb], bool] | None = None,
+    *,
+    max_bytes: int = RECENT_BYTES,
 ) -> Question[list[Breadcrumb]]:
     """The last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
     ends = _outside_sessions(store.keys, owner, schema_name, limit)
-    otherwise = Query(sessionless=True, schema_name=schema_name, limit=limit, keep=keep)
+    otherwise = Query(sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep)
     return _recent(store, owner, ends, otherwise)
 
 
@@ -220,7 +231,7 @@ def newest_tagged(
     store: Store, owner: UUID, schema_name: str, tag: str, keep: Callable[[Breadcrumb], bool]
 ) -> Question[list[Breadcrumb]]:
     """The newest breadcrumb of a schema with a tag that `keep` admits; none, or one."""
-    otherwise = Query(schema_name=schema_name, all_tags=(tag,), limit=1, keep=keep)
+    otherwise = Query(schema_name=schema_name, all_tags=(tag,), limit=1, max_bytes=RECENT_BYTES, keep=keep)
     return _recent(store, owner, _tagged(store.keys, owner, tag), otherwise)
 
 
@@ -276,6 +287,6 @@ def _recent(
         return alive[:limit]
 
     async def otherwise() -> list[Breadcrumb]:
-        return (await store.list(owner, replace(query, max_bytes=RECENT_BYTES))).items
+        return (await store.list(owner, query)).items
 
     return Question(ends, read, otherwise)

@@ -6,6 +6,7 @@ session and the originals', so a fork that was broken off can be gone on with.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import reduce
 from typing import Any, Final
@@ -43,6 +44,8 @@ _LEFT_BEHIND: Final = frozenset((SESSION_RECORD, STATE_CHANGE, CONTEXT, ERROR, C
 _ABOUT_CONTEXTS: Final = frozenset(("context_id", "context_version"))
 
 _AT_ONCE: Final = 32
+_COPIED_BYTES: Final = 1 << 20
+"""How many bytes of breadcrumbs are copied at a time; one breadcrumb may be larger."""
 
 
 async def fork(
@@ -66,57 +69,97 @@ async def fork(
     if message_id is not None:
         last = await message_in(store, principal, origin, message_id)
         until = Place(last.created, last.id.bytes)
-    crumbs, firsts = await _up_to(store, owner, origin, until)
+    survey = await _surveyed(store, principal, origin, until)
     if store.quotas is not None:
-        copies = [crumb for crumb in crumbs if _is_copied(crumb, principal)]
-        size = sum(len(crumb.json) for crumb in copies)
-        await store.quotas.check(owner, Usage(size, len(copies), 1))
+        await store.quotas.check(owner, Usage(survey.size, len(survey.copies), 1))
     try:
         written = await store.create(
             owner,
-            _record(session, origin, crumbs, firsts, request, title, user_id, principal),
+            _record(session, origin, survey, request, title, user_id),
             by=principal.agent_id,
             id=None if request is None else derived_id(lane, "fork", str(owner), session),
             session_version=0,
         )
     except VersionMismatch:
         raise _taken(session) from None
+    copies = survey.copies
     if written.found and request is not None:
         # Whoever comes again goes on where the first try stopped, and no further than that was to go.
         first = (await store.get(owner, written.id, count_read=False)).context.get("forked_from")
         if not isinstance(first, dict) or first.get("request") != request:
             raise _taken(session)
-        crumbs = [crumb for crumb in crumbs if crumb.created <= first.get("until", 0)]
+        end = first.get("until", 0)
+        copies = {id: created for id, created in copies.items() if created <= end}
         written = replace(written, replayed=True)
-    spoken = [crumb for crumb in crumbs if _is_copied(crumb, principal)]
-    ids = {str(crumb.id): derived_id(lane, "fork", str(owner), session, str(crumb.id)) for crumb in spoken}
-    limit = anyio.CapacityLimiter(_AT_ONCE)
-
-    async def copy(crumb: Breadcrumb) -> None:
-        async with limit:
-            try:
-                await store.restore(_copied(crumb, session, ids), [])
-            except AlreadyExists:
-                pass  # by a first try
-
-    async with anyio.create_task_group() as tasks:
-        for crumb in spoken:
-            tasks.start_soon(copy, crumb)
+    ids = {str(id): derived_id(lane, "fork", str(owner), session, str(id)) for id in copies}
+    async for some in _batches(store, principal, origin, copies):
+        async with anyio.create_task_group() as tasks:
+            for crumb in some:
+                tasks.start_soon(_copy, store, crumb, session, ids)
     return written
 
 
-async def _up_to(
-    store: Store, owner: UUID, session: str, until: Place | None
-) -> tuple[list[Breadcrumb], dict[UUID, Breadcrumb]]:
-    """What a session has up to a place, the oldest first, and the first versions of those that set its state."""
-    found, firsts = [], {}
-    async for crumb in store.walk(owner, Query(session_id=session, sort="created_at")):
+class _Survey:
+    """The facts about a session that its fork needs. It does not hold the breadcrumbs, which may be large."""
+
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
+        self.state = _State(principal)
+        self.copies: dict[UUID, int] = {}
+        """The breadcrumbs to copy, each with the time of its creation."""
+        self.size = 0
+        """Bytes of the breadcrumbs to copy."""
+        self.last: tuple[UUID, int] | None = None
+        """The last breadcrumb, to copy or not, and the time of its creation."""
+
+    def add(self, crumb: Breadcrumb, first: Breadcrumb | None) -> None:
+        """Look at the next breadcrumb. `first`: its first version, where it may have set the state."""
+        copied = _is_copied(crumb, self._principal)
+        self.last = crumb.id, crumb.created
+        if copied:
+            self.copies[crumb.id] = crumb.created
+            self.size += len(crumb.json)
+        if first is not None:
+            self.state.add(crumb, first, copied=copied)
+
+
+async def _surveyed(store: Store, principal: Principal, session: str, until: Place | None) -> _Survey:
+    """Look at the breadcrumbs of a session up to a place, the oldest first."""
+    survey = _Survey(principal)
+    async for crumb in store.walk(principal.owner_id, Query(session_id=session, sort="created_at")):
         if until is not None and Place(crumb.created, crumb.id.bytes) > until:
             break
-        if crumb.schema_name in STATEFUL or crumb.version > 1:
-            firsts[crumb.id] = await _first_version(store, crumb)
-        found.append(_with_usable_state(crumb))
-    return found, firsts
+        sets_state = crumb.schema_name in STATEFUL or crumb.version > 1
+        first = await _first_version(store, crumb) if sets_state else None
+        survey.add(_with_usable_state(crumb), first)
+    return survey
+
+
+async def _batches(
+    store: Store, principal: Principal, session: str, copies: dict[UUID, int]
+) -> AsyncIterator[list[Breadcrumb]]:
+    """Read the breadcrumbs to copy again, a few at a time. A breadcrumb that became unreadable is left out."""
+    batch: list[Breadcrumb] = []
+    size, end = 0, max(copies.values(), default=0)
+    async for crumb in store.walk(principal.owner_id, Query(session_id=session, sort="created_at")):
+        if crumb.created > end:
+            break
+        if crumb.id not in copies or not _is_copied(crumb, principal):
+            continue
+        if batch and (len(batch) == _AT_ONCE or size + len(crumb.json) > _COPIED_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(_with_usable_state(crumb))
+        size += len(crumb.json)
+    if batch:
+        yield batch
+
+
+async def _copy(store: Store, crumb: Breadcrumb, session: str, ids: dict[str, UUID]) -> None:
+    try:
+        await store.restore(_copied(crumb, session, ids), [])
+    except AlreadyExists:
+        pass  # by a first try
 
 
 def _with_usable_state(crumb: Breadcrumb) -> Breadcrumb:
@@ -142,19 +185,18 @@ async def _first_version(store: Store, crumb: Breadcrumb) -> Breadcrumb:
 def _record(
     session: str,
     origin: str,
-    crumbs: list[Breadcrumb],
-    firsts: dict[UUID, Breadcrumb],
+    survey: _Survey,
     request: str | None,
     title: str | None,
     user_id: str | None,
-    principal: Principal,
 ) -> BreadcrumbCreate:
     forked_from: dict[str, Any] = {"session_id": origin}
-    if crumbs:
-        forked_from |= {"message_id": str(crumbs[-1].id), "until": crumbs[-1].created}
+    if survey.last is not None:
+        last, created = survey.last
+        forked_from |= {"message_id": str(last), "until": created}
     if request is not None:
         forked_from["request"] = request
-    state, guard = _state_after(crumbs, firsts, principal)
+    state, guard = survey.state.record()
     context: dict[str, Any] = {
         "session_id": session,
         **state,
@@ -218,36 +260,41 @@ def _renamed(value: Any, ids: dict[str, UUID]) -> Any:
     return value
 
 
-def _state_after(
-    crumbs: list[Breadcrumb], firsts: dict[UUID, Breadcrumb], principal: Principal
-) -> tuple[dict[str, Any], Guard]:
-    """What a record must say so that, with the copies, the state is what some breadcrumbs led to; and for whom.
+class _State:
+    """The state that breadcrumbs lead to, one after the other.
 
     State from breadcrumbs that this token may not read stays behind, as they do.
     """
-    there: dict[str, tuple[bytes, Guard]] = {}
-    copied: dict[str, bytes] = {}
-    for crumb in crumbs:
-        if crumb.id not in firsts:
-            continue
-        first = firsts[crumb.id]
+
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
+        self._there: dict[str, tuple[bytes, Guard]] = {}
+        self._copied: dict[str, bytes] = {}
+
+    def add(self, crumb: Breadcrumb, first: Breadcrumb, *, copied: bool) -> None:
+        """Apply the next breadcrumb. State is what its first version said."""
+        principal = self._principal
         guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
         readable = policy.may_read_content(principal, first) and policy.may_read_content(principal, crumb)
         for name, value in _changes(first, credentials=readable).items():
-            there[name] = (value if policy.may_read_state(principal, guard) else REMOVED, guard)
-        if _is_copied(crumb, principal):
-            copied |= _changes(crumb)
-    state = {name: value for name, (value, _) in there.items() if value != REMOVED}
-    too_much = [name for name, value in copied.items() if value != REMOVED and name not in state]
-    delta = {name: orjson.loads(value) for name, value in state.items() if value != copied.get(name)}
-    record: dict[str, Any] = {"state_delta": {**delta, **dict.fromkeys(too_much)}}
-    if nulls := [name for name, value in delta.items() if value is None]:
-        record["null_is_a_value"] = nulls
-    guard = reduce(Guard.joined, (there[name][1] for name in delta), Guard())
-    if not guard.secret and strip_credentials(delta) is not delta:
-        # As with the events that brought these credentials: what else there is of the state is for everybody.
-        return {**record, ONLY_CREDENTIALS: True}, replace(guard, secret=True)
-    return record, guard
+            self._there[name] = (value if policy.may_read_state(principal, guard) else REMOVED, guard)
+        if copied:
+            self._copied |= _changes(crumb)
+
+    def record(self) -> tuple[dict[str, Any], Guard]:
+        """The context that gives the fork this state, together with the copies; and its readers."""
+        there, copied = self._there, self._copied
+        state = {name: value for name, (value, _) in there.items() if value != REMOVED}
+        too_much = [name for name, value in copied.items() if value != REMOVED and name not in state]
+        delta = {name: orjson.loads(value) for name, value in state.items() if value != copied.get(name)}
+        record: dict[str, Any] = {"state_delta": {**delta, **dict.fromkeys(too_much)}}
+        if nulls := [name for name, value in delta.items() if value is None]:
+            record["null_is_a_value"] = nulls
+        guard = reduce(Guard.joined, (there[name][1] for name in delta), Guard())
+        if not guard.secret and strip_credentials(delta) is not delta:
+            # As with the events that brought these credentials: what else there is of the state is for everybody.
+            return {**record, ONLY_CREDENTIALS: True}, replace(guard, secret=True)
+        return record, guard
 
 
 def _changes(crumb: Breadcrumb, *, credentials: bool = True) -> dict[str, bytes]:

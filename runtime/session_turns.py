@@ -22,7 +22,7 @@ from breadcrumbs.runtime.hub import EventHub, Subscription
 from breadcrumbs.runtime.ids import lane_for
 from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.session_messages import ANSWER, ERROR, agent_of
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store import WALK_BYTES, Store
 
 DELTA: Final = "agent.response.delta"
 CONTEXT: Final = "agent.context.v1"
@@ -78,7 +78,7 @@ async def outcome_of(
     query = policy.restrict_query(
         principal, Query(session_id=message.session_id, created_since=message.created, sort="created_at")
     )
-    near = await store.list(owner, replace(query, limit=_LOOK_BEHIND))
+    near = await store.list(owner, replace(query, limit=_LOOK_BEHIND, max_bytes=WALK_BYTES))
     answer = next(filter(is_answer, near.items), None)
     if answer is None and near.next_cursor is not None:
         # By schema, which passes over all that is in between. An agent may give its answers another one: only

@@ -61,7 +61,7 @@ from breadcrumbs.runtime.session_state import (
     paused_at,
     state_changes,
 )
-from breadcrumbs.runtime.store import Store, Written
+from breadcrumbs.runtime.store import WALK_BYTES, Store, Written
 from breadcrumbs.runtime.writes import DELETION_REMEMBERED, MAX_DELETIONS
 
 _log = structlog.get_logger("breadcrumbs.sessions")
@@ -292,6 +292,19 @@ class Sessions:
         if growth > 0 and total - removed + growth > store.max_state_bytes:
             raise StateTooLarge(session, total + growth, store.max_state_bytes)
 
+    async def earlier_session_until(self, principal: Principal) -> int:
+        """Time up to which events may belong to an earlier session with the name of the token's session; 0: none."""
+        owner, session = principal.owner_id, principal.session_id
+        if session is None:
+            return 0
+        held = await self.belonging(owner, session)
+        if held is not None:
+            # The breadcrumbs of a deleted session are removed after the deletion was noted: until the next one begins.
+            return max(held.deleted_before, held.created - 1) if held.deleted_before else 0
+        deleted = await self.last_deletion(owner, session) or 0
+        # A token from before the deletion is for the deleted session: it may see that session's last events.
+        return principal.issued if principal.issued > deleted > 0 else 0
+
     def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
         """Since when a session is paused; None: it is not. One small read."""
         lane = self.lane(owner, session)
@@ -392,7 +405,7 @@ class Sessions:
         async def delete(crumb: Breadcrumb) -> None:
             gone.append(await store.delete_with_session(lane, crumb, deletion))
 
-        everything = Query(session_id=session, limit=_AT_ONCE)
+        everything = Query(session_id=session, limit=_AT_ONCE, max_bytes=WALK_BYTES, without_contexts=True)
         # Again until nothing is left: what was on its way while the session closed has landed meanwhile. What has
         # expired goes too: it would count as one of the next session of this name when it is swept.
         while page := (await store.list(owner, everything, with_expired=True)).items:

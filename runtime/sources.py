@@ -128,7 +128,7 @@ class Fetched:
         def counts(crumb: Breadcrumb) -> bool:
             return not waits(crumb) and (keep is None or keep(crumb))
 
-        async def further(number: int, crumbs: Sequence[Breadcrumb]) -> None:
+        async def further(number: int, crumbs: Sequence[Breadcrumb], most_bytes: int) -> None:
             source = self.sources[number]
             alone = source.schema_name is not None and source.fetch.scope == "current"
             if alone and not source.fetch.includes_shared:
@@ -136,22 +136,25 @@ class Fetched:
                 # Where other schemas count too, there may be answers among them.
                 owner, session, most = trigger.owner_id, trigger.session_id, source.fetch.most
                 behind = await _listed(
-                    store, owner, source, most, counts, session=session, until=trigger.created
+                    store, owner, source, most, counts, most_bytes, session=session, until=trigger.created
                 )
             else:
-                behind = (await fetch(store, (source,), trigger, keep=counts)).answers[0] or []
+                behind = (await fetch(store, (source,), trigger, keep=counts, most_bytes=most_bytes)).answers[
+                    0
+                ] or []
             found = list({crumb.id: crumb for crumb in (*crumbs, *behind)}.values())
             found.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
             enough = {crumb.id for crumb in [crumb for crumb in found if counts(crumb)][: source.fetch.most]}
             self.answers[number] = [crumb for crumb in found if crumb.id in enough or waits(crumb)]
 
         full = [
-            further(number, crumbs)
+            (number, crumbs)
             for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
             if crumbs is not None and len(crumbs) >= source.fetch.most and any(map(waits, crumbs))
         ]
         if full:
-            await asyncio.gather(*full)
+            share = RECENT_BYTES // len(full)
+            await asyncio.gather(*(further(number, crumbs, share) for number, crumbs in full))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +170,22 @@ class Fetching:
     """What some sources are going to ask. Their questions may be asked together with others."""
 
     def __init__(
-        self, store: Store, sources: Sequence[Source], asker: Asker, *, keep: Keep | None = None
+        self,
+        store: Store,
+        sources: Sequence[Source],
+        asker: Asker,
+        *,
+        keep: Keep | None = None,
+        most_bytes: int = RECENT_BYTES,
     ) -> None:
-        """`keep` has the last word on each breadcrumb: what it refuses is as if it were not there."""
+        """`keep` has the last word on each breadcrumb: what it refuses is as if it were not there.
+
+        `most_bytes`: a byte budget for all sources together, in equal shares. Each source finds at least one.
+        """
         self._sources = sources
         self._notes: list[str] = []
-        self._ways = [_way(store, source, asker, self._notes, keep) for source in sources]
+        share = most_bytes // max(1, len(sources))
+        self._ways = [_way(store, source, asker, self._notes, keep, share) for source in sources]
         self._listed: dict[int, list[Breadcrumb]] = {}
         self._failure: Exception | None = None
 
@@ -210,15 +223,22 @@ class Fetching:
 
 
 async def fetch(
-    store: Store, sources: Sequence[Source], asker: Asker, *, keep: Keep | None = None
+    store: Store,
+    sources: Sequence[Source],
+    asker: Asker,
+    *,
+    keep: Keep | None = None,
+    most_bytes: int = RECENT_BYTES,
 ) -> Fetched:
     """What the sources find, all side by side."""
-    fetching = Fetching(store, sources, asker, keep=keep)
+    fetching = Fetching(store, sources, asker, keep=keep, most_bytes=most_bytes)
     await asyncio.gather(store.ask(*fetching.questions), fetching.list_all())
     return fetching.fetched()
 
 
-def _way(store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None) -> _Way:
+def _way(
+    store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None, most_bytes: int
+) -> _Way:
     owner, session = asker.owner_id, asker.session_id
     limit = source.fetch.most
     schema = _alone(source, keep)
@@ -229,38 +249,46 @@ def _way(store: Store, source: Source, asker: Asker, notes: list[str], keep: Kee
         case "current":
             if source.fetch.includes_shared:
                 if schema is None:
-                    return _Way(listing=lambda: _mine_or_shared(store, asker, source, limit, keep))
-                shared = recent_shared(store, owner, schema, limit, _shared_with(asker))
+                    return _Way(
+                        listing=lambda: _mine_or_shared(store, asker, source, limit, keep, most_bytes)
+                    )
+                shared = recent_shared(store, owner, schema, limit, _shared_with(asker), max_bytes=most_bytes)
                 if session is None:
                     return _Way((shared,))
-                mine = _of_session(store, owner, session, source, limit, keep)
+                mine = _of_session(store, owner, session, source, limit, keep, most_bytes)
                 return replace(mine, questions=(*mine.questions, shared))
             if session is None:
                 notes.append(
                     f"{source.key}: the trigger has no session, so there is no conversation to look at"
                 )
                 return _Way()
-            return _of_session(store, owner, session, source, limit, keep)
+            return _of_session(store, owner, session, source, limit, keep, most_bytes)
         case "user":
             if session is None:
                 notes.append(f"{source.key}: the trigger has no session, so there is no user to look for")
                 return _Way()
-            return _Way(listing=lambda: _of_user(store, owner, session, source, keep, notes))
+            return _Way(listing=lambda: _of_user(store, owner, session, source, keep, notes, most_bytes))
         case "all":
-            return _Way(listing=lambda: _listed(store, owner, source, limit, keep))
+            return _Way(listing=lambda: _listed(store, owner, source, limit, keep, most_bytes))
 
 
 def _of_session(
-    store: Store, owner: UUID, session: str, source: Source, limit: int, keep: Keep | None
+    store: Store, owner: UUID, session: str, source: Source, limit: int, keep: Keep | None, most_bytes: int
 ) -> _Way:
     schema = _alone(source, keep)
     if schema is not None:
-        return _Way((recent_of(store, owner, session, schema, limit),))
-    return _Way(listing=lambda: _listed(store, owner, source, limit, keep, session=session))
+        return _Way((recent_of(store, owner, session, schema, limit, max_bytes=most_bytes),))
+    return _Way(listing=lambda: _listed(store, owner, source, limit, keep, most_bytes, session=session))
 
 
 async def _of_user(
-    store: Store, owner: UUID, session: str, source: Source, keep: Keep | None, notes: list[str]
+    store: Store,
+    owner: UUID,
+    session: str,
+    source: Source,
+    keep: Keep | None,
+    notes: list[str],
+    most_bytes: int,
 ) -> list[Breadcrumb]:
     """Find what carries the tag of the user stored for the session. A tag of the trigger proves nothing."""
     held = await Sessions(store).belonging(owner, session)
@@ -268,7 +296,7 @@ async def _of_user(
     if not tags:
         notes.append(f"{source.key}: the session belongs to no user, so there is no user to look for")
         return []
-    return await _listed(store, owner, source, source.fetch.most, keep, extra=tuple(tags))
+    return await _listed(store, owner, source, source.fetch.most, keep, most_bytes, extra=tuple(tags))
 
 
 def _alone(source: Source, keep: Keep | None) -> str | None:
@@ -291,17 +319,19 @@ def _shared_with(asker: Asker) -> Keep:
 
 
 async def _mine_or_shared(
-    store: Store, asker: Asker, source: Source, limit: int, keep: Keep | None
+    store: Store, asker: Asker, source: Source, limit: int, keep: Keep | None, most_bytes: int
 ) -> list[Breadcrumb]:
     owner, session, admits = asker.owner_id, asker.session_id, _shared_with(asker)
 
     def shared_and_kept(crumb: Breadcrumb) -> bool:
         return admits(crumb) and (keep is None or keep(crumb))
 
-    shared = _listed(store, owner, source, limit, shared_and_kept, sessionless=True)
+    shared = _listed(store, owner, source, limit, shared_and_kept, most_bytes, sessionless=True)
     if session is None:
         return await shared
-    mine, found = await asyncio.gather(_listed(store, owner, source, limit, keep, session=session), shared)
+    mine, found = await asyncio.gather(
+        _listed(store, owner, source, limit, keep, most_bytes, session=session), shared
+    )
     return mine or found
 
 
@@ -311,6 +341,7 @@ async def _listed(
     source: Source,
     limit: int,
     keep: Keep | None,
+    most_bytes: int,
     *,
     session: str | None = None,
     sessionless: bool = False,
@@ -325,7 +356,7 @@ async def _listed(
         all_tags=source.all_tags + extra,
         created_until=until,
         limit=limit,
-        max_bytes=RECENT_BYTES,
+        max_bytes=most_bytes,
         keep=keep,
     )
     return (await store.list(owner, query)).items

@@ -26,11 +26,13 @@ from breadcrumbs.runtime.http import (
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.guard import Guard
 from breadcrumbs.runtime.http.observe import Metrics, Observer
+from breadcrumbs.runtime.http.open_streams import OpenStreams
 from breadcrumbs.runtime.http.openapi import build_document
 from breadcrumbs.runtime.http.operations import SLASH, Operation, Resource
 from breadcrumbs.runtime.http.problems import NOT_FOUND, problem
 from breadcrumbs.runtime.http.services import Pages, Services
 from breadcrumbs.runtime.http.stream import EventStream
+from breadcrumbs.runtime.http.unsent import UnsentReplies
 from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.registry import Registry
@@ -82,9 +84,11 @@ class Application:
                 cache(lambda: docs.render(self.document, settings)),
                 docs.POLICY,
             ),
+            OpenStreams(*settings.stream_limits),
+            UnsentReplies(),
             limiter,
         )
-        stream = EventStream(store, hub, self.auth, registry, settings, limiter)
+        stream = EventStream(store, hub, self.auth, registry, settings, services.streams, limiter)
         access_log = settings.log_level == "debug"
         self._app: ASGIApp = Observer(
             Guard(Paths(_routes(self._operations, services, stream)), settings),

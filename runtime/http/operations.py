@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
@@ -368,6 +369,7 @@ class Resource:
         if operation is not None and operation.handle is None:
             await self._serve_stream(scope, receive, send)
             return
+        unsent = ExitStack()
         try:
             if operation is None or operation.handle is None:
                 reply = self._not_allowed(scope["method"])
@@ -384,6 +386,8 @@ class Resource:
                 reply = await operation.handle(call)
                 # Again: the reply must show nothing of a session that began meanwhile.
                 await call.check_session_token(missing_is_fine=True)
+                if operation.method == "GET" and operation.rule.access == "token":
+                    unsent.enter_context(self._services.unsent.counted(call.principal, reply.size))
                 reply.headers += left
                 if operation.rule.access != "open" and reply.status < 400:
                     mark_authenticated(scope)  # in the development mode no token is needed: success counts
@@ -391,7 +395,8 @@ class Resource:
             return
         except Exception as error:
             reply = problem_for(error)
-        await reply.send(send, without_body=scope["method"] == "HEAD")
+        with unsent:
+            await reply.send(send, without_body=scope["method"] == "HEAD")
 
     def _not_allowed(self, method: str) -> Reply:
         allow = [(b"allow", self._allow)]

@@ -39,6 +39,11 @@ class Reply:
     def json(cls, document: Any, *, status: int = 200, headers: Sequence[Header] = ()) -> Reply:
         return cls(status, orjson.dumps(document), JSON, headers)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the body that are in memory and not sent yet."""
+        return len(self.body)
+
     async def send(self, send: Send, *, without_body: bool = False) -> None:
         """`without_body` answers HEAD: the headers are those of GET, the length included."""
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
@@ -76,6 +81,10 @@ class ListReply(Reply):
             super().__init__(200)
             self.headers = [*headers, (b"content-type", JSON), (b"content-length", b"%d" % length)]
             self._pieces = pieces
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + sum(map(len, self._pieces))
 
     def _chunks(self) -> Iterator[bytes]:
         waiting: list[bytes] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -362,24 +363,23 @@ async def post_message(call: Call) -> Reply:
     if not seconds:
         crumb, posted, written = await _post(call)
         return Reply.json(posted, status=201, headers=_about(written))
-    # Listening first: the answer may be there before the reply to the write is.
-    watch = Watch(call.services.store, call.services.hub, call.principal, session_id(call))
-    await watch.begin()
-    streaming = False
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(call.services.streams.waiting(call.principal))
+        # Listening first: the answer may be there before the reply to the write is.
+        watch = Watch(call.services.store, call.services.hub, call.principal, session_id(call))
+        await watch.begin()
+        stack.callback(watch.end)
         crumb, posted, written = await _post(call)
         look_first = written.session_version is None  # posted before: no event may be left to wait for
         if stream:
-            streaming = True
+            # The watch then ends with the stream.
+            end = stack.pop_all().close
             return AnswerStream(
-                call, watch, crumb, posted, seconds, look_first=look_first, headers=_about(written)
+                call, watch, crumb, posted, seconds, end, look_first=look_first, headers=_about(written)
             )
         reply = await answered(call, watch, crumb, posted, seconds, look_first=look_first)
         reply.headers += _about(written)
         return reply
-    finally:
-        if not streaming:
-            watch.end()
 
 
 async def _post(call: Call) -> tuple[Breadcrumb, dict[str, Any], Written]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.observe import Metrics
+from breadcrumbs.runtime.http.open_streams import OpenStreams
+from breadcrumbs.runtime.http.unsent import UnsentReplies
 from breadcrumbs.runtime.hub import EventHub
 from breadcrumbs.runtime.hygiene import Hygiene
 from breadcrumbs.runtime.registry import Registry
@@ -36,5 +38,7 @@ class Services:
     hygiene: Hygiene
     metrics: Metrics
     pages: Pages
+    streams: OpenStreams
+    unsent: UnsentReplies
     limiter: RateLimiter | None
     """None: nothing is limited."""

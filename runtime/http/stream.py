@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -27,9 +26,10 @@ from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb import Breadcrumb, check_session_id
 from breadcrumbs.runtime.conditions import Evaluation
-from breadcrumbs.runtime.errors import InvalidInput, RateLimited
+from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events import Event, Position
 from breadcrumbs.runtime.http.auth import Authenticator
+from breadcrumbs.runtime.http.open_streams import OpenStreams
 from breadcrumbs.runtime.http.operations import budget_headers
 from breadcrumbs.runtime.http.parameters import tag_list
 from breadcrumbs.runtime.hub import EventHub, Subscription
@@ -62,7 +62,6 @@ KNOWN_PARAMETERS = frozenset(
 )
 
 _WRITE_TIMEOUT = 30.0
-_RETRY_AFTER_SECONDS = 10
 _MAX_SAVED_SELECTORS = 100
 """Saved selectors of one stream: each is looked at for every event."""
 
@@ -76,7 +75,7 @@ _HEADERS = [
 class StreamFilter:
     """What this token may see, and of that what this client asked for."""
 
-    __slots__ = ("_any_of", "_ended", "_principal", "_selectors", "conditional", "owner_id")
+    __slots__ = ("_any_of", "_ended", "_principal", "_selectors", "begins_after", "conditional", "owner_id")
 
     def __init__(self, principal: Principal, selectors: list[Selector], any_of: list[Selector]) -> None:
         self.owner_id = principal.owner_id
@@ -84,6 +83,8 @@ class StreamFilter:
         self._selectors = selectors
         self._any_of = any_of
         self._ended = False
+        self.begins_after = 0
+        """Events up to this time belong to an earlier session with the name of the token's session."""
         self.conditional = any(selector.context_match for selector in (*selectors, *any_of))
 
     @property
@@ -96,6 +97,8 @@ class StreamFilter:
         return self._ended
 
     def wants(self, event: Event) -> bool:
+        if 0 < event.at <= self.begins_after:  # 0: a piece of an answer, which is not in the log
+            return False
         if event.operation == "session_deleted" and event.session_id == self._principal.session_id:
             self._ended = True
         elif self.ended:
@@ -158,6 +161,7 @@ class EventStream:
         auth: Authenticator,
         registry: Registry,
         settings: Settings,
+        streams: OpenStreams,
         limiter: RateLimiter | None = None,
     ) -> None:
         self._store = store
@@ -166,8 +170,7 @@ class EventStream:
         self._auth = auth
         self._registry = registry
         self._ping = settings.ping_interval.total_seconds()
-        self._per_token, self._per_owner = settings.stream_limits
-        self._open: Counter[Hashable] = Counter()
+        self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -178,11 +181,13 @@ class EventStream:
             headers += budget_headers(await self._limiter.spend(principal, "reading"))
         filter = await self._filter(principal, request.query_params)
         position, outdated = self._position(principal, request)
+        if position is not None:
+            filter.begins_after = await Sessions(self._store).earlier_session_until(principal)
         if scope["method"] == "HEAD":
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        with self._counted(principal):
+        with self._streams.stream(principal):
             await self._serve(scope, receive, send, principal, filter, position, headers, outdated=outdated)
 
     async def _serve(
@@ -239,8 +244,9 @@ class EventStream:
                 b'no longer kept: list what you need again"}\n\n',
             )
         if resuming:
-            async for frame in self._hub.catch_up(subscription, position):
-                await _write(subscription, send, frame)
+            async with aclosing(self._hub.catch_up(subscription, position)) as catching_up:
+                async for frame in catching_up:
+                    await _write(subscription, send, frame)
         while not subscription.dropped and not (subscription.filter.ended and subscription.is_empty):
             frames = await subscription.take(self._ping)
             if not subscription.dropped:
@@ -258,31 +264,6 @@ class EventStream:
             self._hub.encode_position(subscription.filter.owner_id, position).encode(),
             frame,
         )
-
-    @contextmanager
-    def _counted(self, principal: Principal) -> Iterator[None]:
-        """Count a stream while it is open. Refuses one too many of a token or of an owner."""
-        owner = principal.owner_id
-        token = (owner, principal.key_id or principal.agent_id, principal.session_id, principal.user_id)
-        for key, limit, whose in (
-            (token, self._per_token, "this token"),
-            (owner, self._per_owner, "this owner"),
-        ):
-            if self._open[key] >= limit:
-                raise RateLimited(
-                    f"{whose} has {limit} event streams open, and may not have more: close some, or use one stream "
-                    "for several filters",
-                    _RETRY_AFTER_SECONDS,
-                    limit=limit,
-                )
-        self._open.update((token, owner))
-        try:
-            yield
-        finally:
-            for key in (token, owner):
-                self._open[key] -= 1
-                if not self._open[key]:
-                    del self._open[key]
 
     async def _filter(self, principal: Principal, query: QueryParams) -> StreamFilter:
         if unknown := set(query) - KNOWN_PARAMETERS:

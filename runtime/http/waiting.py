@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -92,7 +92,7 @@ async def answered(
 class AnswerStream(Reply):
     """The answer while it is made. Ends with it, with an error, or when the time is up."""
 
-    __slots__ = ("_call", "_look_first", "_message", "_posted", "_seconds", "_watch")
+    __slots__ = ("_call", "_end", "_look_first", "_message", "_posted", "_seconds", "_watch")
 
     def __init__(
         self,
@@ -101,6 +101,7 @@ class AnswerStream(Reply):
         message: Breadcrumb,
         posted: dict[str, Any],
         seconds: float,
+        end: Callable[[], None],
         *,
         look_first: bool,
         headers: Sequence[Header] = (),
@@ -111,6 +112,7 @@ class AnswerStream(Reply):
         self._message = message
         self._posted = posted
         self._seconds = seconds
+        self._end = end
         self._look_first = look_first
 
     async def send(self, send: Send, *, without_body: bool = False) -> None:
@@ -129,7 +131,7 @@ class AnswerStream(Reply):
                         await send({"type": "http.response.body", "body": frame, "more_body": True})
                 tasks.cancel_scope.cancel()
         finally:
-            self._watch.end()
+            self._end()
         with anyio.move_on_after(1):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -210,8 +210,8 @@ async def test_a_builder_that_forgot_the_session_filter_would_be_found(
     """The audit does not believe the builder: it looks at what was really shown."""
     from breadcrumbs.runtime import sources
 
-    def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any) -> Any:
-        return sources._Way(listing=lambda: sources._listed(store, owner, source, limit, keep))
+    def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any, most: int) -> Any:
+        return sources._Way(listing=lambda: sources._listed(store, owner, source, limit, keep, most))
 
     monkeypatch.setattr(sources, "_of_session", wrong)
     async with building(store, book_of(store)) as builder:

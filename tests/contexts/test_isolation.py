@@ -146,10 +146,10 @@ def test_R3_the_property_fails_where_the_session_filter_is_removed(
 ) -> None:
     """What would it be worth otherwise? `one more OR` is what went wrong in RCRT."""
 
-    def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any) -> Any:
+    def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any, most: int) -> Any:
         if mistake == "one more OR":
             source = source.model_copy(update={"any_tags": (*source.any_tags, f"session:{session}")})
-        return sources._Way(listing=lambda: sources._listed(store, owner, source, limit, keep))
+        return sources._Way(listing=lambda: sources._listed(store, owner, source, limit, keep, most))
 
     monkeypatch.setattr(sources, "_of_session", wrong)
 

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.query import Query
 from breadcrumbs.runtime.quotas import Quotas
 from breadcrumbs.runtime.settings import DEVELOPER
 from breadcrumbs.runtime.store import Store
-from tests.http.conftest import MakeSite, Site, problem, running_site
+from tests.http.conftest import KEY, KEYS, OWNER, MakeSite, Site, problem, running_site
+from tests.http.test_stream import _token, live
 from tests.store.contract.base import change, crumb
 from tests.support.process import Process
 from tests.support.servers import free_port
@@ -264,3 +267,111 @@ async def test_clients_that_do_not_read_their_answers_take_little_memory(server:
     finally:
         for connection in sockets:
             connection.close()
+
+
+async def test_streams_that_resume_and_do_not_read_take_little_memory(server: Server) -> None:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, trust_env=False) as client:
+        start = await first_position(client)
+        store = await server.store()
+        try:
+            changed = await store.create(DEVELOPER, crumb("1", session="s", context={"text": "x" * MB}))
+            for number in range(2, 21):
+                await store.update(DEVELOPER, changed.id, change(title=str(number)))
+            for number in range(21, 41):
+                await store.create(DEVELOPER, crumb(str(number), session="s", context={"text": "x" * MB}))
+        finally:
+            await store.close()
+        before = server.watch()
+        sockets = [resuming_socket(server.url, start) for _ in range(12)]
+        try:
+            await asyncio.sleep(3)
+            assert server.memory() - before < 60 * MB
+        finally:
+            for connection in sockets:
+                connection.close()
+        async with client.stream("GET", "/events/stream", params={"last_event_id": start}) as stream:
+            titles = []
+            async for line in stream.aiter_lines():
+                if line.startswith("data:") and "title" in (event := orjson.loads(line[5:])):
+                    titles.append(event["title"])
+                if len(titles) == 40:
+                    break
+        assert titles == [str(number) for number in range(1, 41)]
+        assert server.memory() - before < 60 * MB
+
+
+async def first_position(client: httpx.AsyncClient) -> str:
+    async with client.stream("GET", "/events/stream") as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("id:"):
+                return line[3:].strip()
+    raise AssertionError("the stream ended")
+
+
+def resuming_socket(url: str, position: str) -> socket.socket:
+    """Resume a stream and read nothing of it."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((host, int(port)))
+    connection.sendall(
+        f"GET /events/stream?last_event_id={position} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    )
+    return connection
+
+
+async def test_a_fork_and_a_deletion_of_a_large_session_take_little_memory(server: Server) -> None:
+    store = await server.store()
+    try:
+        for number in range(80):
+            await store.create(DEVELOPER, crumb(f"{number:02}", session="s", context={"text": "x" * MB}))
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, trust_env=False) as client:
+            await client.get("/breadcrumbs")
+            before = server.watch()
+            assert (await client.post("/sessions/s/fork", json={"id": "f"})).status_code == 201
+            assert server.memory() - before < 50 * MB
+            copies = [copy async for copy in store.walk(DEVELOPER, Query(session_id="f", sort="created_at"))]
+            assert [copy.title for copy in copies[:80]] == [f"{number:02}" for number in range(80)]
+            before = server.watch()
+            assert (await client.delete("/sessions/f")).json()["deleted"] == 81
+            assert server.memory() - before < 50 * MB
+            assert not (await store.list(DEVELOPER, Query(session_id="f"))).items
+    finally:
+        await store.close()
+
+
+async def test_a_narrowed_token_has_a_limited_number_of_large_replies_in_flight(
+    standalone_server: Any,
+) -> None:
+    async with live(standalone_server.url, api_keys=KEYS) as site:
+        for number in range(4):
+            await site.post("s", owner=OWNER, title=str(number), context={"text": "x" * MB})
+        token, other = await _token(site, KEY, session_id="s"), await _token(site, KEY)
+        path = "/breadcrumbs?session_id=s&include_context=true"
+        host, port = site.url.removeprefix("http://").split(":")
+        sockets: list[socket.socket] = []
+        async with httpx.AsyncClient(base_url=site.url, timeout=PATIENCE, trust_env=False) as client:
+            try:
+                for _ in range(12):
+                    connection = socket.socket()
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                    connection.connect((host, int(port)))
+                    connection.sendall(
+                        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+                    )
+                    sockets.append(connection)
+                await asyncio.sleep(2)
+                started = [connection.recv(12).decode() for connection in sockets]
+                assert sorted(started) == ["HTTP/1.1 200"] * 8 + ["HTTP/1.1 429"] * 4
+                bearer = {"authorization": f"Bearer {token}"}
+                refused = problem(await client.get(path, headers=bearer), 429, "rate-limited")
+                assert refused["limit"] == 32 << 20
+                small = await client.get("/breadcrumbs?session_id=s", headers=bearer)
+                assert small.status_code == 200, "a small reply is never refused"
+                unaffected = await client.get(path, headers={"authorization": f"Bearer {other}"})
+                assert unaffected.status_code == 200
+            finally:
+                for connection in sockets:
+                    connection.close()
+            await asyncio.sleep(0.5)
+            assert (await client.get(path, headers=bearer)).status_code == 200

@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from breadcrumbs.runtime import hub as hub_module
+from breadcrumbs.runtime.sessions import Sessions
 from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER
 from tests.http.test_stream import Live, Stream, _token, live
 
@@ -155,6 +156,67 @@ async def test_the_number_of_streams_per_token_is_limited(standalone_server: Any
             of_owner = await client.get("/events/stream", params={"token": narrowed})
             assert of_owner.status_code == 429 and of_owner.json()["limit"] == 5
             await stack.enter_async_context(site.stream(token=other))
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_requests_that_wait_for_an_answer_count_as_streams(standalone_server: Any, accept: str) -> None:
+    async with (
+        live(standalone_server.url, api_keys=KEYS, max_streams_per_token=2, max_streams_per_owner=4) as site,
+        httpx.AsyncClient(base_url=site.url, trust_env=False, timeout=10) as client,
+    ):
+        narrowed, whole = await _token(site, KEY, session_id="s"), await _token(site, KEY)
+
+        async def wait(token: str, seconds: float) -> httpx.Response:
+            headers = {"authorization": f"Bearer {token}", "accept": accept}
+            path = f"/sessions/s/messages?wait={seconds}"
+            return await client.post(path, json={"message": "Hello"}, headers=headers)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(wait, narrowed, 5)
+            await _until_clients(site, 2)
+            refused = await wait(narrowed, 5)
+            assert refused.status_code == 429 and refused.json()["limit"] == 2, refused.text
+            assert int(refused.headers["retry-after"]) >= 1
+            stream = await client.get("/events/stream", params={"token": narrowed})
+            assert stream.status_code == 429, "streams and waits have one limit"
+            for _ in range(2):
+                tasks.start_soon(wait, whole, 5)
+            await _until_clients(site, 4)
+            refused = await wait(whole, 5)
+            assert refused.status_code == 429 and refused.json()["limit"] == 4, "a limit of the owner"
+            tasks.cancel_scope.cancel()
+        await _until_clients(site, 0)
+        assert len(await _messages(client, whole)) == 4, "a refused request posts nothing"
+        assert (await wait(narrowed, 0.1)).status_code in (200, 202), "places are free again"
+
+
+async def _until_clients(site: Live, count: int) -> None:
+    with anyio.fail_after(5):
+        while site.hub.clients != count:  # noqa: ASYNC110 - the hub has no event for it
+            await anyio.sleep(0.01)
+
+
+async def _messages(client: httpx.AsyncClient, token: str) -> list[Any]:
+    answer = await client.get("/sessions/s/messages", headers={"authorization": f"Bearer {token}"})
+    found: list[Any] = answer.json()["messages"]
+    return found
+
+
+async def test_a_token_for_a_new_session_sees_no_events_of_an_earlier_session_of_that_name(
+    standalone_server: Any,
+) -> None:
+    async with live(standalone_server.url, api_keys=KEYS) as site:
+        async with site.stream(token=await _token(site, KEY)) as stream:
+            position = stream.last_id or ""
+        await site.post("s", owner=OWNER, title="earlier")
+        await Sessions(site.store).delete(OWNER, "s")
+        await site.post("s", owner=OWNER, title="present")
+        token = await _token(site, KEY, session_id="s")
+        async with site.stream(token=token, last_event_id=position) as stream:
+            assert (await stream.next())["title"] == "present"
+            await site.post("s", owner=OWNER, title="next")
+            assert (await stream.next())["title"] == "next"
 
 
 async def test_by_default_a_token_has_32_streams_and_local_programs_have_thousands(

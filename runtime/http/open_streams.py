@@ -1,0 +1,65 @@
+"""Counts the event streams and waiting requests that are open in this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.errors import RateLimited
+
+_RETRY_AFTER_SECONDS: Final = 10
+
+
+class OpenStreams:
+    """Limits the event streams and waiting requests of a token and of an owner."""
+
+    def __init__(self, per_token: int, per_owner: int) -> None:
+        self._per_token = per_token
+        self._per_owner = per_owner
+        self._open: Counter[Hashable] = Counter()
+
+    @contextmanager
+    def stream(self, principal: Principal) -> Iterator[None]:
+        """Count an event stream while it is open. Refuses one too many of a token or of an owner."""
+        with self._counted(principal, [token_key(principal), principal.owner_id]):
+            yield
+
+    @contextmanager
+    def waiting(self, principal: Principal) -> Iterator[None]:
+        """Count a request that waits for an answer as a stream.
+
+        A token that is not narrowed may serve many users at once, so only the limit of its owner applies to it.
+        """
+        keys: list[Hashable] = [token_key(principal)] if principal.is_narrowed else []
+        with self._counted(principal, [*keys, principal.owner_id]):
+            yield
+
+    @contextmanager
+    def _counted(self, principal: Principal, keys: list[Hashable]) -> Iterator[None]:
+        for key in keys:
+            is_owner = key == principal.owner_id
+            limit = self._per_owner if is_owner else self._per_token
+            if self._open[key] >= limit:
+                raise RateLimited(
+                    f"{'this owner' if is_owner else 'this token'} has {limit} event streams and waiting requests "
+                    "open, and may not have more: close some, or use one stream for several filters",
+                    _RETRY_AFTER_SECONDS,
+                    limit=limit,
+                )
+        self._open.update(keys)
+        try:
+            yield
+        finally:
+            for key in keys:
+                self._open[key] -= 1
+                if not self._open[key]:
+                    del self._open[key]
+
+
+def token_key(principal: Principal) -> Hashable:
+    """Equal for all tokens of one API key that are narrowed alike: they share their limits."""
+    key = principal.key_id or principal.agent_id
+    return principal.owner_id, key, principal.session_id, principal.user_id

@@ -1,0 +1,28 @@
+"""The sources of one context share a byte budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breadcrumbs.runtime.questions import RECENT_BYTES
+from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.sources import Source, fetch
+from breadcrumbs.runtime.store import Store
+from tests.store.contract.base import crumb
+
+MB = 1_000_000
+
+
+@pytest.mark.parametrize("keep", [None, lambda crumb: True], ids=["by question", "by listing"])
+async def test_many_sources_together_read_no_more_than_one_budget(store: Store, keep: Any) -> None:
+    for _ in range(20):
+        await store.create(DEVELOPER, crumb(session="s", schema="note.v1", context={"text": "x" * MB}))
+    trigger = await store.create(DEVELOPER, crumb("trigger", session="s"))
+    recent = {"schema_name": "note.v1", "fetch": {"method": "recent", "limit": 1000}}
+    sources = [Source.model_validate({"key": f"k{number}", **recent}) for number in range(8)]
+    fetched = await fetch(store, sources, await store.get(DEVELOPER, trigger.id), keep=keep)
+    found = [crumbs for crumbs in fetched.answers if crumbs is not None]
+    assert len(found) == 8 and all(found)
+    assert sum(len(one.json) for crumbs in found for one in crumbs) <= RECENT_BYTES
