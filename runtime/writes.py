@@ -44,6 +44,8 @@ class Expects:
     version: int | Literal["*"] | None = None
     began: int | None = None
     since: int | None = None
+    replays: bool = False
+    """True: nothing is written, only the result of an earlier run is looked for."""
 
 
 class Writes:
@@ -107,6 +109,7 @@ class Writes:
             "" if expects.since is None else expects.since,
             "" if expects.began is None or session is None else expects.began,
             _user_json(content.tags),
+            int(expects.replays),
             *state,
         ]
 
