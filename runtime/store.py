@@ -73,14 +73,15 @@ class _Scripts(NamedTuple):
 
     @classmethod
     def inside(cls, *wrappers: str) -> _Scripts:
+        recording = ("deletions", *wrappers)
         return cls(
-            Script("create", inside=wrappers),
-            Script("create", inside=(*wrappers, "together")),
-            Script("create", inside=(*wrappers, "commit")),
-            Script("update", inside=wrappers),
-            Script("update", inside=(*wrappers, "commit")),
-            Script("delete", inside=wrappers),
-            Script("import", inside=wrappers),
+            Script("create", inside=recording),
+            Script("create", inside=(*recording, "together")),
+            Script("create", inside=(*recording, "commit")),
+            Script("update", inside=recording),
+            Script("update", inside=(*recording, "commit")),
+            Script("delete", inside=recording),
+            Script("import", inside=recording),
             Script("extend", inside=wrappers),
         )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DELETION_REMEMBERED: Final = 31 * 86_400
 """Seconds that the deletion of a session is kept: longer than any turn, and than any token that can be requested."""
 
-MAX_DELETIONS: Final = 2_000
+MAX_DELETIONS: Final = 20_000
 """Deleted sessions kept per owner and lane. Above it the oldest are dropped, and checks of older times fail closed."""
 
 Does: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
@@ -90,7 +90,7 @@ class Writes:
             idempotency,
             *self._session_keys(lane, owner, session, body),
             self._state_key(lane, owner, session, body),
-            body if session is None else keys.deletions(lane, owner),
+            self._deletions_key(lane, owner, session, body),
             *indexes(keys, lane, owner, content.schema_name, session, content.indexed_tags),
         ], [
             id.bytes,
@@ -136,7 +136,7 @@ class Writes:
         return [
             *keys,
             self._state_key(lane, owner, session if state else None, keys[0]),
-            keys[0] if session is None or since is None else self._keys.deletions(lane, owner),
+            self._deletions_key(lane, owner, None if since is None else session, keys[0]),
             *leave,
             *join,
         ], [
@@ -194,6 +194,7 @@ class Writes:
         return [
             *keys,
             self._state_key(lane, owner, crumb.session_id, keys[0]),
+            self._deletions_key(lane, owner, crumb.session_id, keys[0]),
             *indexes_of(self._keys, lane, crumb),
         ], [
             crumb.id.bytes,
@@ -259,6 +260,9 @@ class Writes:
     def _state_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
         """Of its own, for scripts that need it: a key that is not there holds up whoever names it in a moving lane."""
         return instead if session is None else self._keys.state(lane, owner, session)
+
+    def _deletions_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
+        return instead if session is None else self._keys.deletions(lane, owner)
 
 
 def together(calls: Sequence[Call]) -> Call:

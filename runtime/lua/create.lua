@@ -1,6 +1,6 @@
 #!lua
 --[[
-Write a new breadcrumb: body, every index, its expiry and its event, or nothing.
+Write a new breadcrumb: body, every index, its expiry and its event, or nothing. Runs inside deletions.lua.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas
       6 idempotency key (any key of the lane where ARGV 9 is '')
@@ -38,23 +38,17 @@ names and values as they are stored, without what is known about the session its
 kept because imports come in any order; they are cleared where room is needed. What makes a state smaller is always
 taken, also where it is over the limit (as after an import).
 ]]
-local known = {false, false, false, false, false}
-if ARGV[11] ~= '' then known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created', 'entered') end
--- Was the session deleted at or after this time? An unknown deletion is assumed up to the horizon (see close.lua),
--- unless the present session has existed since before that time. update.lua has the same function.
-local function deleted_since(at)
-  if known[2] and at <= tonumber(known[2]) then return true end
-  local deleted = redis.call('ZSCORE', KEYS[10], ARGV[11])
-  if deleted then return at <= tonumber(deleted) end
-  local horizon = tonumber(redis.call('ZSCORE', KEYS[10], '') or 0)
-  local began = known[1] and tonumber(known[5] or known[4])
-  return at <= horizon and not (began and began <= at)
+local known = {false, false, false, false, false, false}
+if ARGV[11] ~= '' then
+  known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created', 'entered', 'after')
 end
+local present = known[1] and {began = known[5] or known[4], after = known[6]}
+local function was_deleted_since(at) return deleted_since(tonumber(at), KEYS[10], ARGV[11], known[2], present) end
 local digest = ARGV[9]
 if digest ~= '' then
   local used = redis.call('GET', KEYS[6])
   -- A key that was used in a deleted session is free again in the next session of that name.
-  if used and ARGV[11] ~= '' and deleted_since(tonumber(string.sub(used, 33))) then used = false end
+  if used and ARGV[11] ~= '' and was_deleted_since(string.sub(used, 33)) then used = false end
   if used then
     if string.sub(used, 1, 16) ~= digest then return {2} end
     return {1, '1', string.sub(used, 33), string.sub(used, 33), string.sub(used, 17, 32)}
@@ -67,7 +61,7 @@ if taken then
 end
 if ARGV[17] == '1' then return {9} end
 if ARGV[11] ~= '' then
-  if known[3] or (ARGV[14] ~= '' and deleted_since(tonumber(ARGV[14]))) then return {5} end
+  if known[3] or (ARGV[14] ~= '' and was_deleted_since(ARGV[14])) then return {5} end
   if ARGV[15] ~= '' and (known[1] and known[4] or '0') ~= ARGV[15] then return {7} end
   if ARGV[13] == '*' and not known[1] then return {6, '0'} end
   if ARGV[13] ~= '' and ARGV[13] ~= '*' and (known[1] or '0') ~= ARGV[13] then return {6, known[1] or '0'} end
@@ -148,7 +142,7 @@ end
 if ARGV[12] == '1' then
   session_version = redis.call('HINCRBY', KEYS[7], 'version', 1)
   if not known[1] then
-    redis.call('HSET', KEYS[7], 'created', stamp)
+    redis.call('HSET', KEYS[7], 'created', stamp, 'after', deletion_before(KEYS[10], ARGV[11], known[2]))
     -- Kept once and for all: no import has anything older than this.
     if ARGV[16] ~= '' then redis.call('HSET', KEYS[9], '\0began_by', '0 ' .. ARGV[16]) end
   end

@@ -55,7 +55,7 @@ if ARGV[8] ~= '' then
   elseif known[2] == false then
     -- With the last breadcrumb the session ends.
     if known[1] then
-      redis.call('HDEL', KEYS[8], 'version', 'created', 'entered', 'size', 'retried', 'state')
+      redis.call('HDEL', KEYS[8], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after')
       redis.call('EXPIRE', KEYS[8], ARGV[10])
     else
       redis.call('DEL', KEYS[8])

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from breadcrumbs.runtime import writes
 from breadcrumbs.runtime.sessions import Sessions
 from tests.http.conftest import KEY, OWNER, Site, problem
 from tests.http.sessions import begin, say
@@ -70,6 +71,22 @@ async def test_a_token_for_a_session_that_has_yet_to_begin_works(keyed: Site) ->
     early = await keyed.token(KEY, session_id="s")
     await say(keyed, "s", "hi", EVERYTHING)
     assert (await keyed.client.get("/sessions/s", headers=early)).status_code == 200
+
+
+async def test_deletions_of_other_sessions_do_not_end_the_token_of_a_live_session(
+    keyed: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "MAX_DELETIONS", 2)
+    early = await keyed.token(KEY, session_id="s")
+    await say(keyed, "s", "hi", early)
+    other = await keyed.token(KEY, user_id="ann")
+    sessions = Sessions(keyed.store)
+    names = [name for name in map(str, range(200)) if sessions.lane(OWNER, name) == sessions.lane(OWNER, "s")]
+    for name in names[:5]:
+        await say(keyed, name, "hi", other)
+        assert (await keyed.client.delete(f"/sessions/{name}", headers=other)).status_code == 200
+    assert (await keyed.client.get("/sessions/s", headers=early)).status_code == 200
+    await say(keyed, "s", "still here", early)
 
 
 @pytest.mark.parametrize("query", [{}, {"schema_name": "user.message.v1"}], ids=["all", "filtered"])

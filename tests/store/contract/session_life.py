@@ -10,8 +10,8 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.runtime import sessions as sessions_module
 from breadcrumbs.runtime import transfer
+from breadcrumbs.runtime import writes as writes_module
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.dead_letters import DeadLetters
@@ -579,7 +579,7 @@ class SessionLife(Contract):
     async def test_the_number_of_keys_left_by_deleted_sessions_is_bounded(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 5)
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 5)
         sessions = Sessions(store)
         await store.create(ALICE, crumb(session="neighbour"))
         before = await keyspace(store)
@@ -613,7 +613,7 @@ class SessionLife(Contract):
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A late commit, a repeated idempotency key and an old credential are refused without the record."""
-        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
         sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
         stays = await store.create(ALICE, crumb(session="stays"), session_version=0)
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
@@ -638,7 +638,7 @@ class SessionLife(Contract):
     async def test_a_session_that_lives_on_is_not_affected_by_dropped_records(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
         sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
         await _delete_others(store, lane, 5)
@@ -649,11 +649,45 @@ class SessionLife(Contract):
         assert (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
         assert (await _belonging(sessions, "s")).deleted_before < message.created
 
+    @pytest.mark.parametrize("how", ["written", "imported"])
+    async def test_records_dropped_after_a_session_began_are_no_deletion_of_it(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        """A credential from before the session began stays valid, whatever others delete."""
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        if how == "written":
+            await store.create(ALICE, crumb(session="s"))
+        else:
+            await store.restore(foreign(session="s"), [])
+        await _delete_others(store, lane, 5)
+        assert (await _belonging(sessions, "s")).deleted_before == 0
+        await sessions.delete(ALICE, "s")
+        deleted = await sessions.last_deletion(ALICE, "s") or 0
+        if how == "written":
+            await store.create(ALICE, crumb(session="s"))
+        else:
+            await store.restore(foreign(session="s"), [])
+        await _delete_others(store, lane, 5)
+        assert b"s" not in await _records(store, lane)
+        assert (await _belonging(sessions, "s")).deleted_before == deleted
+
+    async def test_a_session_that_began_before_deletions_were_kept_with_it_goes_on(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
+        await store.connection.call(lane, b"HDEL", store.keys.session(lane, ALICE, "s"), "after")
+        await _delete_others(store, lane, 5)
+        assert 0 < (await _belonging(sessions, "s")).deleted_before < message.created
+        assert (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
+
     async def test_an_imported_session_does_not_revive_what_was_deleted_before(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its breadcrumbs are older than the deletion, the session itself is not."""
-        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
         sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
         message = await store.create(ALICE, crumb(session="s"))
         await sessions.delete(ALICE, "s")
