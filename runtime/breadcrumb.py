@@ -295,6 +295,15 @@ def check_new_session_id(session: str) -> str:
     return check_session_id(session)
 
 
+def check_new_user_tags(tags: Sequence[str], known: Sequence[str] = ()) -> None:
+    """Refuse users with invisible characters in their names. `known`: tags that the breadcrumb has already."""
+    for tag in users_of(tags):
+        if tag not in known and (hidden := hidden_character(tag[len(USER) :])):
+            raise InvalidInput(
+                f"a user id holds no invisible characters, and {hidden}: leave it out", where="tags"
+            )
+
+
 def _check_hints(hints: dict[str, Any] | None) -> None:
     if hints is not None and (found := check_hints(hints)):
         raise InvalidInput("llm_hints cannot be applied", complaints=found)

@@ -25,14 +25,16 @@ Per session
                                               retried: id and time of each turn that was asked for again, the last first
                                               state: bytes of its state, and bytes of removed names in it (create.lua);
                                               absent until the state is changed, and after an import
+                                              after: the last deletion of this name as known when the session began,
+                                              0 = none; absent if it began before this field existed
     z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
                                               `!<who> ` before the JSON: not for everybody (see session_state.py).
                                               Names that begin with a null byte: its title, whose it is
     N <owner>                        zset     the sessions of an owner in this lane; score = last activity
     Z                                set      sessions that are being deleted: owner + session
     y <owner>                        zset     deleted sessions of an owner in this lane: member = name, score = time of
-                                              the last deletion. Bounded: see close.lua. Member "" is the horizon: the
-                                              newest deletion that was dropped. The key expires by itself
+                                              the last deletion. Bounded: see deletions.lua. Member "" is the horizon:
+                                              the newest deletion that was dropped. The key expires by itself
 Per owner, where they have quotas
     Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
 Per lane, the rest

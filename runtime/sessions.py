@@ -20,7 +20,7 @@ import structlog
 from joserfc import jwe
 from joserfc.jwk import OctKey
 
-from breadcrumbs.runtime import record
+from breadcrumbs.runtime import record, writes
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb import (
@@ -62,11 +62,10 @@ from breadcrumbs.runtime.session_state import (
     state_changes,
 )
 from breadcrumbs.runtime.store import WALK_BYTES, Store, Written
-from breadcrumbs.runtime.writes import DELETION_REMEMBERED, MAX_DELETIONS
 
 _log = structlog.get_logger("breadcrumbs.sessions")
 
-_CLOSE, _BURY = Script("close"), Script("bury")
+_CLOSE, _BURY = Script("close", inside="deletions"), Script("bury")
 
 _AT_ONCE: Final = 100
 
@@ -79,7 +78,7 @@ _MOST_SEEN: Final = 2_000
 """A page ends early (with a cursor) rather than looking at every session for a filter that hardly matches."""
 
 
-_SESSION_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone")
+_SESSION_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone", b"after")
 _STAMP: Final = 17
 """Bytes before a value of the state: when it was set, and a space."""
 
@@ -129,8 +128,9 @@ class Belonging:
     deleted_before: int = 0
     """Time of the last deletion of an earlier session of this name, 0 = none is known.
 
-    A credential issued at or before this time may be meant for that earlier session. If the record of the deletion
-    may have been dropped, this is the latest time at which it can have happened.
+    A credential issued at or before this time may be meant for that earlier session. The time is as it was known when
+    the present session began: if the record of the deletion may have been dropped by then, it is the latest time at
+    which the deletion can have happened. Records that are dropped later do not change it.
     """
 
 
@@ -168,7 +168,7 @@ class Sessions:
                 (lane, (b"ZMSCORE", keys.deletions(lane, owner), session, b"")),
             ]
         )
-        version, created, closing, entered, gone = held
+        version, created, closing, entered, gone, after = held
         if version is None or closing is not None:
             return None
         fields = zip((USER_ID, BEGAN_BY), about, strict=True)
@@ -179,13 +179,12 @@ class Sessions:
         if about == [None, None]:
             first = await self._first_messages(owner, [(lane, session)])
         began = int(created or 0)
-        recorded, horizon = _deletion_times(deletions, gone)
-        return Belonging(
-            _user_of(known, began, first.get(session)),
-            began,
-            # A dropped record is older than the present session.
-            recorded or min(horizon, max(0, int(entered or began) - 1)),
-        )
+        if after is not None:
+            deleted_before = int(after)
+        else:  # it began before the field existed. A dropped record is older than the present session.
+            recorded, horizon = _deletion_times(deletions, gone)
+            deleted_before = recorded or min(horizon, max(0, int(entered or began) - 1))
+        return Belonging(_user_of(known, began, first.get(session)), began, deleted_before)
 
     async def last_deletion(self, owner: UUID, session: str) -> int | None:
         """Time of the last deletion of a session of this name, whether or not one exists now; None: none is known.
@@ -372,8 +371,8 @@ class Sessions:
                 session,
                 record.event_note("", tags, None),
                 "" if expected_version is None else expected_version,
-                MAX_DELETIONS,
-                DELETION_REMEMBERED,
+                writes.MAX_DELETIONS,
+                writes.DELETION_REMEMBERED,
             ],
         )
         match int(reply[0]):

@@ -73,14 +73,15 @@ class _Scripts(NamedTuple):
 
     @classmethod
     def inside(cls, *wrappers: str) -> _Scripts:
+        recording = ("deletions", *wrappers)
         return cls(
-            Script("create", inside=wrappers),
-            Script("create", inside=(*wrappers, "together")),
-            Script("create", inside=(*wrappers, "commit")),
-            Script("update", inside=wrappers),
-            Script("update", inside=(*wrappers, "commit")),
-            Script("delete", inside=wrappers),
-            Script("import", inside=wrappers),
+            Script("create", inside=recording),
+            Script("create", inside=(*recording, "together")),
+            Script("create", inside=(*recording, "commit")),
+            Script("update", inside=recording),
+            Script("update", inside=(*recording, "commit")),
+            Script("delete", inside=recording),
+            Script("import", inside=recording),
             Script("extend", inside=wrappers),
         )
 
@@ -261,47 +262,46 @@ class Store:
             session_began,
             None if fence is None else fence.since,
         )
-        keys, args = self._counted(
-            lane, owner, id, "create", self._writes.creation(lane, owner, id, new, content, by, expects)
-        )
+        contents = [(other_id, other, self.content(other)) for other_id, other in along]
+
+        def creation(
+            id: UUID, new: BreadcrumbCreate, content: Content, expects: Expects
+        ) -> tuple[List[bytes], Arguments]:
+            call = self._writes.creation(lane, owner, id, new, content, by, expects)
+            return self._counted(lane, owner, id, "create", call)
+
+        others = [creation(other_id, other, theirs, Expects()) for other_id, other, theirs in contents]
         all_scripts = self._scripts(owner)
-        scripts = (all_scripts.create, all_scripts.create_commit)
-        size = len(content.json)
-        if along:
-            scripts = (all_scripts.create_together, all_scripts.create_commit)
-            contents = [(other_id, other, self.content(other)) for other_id, other in along]
-            others = [
-                self._counted(
-                    lane,
-                    owner,
-                    other_id,
-                    "create",
-                    self._writes.creation(lane, owner, other_id, other, theirs, by, Expects()),
-                )
-                for other_id, other, theirs in contents
-            ]
-            keys, args = together([(keys, args), *others])
-            size += sum(len(theirs.json) for _, _, theirs in contents)
+        first_script = all_scripts.create_together if along else all_scripts.create
+        size = len(content.json) + sum(len(theirs.json) for _, _, theirs in contents)
         session = content.session_id
         self._tell("created", lane, owner, id, 1, content, new.visibility, by)
 
-        def write() -> Awaitable[Any]:
-            return self._run(lane, scripts, fence, keys, args)
+        def run(expects: Expects) -> Awaitable[Any]:
+            keys, args = creation(id, new, content, expects)
+            if along:
+                keys, args = together([(keys, args), *others])
+            return self._safely(
+                lambda: self._run(lane, (first_script, all_scripts.create_commit), fence, keys, args)
+            )
 
         if self.quotas is None or fence is not None:
-            reply = await self._safely(write)
+            reply = await run(expects)
         else:
             growth = Usage(
                 size + (1 + len(along)) * _HEADER, 1 + len(along), await self._begins(owner, session)
             )
             try:
                 async with self.quotas.admitted(owner, growth):
-                    reply = await self._safely(write)
+                    reply = await run(expects)
             except QuotaExceeded:
-                # A repeated request adds nothing: it gets the result of the first.
+                # A repeated request adds nothing: it gets the result of the first. The script decides whether it is
+                # one. The look before saves sending a body that is refused anyway.
                 if not await self._is_written(lane, owner, id, session, idempotency_key):
                     raise
-                reply = await self._safely(write)
+                reply = await run(replace(expects, replays=True))
+                if int(reply[0]) == 9:
+                    raise
         match int(reply[0]):
             case 0:
                 version = int(reply[4]) if session is not None else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from uuid import UUID
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 DELETION_REMEMBERED: Final = 31 * 86_400
 """Seconds that the deletion of a session is kept: longer than any turn, and than any token that can be requested."""
 
-MAX_DELETIONS: Final = 2_000
+MAX_DELETIONS: Final = 20_000
 """Deleted sessions kept per owner and lane. Above it the oldest are dropped, and checks of older times fail closed."""
 
 Does: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
@@ -44,6 +45,8 @@ class Expects:
     version: int | Literal["*"] | None = None
     began: int | None = None
     since: int | None = None
+    replays: bool = False
+    """True: nothing is written, only the result of an earlier run is looked for."""
 
 
 class Writes:
@@ -88,7 +91,7 @@ class Writes:
             idempotency,
             *self._session_keys(lane, owner, session, body),
             self._state_key(lane, owner, session, body),
-            body if session is None else keys.deletions(lane, owner),
+            self._deletions_key(lane, owner, session, body),
             *indexes(keys, lane, owner, content.schema_name, session, content.indexed_tags),
         ], [
             id.bytes,
@@ -107,6 +110,7 @@ class Writes:
             "" if expects.since is None else expects.since,
             "" if expects.began is None or session is None else expects.began,
             _user_json(content.tags),
+            int(expects.replays),
             *state,
         ]
 
@@ -133,7 +137,7 @@ class Writes:
         return [
             *keys,
             self._state_key(lane, owner, session if state else None, keys[0]),
-            keys[0] if session is None or since is None else self._keys.deletions(lane, owner),
+            self._deletions_key(lane, owner, None if since is None else session, keys[0]),
             *leave,
             *join,
         ], [
@@ -158,22 +162,25 @@ class Writes:
     def deletion(self, lane: int, base: Breadcrumb, *, only_expired: bool, deletion: int | None) -> Call:
         """`deletion`: the deletion of its session that this is part of."""
         owner, keys = base.owner_id, self._keys_of(lane, base)
+        reader = private_to(base.visibility, base.created_by)
+        note = partial(record.event_note, base.schema_name or "", base.tags, reader)
         return [
             *keys,
             self._state_key(lane, owner, base.session_id, keys[0]),
+            self._deletions_key(lane, owner, base.session_id, keys[0]),
             *indexes_of(self._keys, lane, base),
         ], [
             base.id.bytes,
             owner.bytes,
             base.version,
-            record.event_note(
-                base.schema_name or "", base.tags, private_to(base.visibility, base.created_by)
-            ),
+            note(),
             base.schema_name or "",
             "*" if deletion is not None else int(only_expired),
             int(not only_expired),
             base.session_id or "",
             "" if deletion is None else deletion,
+            note(ends_session=True),
+            MAX_DELETIONS,
             DELETION_REMEMBERED,
         ]
 
@@ -191,6 +198,7 @@ class Writes:
         return [
             *keys,
             self._state_key(lane, owner, crumb.session_id, keys[0]),
+            self._deletions_key(lane, owner, crumb.session_id, keys[0]),
             *indexes_of(self._keys, lane, crumb),
         ], [
             crumb.id.bytes,
@@ -256,6 +264,9 @@ class Writes:
     def _state_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
         """Of its own, for scripts that need it: a key that is not there holds up whoever names it in a moving lane."""
         return instead if session is None else self._keys.state(lane, owner, session)
+
+    def _deletions_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
+        return instead if session is None else self._keys.deletions(lane, owner)
 
 
 def together(calls: Sequence[Call]) -> Call:

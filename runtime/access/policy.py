@@ -23,6 +23,7 @@ from breadcrumbs.runtime.breadcrumb import (
     Breadcrumb,
     BreadcrumbCreate,
     BreadcrumbUpdate,
+    check_new_user_tags,
     session_of,
     users_of,
 )
@@ -235,6 +236,7 @@ def restrict_query(principal: Principal, query: Query) -> Query:
 
 def admit_new(principal: Principal, new: BreadcrumbCreate) -> BreadcrumbCreate:
     """Check a new breadcrumb of the principal and put the tags of a narrowed token on it."""
+    check_new_user_tags(new.tags)
     if not principal.is_narrowed:
         return new
     named = (session_of(new.tags), new.context.get("session_id"))
@@ -256,6 +258,7 @@ def admit_change(principal: Principal, crumb: Breadcrumb, change: BreadcrumbUpda
         raise NotFound("no such breadcrumb")
     if not may_read_content(principal, crumb):
         _check_change_of_secret(crumb, change)
+    check_new_user_tags(change.tags or (), known=crumb.tags)
     if not principal.is_narrowed:
         return change
     # A value that equals the old one is no change. Where the old one is secret, that would tell it.

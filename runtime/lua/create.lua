@@ -1,6 +1,6 @@
 #!lua
 --[[
-Write a new breadcrumb: body, every index, its expiry and its event, or nothing.
+Write a new breadcrumb: body, every index, its expiry and its event, or nothing. Runs inside deletions.lua.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas
       6 idempotency key (any key of the lane where ARGV 9 is '')
@@ -20,8 +20,9 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       14 the time of the event that this is an answer to, '' = none
       15 when the session must have begun, '' = any time, 0 = it must not exist yet
       16 whose the session is if it begins with this (JSON), '' = nobody's
-      17 how many bytes the session's state may have; only where changes of it follow
-      18… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
+      17 '1' = write nothing: only find the result of an earlier run
+      18 how many bytes the session's state may have; only where changes of it follow
+      19… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
 Reply {0, version, created_at, updated_at, session's version}   written
       {1, version, created_at, updated_at, id}      the key was used for this content: the first result
       {2}                                           the key was used for other content
@@ -30,29 +31,24 @@ Reply {0, version, created_at, updated_at, session's version}   written
       {6, version}                                  the session has another version
       {7}                                           the session began at another time
       {8, bytes, limit}                             the session's state would be too large
+      {9}                                           ARGV 17 is '1' and there is no earlier result
 
 The size of a state is kept in the session's field `state`: bytes in all, and bytes of names that were removed. It counts
 names and values as they are stored, without what is known about the session itself and cannot grow. Removed names are
 kept because imports come in any order; they are cleared where room is needed. What makes a state smaller is always
 taken, also where it is over the limit (as after an import).
 ]]
-local known = {false, false, false, false, false}
-if ARGV[11] ~= '' then known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created', 'entered') end
--- Was the session deleted at or after this time? An unknown deletion is assumed up to the horizon (see close.lua),
--- unless the present session has existed since before that time. update.lua has the same function.
-local function deleted_since(at)
-  if known[2] and at <= tonumber(known[2]) then return true end
-  local deleted = redis.call('ZSCORE', KEYS[10], ARGV[11])
-  if deleted then return at <= tonumber(deleted) end
-  local horizon = tonumber(redis.call('ZSCORE', KEYS[10], '') or 0)
-  local began = known[1] and tonumber(known[5] or known[4])
-  return at <= horizon and not (began and began <= at)
+local known = {false, false, false, false, false, false}
+if ARGV[11] ~= '' then
+  known = redis.call('HMGET', KEYS[7], 'version', 'gone', 'closing', 'created', 'entered', 'after')
 end
+local present = known[1] and {began = known[5] or known[4], after = known[6]}
+local function was_deleted_since(at) return deleted_since(tonumber(at), KEYS[10], ARGV[11], known[2], present) end
 local digest = ARGV[9]
 if digest ~= '' then
   local used = redis.call('GET', KEYS[6])
   -- A key that was used in a deleted session is free again in the next session of that name.
-  if used and ARGV[11] ~= '' and deleted_since(tonumber(string.sub(used, 33))) then used = false end
+  if used and ARGV[11] ~= '' and was_deleted_since(string.sub(used, 33)) then used = false end
   if used then
     if string.sub(used, 1, 16) ~= digest then return {2} end
     return {1, '1', string.sub(used, 33), string.sub(used, 33), string.sub(used, 17, 32)}
@@ -63,8 +59,9 @@ if taken then
   local version, created, updated = string.match(taken, '^(%d+) (%d+) (%d+)')
   return {3, version, created, updated}
 end
+if ARGV[17] == '1' then return {9} end
 if ARGV[11] ~= '' then
-  if known[3] or (ARGV[14] ~= '' and deleted_since(tonumber(ARGV[14]))) then return {5} end
+  if known[3] or (ARGV[14] ~= '' and was_deleted_since(ARGV[14])) then return {5} end
   if ARGV[15] ~= '' and (known[1] and known[4] or '0') ~= ARGV[15] then return {7} end
   if ARGV[13] == '*' and not known[1] then return {6, '0'} end
   if ARGV[13] ~= '' and ARGV[13] ~= '*' and (known[1] or '0') ~= ARGV[13] then return {6, known[1] or '0'} end
@@ -80,7 +77,7 @@ if ARGV[5] ~= '0' then expires = string.format('%.0f', now + tonumber(ARGV[5])) 
 
 local state_total, state_removed
 local cleared = {}
-if #ARGV > 17 then
+if #ARGV > 18 then
   local function counts(name) return name ~= '\0active' and name ~= '\0began_by' end
   local function is_removed(name, held) return string.byte(name) ~= 0 and string.sub(held, -1) == ' ' end
   local total, removed = string.match(redis.call('HGET', KEYS[7], 'state') or '', '^(%d+) (%d+)$')
@@ -98,7 +95,7 @@ if #ARGV > 17 then
   end
   local function changed(total, removed, swept)
     if swept then total, removed = total - removed, 0 end
-    for place = 18, #ARGV, 2 do
+    for place = 19, #ARGV, 2 do
       local name, value = ARGV[place], ARGV[place + 1]
       if counts(name) then
         local old = redis.call('HSTRLEN', KEYS[9], name)
@@ -115,16 +112,16 @@ if #ARGV > 17 then
     end
     return total, removed
   end
-  local limit = tonumber(ARGV[17])
+  local limit = tonumber(ARGV[18])
   state_total, state_removed = changed(total, removed, false)
   if state_total > limit and state_total > total then
     state_total, state_removed = changed(total, removed, true)
-    if state_total > limit then return {8, string.format('%.0f', state_total), ARGV[17]} end
+    if state_total > limit then return {8, string.format('%.0f', state_total), ARGV[18]} end
     local flat = redis.call('HGETALL', KEYS[9])
     for place = 1, #flat, 2 do
       if is_removed(flat[place], flat[place + 1]) then cleared[flat[place]] = true end
     end
-    for place = 18, #ARGV, 2 do cleared[ARGV[place]] = nil end
+    for place = 19, #ARGV, 2 do cleared[ARGV[place]] = nil end
   end
 end
 
@@ -145,13 +142,13 @@ end
 if ARGV[12] == '1' then
   session_version = redis.call('HINCRBY', KEYS[7], 'version', 1)
   if not known[1] then
-    redis.call('HSET', KEYS[7], 'created', stamp)
+    redis.call('HSET', KEYS[7], 'created', stamp, 'after', deletion_before(KEYS[10], ARGV[11], known[2]))
     -- Kept once and for all: no import has anything older than this.
     if ARGV[16] ~= '' then redis.call('HSET', KEYS[9], '\0began_by', '0 ' .. ARGV[16]) end
   end
   redis.call('ZADD', KEYS[8], stamp, ARGV[11])
 end
-for place = 18, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[place], stamp .. ' ' .. ARGV[place + 1]) end
+for place = 19, #ARGV, 2 do redis.call('HSET', KEYS[9], ARGV[place], stamp .. ' ' .. ARGV[place + 1]) end
 for name in pairs(cleared) do redis.call('HDEL', KEYS[9], name) end
 if state_total then
   redis.call('HSET', KEYS[7], 'state', string.format('%.0f %.0f', state_total, state_removed))

@@ -1,10 +1,10 @@
 #!lua
 --[[
-Write a breadcrumb that existed before, with its own id, version, times and history.
+Write a breadcrumb that existed before, with its own id, version, times and history. Runs inside deletions.lua.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
-      8 session   9 sessions   10 state (any keys of the lane where ARGV 10 is '')
-      11… indexes
+      8 session   9 sessions   10 state   11 deletions (any keys of the lane where ARGV 10 is '')
+      12… indexes
 ARGV  1 id (16 bytes)    2 owner (16 bytes)
       3 the whole body, header included
       4 version    5 created_at    6 updated_at    8 schema name
@@ -35,13 +35,15 @@ redis.call('SET', KEYS[1], ARGV[3])
 local changes = 2 * tonumber(ARGV[11])
 for place = 13 + changes, #ARGV, 2 do redis.call('HSET', KEYS[6], ARGV[place], ARGV[place + 1]) end
 if ARGV[4] ~= '1' or ARGV[5] ~= ARGV[6] then redis.call('ZADD', KEYS[7], ARGV[6], ARGV[1]) end
-for place = 11, #KEYS do redis.call('ZADD', KEYS[place], ARGV[5], ARGV[1]) end
+for place = 12, #KEYS do redis.call('ZADD', KEYS[place], ARGV[5], ARGV[1]) end
 redis.call('SADD', KEYS[5], ARGV[8])
 if ARGV[7] ~= '0' then redis.call('ZADD', KEYS[4], ARGV[7], member) end
 if ARGV[10] ~= '' then
   redis.call('HINCRBY', KEYS[8], 'size', 1)
+  local known = redis.call('HMGET', KEYS[8], 'version', 'gone', 'created')
+  if not known[1] then redis.call('HSET', KEYS[8], 'after', deletion_before(KEYS[11], ARGV[10], known[2])) end
   redis.call('HINCRBY', KEYS[8], 'version', ARGV[4])
-  local began = redis.call('HGET', KEYS[8], 'created')
+  local began = known[3]
   local older = not began or tonumber(ARGV[5]) < tonumber(began)
   if older then
     redis.call('HSET', KEYS[8], 'created', ARGV[5])

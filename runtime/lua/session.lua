@@ -31,7 +31,7 @@ if size == 0 then
   if listed then wrong = wrong + 1 end
   if ARGV[2] == '1' and wrong > 0 then
     if known[5] then
-      redis.call('HDEL', KEYS[1], 'version', 'created', 'entered', 'size', 'retried', 'state')
+      redis.call('HDEL', KEYS[1], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after')
     else
       redis.call('DEL', KEYS[1])
     end

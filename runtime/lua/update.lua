@@ -2,6 +2,7 @@
 --[[
 Write the next version of a breadcrumb: the old one into its history, the new body, the indexes that
 change, the event. The new content was made from version ARGV 7 and is refused if that is not the newest.
+Runs inside deletions.lua.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
       8 session   9 sessions (any keys of the lane where ARGV 13 is '')
@@ -33,19 +34,12 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 if expires ~= '0' and tonumber(reads) >= 0 and tonumber(expires) <= now then return {2} end
 if version ~= ARGV[7] then return {1, version} end
-local known = {false, false, false, false, false}
--- As in create.lua.
-local function deleted_since(at)
-  if known[1] and at <= tonumber(known[1]) then return true end
-  local deleted = redis.call('ZSCORE', KEYS[11], ARGV[13])
-  if deleted then return at <= tonumber(deleted) end
-  local horizon = tonumber(redis.call('ZSCORE', KEYS[11], '') or 0)
-  local began = known[3] and tonumber(known[5] or known[4])
-  return at <= horizon and not (began and began <= at)
-end
+local known = {false, false, false}
 if ARGV[13] ~= '' then
-  known = redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version', 'created', 'entered')
-  if known[2] or (ARGV[15] ~= '' and deleted_since(tonumber(ARGV[15]))) then return {5} end
+  known = redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version', 'created', 'entered', 'after')
+  local present = known[3] and {began = known[5] or known[4], after = known[6]}
+  if known[2] then return {5} end
+  if ARGV[15] ~= '' and deleted_since(tonumber(ARGV[15]), KEYS[11], ARGV[13], known[1], present) then return {5} end
 end
 
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)

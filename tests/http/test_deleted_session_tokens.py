@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import anyio
 import httpx
@@ -11,6 +12,7 @@ import orjson
 import pytest
 
 from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
+from breadcrumbs.runtime import writes
 from breadcrumbs.runtime.sessions import Sessions
 from tests.contexts.support import document
 from tests.http.conftest import KEY, OWNER, MakeSite, Site, problem
@@ -61,6 +63,22 @@ async def test_while_there_is_no_session_reads_find_nothing_and_writes_are_refus
     for method, path, body in WRITES:
         problem(await keyed.client.request(method, path, json=body, headers=old), 401, "unauthenticated")
     assert await keyed.count(OWNER) == 0
+
+
+async def test_a_session_that_ended_with_its_last_breadcrumb_counts_as_deleted(keyed: Site) -> None:
+    message = await keyed.client.post(
+        "/breadcrumbs", json={"tags": ["session:s"]}, headers={**EVERYTHING, "Idempotency-Key": "k"}
+    )
+    old = await keyed.token(KEY, session_id="s")
+    path = f"/breadcrumbs/{message.json()['id']}"
+    assert (await keyed.client.delete(path, headers=EVERYTHING)).status_code < 300
+    again = await keyed.client.post(
+        "/breadcrumbs", json={"tags": ["session:s"]}, headers={**EVERYTHING, "Idempotency-Key": "k"}
+    )
+    assert again.status_code == 201 and again.json()["id"] != message.json()["id"]
+    problem(await keyed.client.get("/sessions/s", headers=old), 401, "unauthenticated")
+    for method, path, body in WRITES:
+        problem(await keyed.client.request(method, path, json=body, headers=old), 401, "unauthenticated")
 
 
 async def test_a_token_issued_after_the_deletion_works_at_once(keyed: Site) -> None:
@@ -117,15 +135,35 @@ async def test_a_stream_that_is_opened_while_there_is_no_session_is_refused(keye
     problem(await keyed.client.get("/events/stream", headers=old), 401, "unauthenticated")
 
 
+async def test_deletions_of_other_sessions_do_not_end_the_token_of_a_live_session(
+    keyed: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "MAX_DELETIONS", 2)
+    early = await keyed.token(KEY, session_id="s")
+    await say(keyed, "s", "hi", early)
+    other = await keyed.token(KEY, user_id="ann")
+    sessions = Sessions(keyed.store)
+    names = [name for name in map(str, range(200)) if sessions.lane(OWNER, name) == sessions.lane(OWNER, "s")]
+    for name in names[:5]:
+        await say(keyed, name, "hi", other)
+        assert (await keyed.client.delete(f"/sessions/{name}", headers=other)).status_code == 200
+    assert (await keyed.client.get("/sessions/s", headers=early)).status_code == 200
+    await say(keyed, "s", "still here", early)
+
+
+@pytest.mark.parametrize("how", ["session deleted", "last breadcrumb deleted"])
 @pytest.mark.parametrize("query", [{}, {"schema_name": "user.message.v1"}], ids=["all", "filtered"])
 async def test_a_stream_ends_with_the_session_of_its_token(
-    standalone_server: Any, query: dict[str, Any]
+    standalone_server: Any, query: dict[str, Any], how: str
 ) -> None:
     async with live(standalone_server.url, api_keys=_keys(), ping_interval="1s") as site:
-        await site.post("s", owner=OWNER, title="before")
+        first = await site.post("s", owner=OWNER, title="before", schema_name="other.v1")
         token = await _token(site)
         async with site.stream(token=token, **query) as stream:
-            await Sessions(site.store).delete(OWNER, "s")
+            if how == "session deleted":
+                await Sessions(site.store).delete(OWNER, "s")
+            else:
+                await site.store.delete(OWNER, UUID(first))
             await site.post("s", owner=OWNER, title="in the next session")
             seen = []
             with pytest.raises(AssertionError, match="the stream ended"):

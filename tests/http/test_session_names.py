@@ -76,6 +76,31 @@ async def test_no_user_is_named_with_an_invisible_character(site: Site, name: st
         assert f"U+{ord(name[1]):04X}" in problem(refused, 422, "invalid-input")["detail"]
 
 
+@pytest.mark.parametrize("name", ["a\u202eb", "a\u200bb"])
+async def test_no_new_user_tag_has_an_invisible_character(site: Site, name: str) -> None:
+    clean = (await site.post(tags=["user:ann"]))["id"]
+    tags = {"tags": [f"user:{name}"]}
+    for method, path, body in (
+        ("POST", "/breadcrumbs", tags),
+        ("POST", "/sessions/s/messages", {"message": "hi", **tags}),
+        ("PATCH", f"/breadcrumbs/{clean}", tags),
+    ):
+        refused = await site.client.request(method, path, json=body)
+        assert f"U+{ord(name[1]):04X}" in problem(refused, 422, "invalid-input")["detail"]
+    assert await site.count() == 1
+
+
+async def test_a_breadcrumb_with_such_a_user_tag_of_an_older_store_can_be_read_and_changed(
+    site: Site,
+) -> None:
+    tags = ["user:a\u202eb"]
+    old = await site.store.create(DEVELOPER, BreadcrumbCreate.parse({"tags": tags}))
+    path = f"/breadcrumbs/{old.id}"
+    for change in ({"title": "new"}, {"tags": [*tags, "more"]}):
+        assert (await site.client.patch(path, json=change)).is_success
+    assert (await site.client.get(path)).json()["tags"] == [*tags, "more"]
+
+
 async def test_a_backup_with_such_a_session_can_be_restored(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,39 @@ class WithQuotas(Contract):
         with pytest.raises(QuotaExceeded):
             await store.create(ALICE, crumb("c", session="s"), idempotency_key="other")
 
+    @pytest.mark.parametrize("how", ["session deleted", "last breadcrumb deleted"])
+    async def test_the_idempotency_keys_of_an_ended_session_do_not_bypass_a_quota(
+        self, opener: Opener, how: str
+    ) -> None:
+        store = await opener(quotas=Quotas(breadcrumbs=2))
+        first = await store.create(ALICE, crumb("a", session="s"), idempotency_key="k")
+        if how == "session deleted":
+            await Sessions(store).delete(ALICE, "s")
+        else:
+            await store.delete(ALICE, first.id)
+        for title in ("b", "c"):
+            await store.create(ALICE, crumb(title, session="s"))
+        before = await keyspace(store)
+        for title in ("a", "another body"):
+            with pytest.raises(QuotaExceeded):
+                await store.create(ALICE, crumb(title, session="s"), idempotency_key="k")
+        assert await keyspace(store) == before
+
+    async def test_the_parts_of_a_new_session_do_not_bypass_a_quota_with_an_old_idempotency_key(
+        self, opener: Opener
+    ) -> None:
+        store = await opener(quotas=Quotas(breadcrumbs=2))
+        await store.create(ALICE, crumb("a", session="s"), idempotency_key="k")
+        await Sessions(store).delete(ALICE, "s")
+        for _ in range(2):
+            await store.create(ALICE, crumb())
+        beside = (derived_id(Sessions(store).lane(ALICE, "s"), "y"), crumb("beside", session="s"))
+        with pytest.raises(QuotaExceeded):
+            await store.create(
+                ALICE, crumb("a", session="s"), idempotency_key="k", session_version=0, along=[beside]
+            )
+        assert (await real_usage(store)).breadcrumbs == 2
+
     async def test_an_owner_has_a_quota_of_their_own(self, opener: Opener) -> None:
         quotas = Quotas(breadcrumbs=1, owners={BOB: Quota(breadcrumbs=3, bytes=None)})
         store = await opener(quotas=quotas)

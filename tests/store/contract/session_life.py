@@ -10,8 +10,8 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.runtime import sessions as sessions_module
 from breadcrumbs.runtime import transfer
+from breadcrumbs.runtime import writes as writes_module
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.dead_letters import DeadLetters
@@ -96,7 +96,49 @@ class SessionLife(Contract):
             await store.delete(ALICE, one.id)
         with pytest.raises(NotFound):
             await sessions.get(ALICE, "s")
-        assert without(await keyspace(store), "ec") == before
+        assert without(await keyspace(store), "ecy") == before
+        kinds = [event.kind for event in await events(store)]
+        assert kinds == ["c", "c", "c", "d", "d", "d"]
+
+    @pytest.mark.parametrize("how", ["deleted", "expired"])
+    async def test_the_end_of_a_session_with_its_last_breadcrumb_counts_as_its_deletion(
+        self, store: Store, how: str
+    ) -> None:
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        lifetime: dict[str, Any] = {"ttl_config": {"duration_seconds": 0.05}} if how == "expired" else {}
+        message = await store.create(ALICE, crumb(session="s", **lifetime), idempotency_key="k")
+        if how == "deleted":
+            await store.delete(ALICE, message.id)
+        else:
+            await anyio.sleep(0.1)
+            assert await store.purge_expired(lane) == 1
+        ended = await sessions.last_deletion(ALICE, "s") or 0
+        assert ended > message.created
+        assert await store.connection.call(lane, b"TTL", store.keys.deletions(lane, ALICE)) > 0
+        lease = await Leases(store, "agents", "w", seconds=30).take(lane)
+        assert lease is not None
+        late = Fence(lease, message.created, message.created, since=message.created)
+        with pytest.raises(SessionGone):
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+        again = await store.create(ALICE, crumb(session="s", **lifetime), idempotency_key="k")
+        assert not again.replayed and again.id != message.id
+        assert (await _belonging(sessions, "s")).deleted_before == ended < again.created
+
+    async def test_the_records_of_sessions_that_ended_with_their_last_breadcrumb_are_bounded(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
+        for number in range(60):
+            written = await store.create(ALICE, crumb(session=f"s{number}"))
+            await store.delete(ALICE, written.id)
+        for lane in range(store.lanes):
+            assert len(await _records(store, lane) - {b""}) <= 2
+
+    async def test_the_end_of_contexts_without_a_session_is_no_deletion(self, store: Store) -> None:
+        context = await store.create(ALICE, crumb(session="s", schema=CONTEXT), counts=False)
+        await store.delete(ALICE, context.id)
+        assert await Sessions(store).last_deletion(ALICE, "s") is None
+        assert [event.kind for event in await events(store)] == ["c", "d"]
 
     async def test_contexts_do_not_count(self, store: Store) -> None:
         sessions = Sessions(store)
@@ -579,7 +621,7 @@ class SessionLife(Contract):
     async def test_the_number_of_keys_left_by_deleted_sessions_is_bounded(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 5)
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 5)
         sessions = Sessions(store)
         await store.create(ALICE, crumb(session="neighbour"))
         before = await keyspace(store)
@@ -613,7 +655,7 @@ class SessionLife(Contract):
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A late commit, a repeated idempotency key and an old credential are refused without the record."""
-        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
         sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
         stays = await store.create(ALICE, crumb(session="stays"), session_version=0)
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
@@ -638,7 +680,7 @@ class SessionLife(Contract):
     async def test_a_session_that_lives_on_is_not_affected_by_dropped_records(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
         sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
         await _delete_others(store, lane, 5)
@@ -649,11 +691,45 @@ class SessionLife(Contract):
         assert (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
         assert (await _belonging(sessions, "s")).deleted_before < message.created
 
+    @pytest.mark.parametrize("how", ["written", "imported"])
+    async def test_records_dropped_after_a_session_began_are_no_deletion_of_it(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        """A credential from before the session began stays valid, whatever others delete."""
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        if how == "written":
+            await store.create(ALICE, crumb(session="s"))
+        else:
+            await store.restore(foreign(session="s"), [])
+        await _delete_others(store, lane, 5)
+        assert (await _belonging(sessions, "s")).deleted_before == 0
+        await sessions.delete(ALICE, "s")
+        deleted = await sessions.last_deletion(ALICE, "s") or 0
+        if how == "written":
+            await store.create(ALICE, crumb(session="s"))
+        else:
+            await store.restore(foreign(session="s"), [])
+        await _delete_others(store, lane, 5)
+        assert b"s" not in await _records(store, lane)
+        assert (await _belonging(sessions, "s")).deleted_before == deleted
+
+    async def test_a_session_that_began_before_deletions_were_kept_with_it_goes_on(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
+        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
+        await store.connection.call(lane, b"HDEL", store.keys.session(lane, ALICE, "s"), "after")
+        await _delete_others(store, lane, 5)
+        assert 0 < (await _belonging(sessions, "s")).deleted_before < message.created
+        assert (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
+
     async def test_an_imported_session_does_not_revive_what_was_deleted_before(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its breadcrumbs are older than the deletion, the session itself is not."""
-        monkeypatch.setattr(sessions_module, "MAX_DELETIONS", 2)
+        monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
         sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
         message = await store.create(ALICE, crumb(session="s"))
         await sessions.delete(ALICE, "s")
