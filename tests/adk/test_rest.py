@@ -18,7 +18,6 @@ import schemathesis
 from google.adk.cli.fast_api import get_fast_api_app
 from google.adk.events.event import Event
 from hypothesis import HealthCheck, settings
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from breadcrumbs.adk import BreadcrumbSessionService
 from breadcrumbs.adk.http import OPERATIONS
@@ -33,6 +32,7 @@ from breadcrumbs.runtime.store import Store
 from tests.adk.support import unique
 from tests.adk.test_service import everything
 from tests.http.conftest import BASE, KEY, KEYS, OTHER_KEY, OWNER, WEAK_KEY, problem
+from tests.support.openapi import call_and_check
 
 EXAMPLES = 30 if os.environ.get("CI") == "true" else 8
 
@@ -624,7 +624,7 @@ api = schemathesis.openapi.from_dict(document).include(path_regex="^/apps/")
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], served: str) -> None:
     """What the document allows may be refused all the same: an event has more rules than JSON Schema can say."""
-    case.call_and_validate(base_url=served, excluded_checks=[positive_data_acceptance])
+    call_and_check(case, served)
 
 
 def test_the_routes_need_no_google_adk() -> None:
