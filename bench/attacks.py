@@ -1,4 +1,4 @@
-"""What other clients notice while somebody attacks the HTTP server without a token.
+"""Measures other clients while the HTTP server is attacked without a token.
 
     python bench/attacks.py [--quick] [--json] [--only half-sent,idle] [--python OTHER/.venv/bin/python]
 

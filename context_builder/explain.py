@@ -234,7 +234,7 @@ async def rebuild(
     *,
     only: slice = slice(None),
 ) -> Rebuilt:
-    """What was shown with a version of a context, from the references that are left of it; `only`: of these items."""
+    """Render a version of a context again from its references. `only`: a range of its items."""
     context, record = await _context(store, owner, context_id, version)
     if "parts" in context.context:
         parts = context.context["parts"]
@@ -271,7 +271,7 @@ async def _context(store: Store, owner: UUID, id: UUID, version: int | None) -> 
 
 
 class _Found:
-    """What some of a context's references lead to today."""
+    """The breadcrumbs that some references of a context lead to today."""
 
     def __init__(
         self,

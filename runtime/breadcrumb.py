@@ -38,7 +38,7 @@ MAX_TAGS: Final = 64
 MAX_TAG_LENGTH: Final = 256
 MAX_TITLE_LENGTH: Final = 500
 LARGE: Final = 16 << 10
-"""Bytes of JSON from which on a parsed document is not kept in memory while its page is put together."""
+"""Documents above this many bytes are not kept parsed while a page is built."""
 SESSION: Final = "session:"
 USER: Final = "user:"
 USER_MESSAGE: Final = "user:message"
@@ -337,7 +337,7 @@ class Breadcrumb:
         return self
 
     def unparsed(self) -> Breadcrumb:
-        """Itself, without what was parsed of it where that is large."""
+        """Return the breadcrumb without its cached parsed JSON if that is large."""
         return replace(self) if len(self.json) > LARGE else self
 
     def without_context(self) -> Breadcrumb:

@@ -13,7 +13,7 @@ from breadcrumbs.runtime.ttl import Duration
 
 
 class ConnectionLimits(BaseModel):
-    """What one HTTP server accepts from its clients."""
+    """Limits on the connections and requests of one HTTP server."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

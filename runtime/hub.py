@@ -52,8 +52,8 @@ _BYTES_AT_ONCE = MOST_WAITING_BYTES // 4
 
 _MAX_PENDING_EVENTS = 1_000
 _MAX_PENDING_BYTES = 4 << 20
-"""What may wait for the evaluation of one token's conditions. Above it the streams with conditions are cut, and can
-come back with their positions."""
+"""Events that may wait for the conditions of one token. Above this its streams with conditions are cut. They can
+resume with their positions."""
 
 _UNDECIDED = (
     "the conditions of this stream would cost too much on this breadcrumb: read it yourself, or use fewer conditions, "

@@ -37,7 +37,7 @@ Limit = Annotated[int, Field(ge=0, le=1 << 60)] | None
 
 
 class Quota(BaseModel):
-    """What one owner may keep. None: any amount."""
+    """Limits of one owner. None: no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,7 +47,7 @@ class Quota(BaseModel):
 
 
 class Quotas(Quota):
-    """What every owner may keep, and what some of them may keep instead."""
+    """Limits of every owner, and other limits of some owners."""
 
     owners: dict[UUID, Quota] = Field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Quotas(Quota):
 
 
 class Usage(NamedTuple):
-    """What an owner keeps, or what a write adds to it."""
+    """The amount that an owner keeps, or that a write adds."""
 
     bytes: int = 0
     breadcrumbs: int = 0
@@ -76,7 +76,7 @@ class Usage(NamedTuple):
 
 _NOTHING: Final = Usage()
 ONE: Final = Usage(bytes=1, breadcrumbs=1)
-"""What any write adds at least."""
+"""The least that a write adds."""
 
 
 class LaneCount(NamedTuple):
@@ -89,7 +89,7 @@ class LaneCount(NamedTuple):
 
 @dataclass(slots=True)
 class _Account:
-    """What is known of an owner's usage."""
+    """Cached usage of an owner."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     known: Usage | None = None
@@ -172,7 +172,7 @@ class QuotaGate:
         account.known_at, account.since = began, under_way
 
     async def usage(self, owner: UUID, *, recount: bool = False) -> Usage:
-        """What an owner keeps, over all lanes. `recount`: from the data, and not from the counters."""
+        """Return the usage of an owner in all lanes. `recount`: from the data instead of the counters."""
         keys, lanes = self._keys, range(self._keys.lanes)
         replies = await self._connection.call_all(
             [

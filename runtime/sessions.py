@@ -457,7 +457,7 @@ class Sessions:
         return behind[:count], len(behind) > count
 
     async def _listed_facts(self, owner: UUID, sessions: list[str]) -> list[SessionFacts | None]:
-        """What a list shows of sessions. Their first messages, which may be large, are loaded a few at a time."""
+        """Return the facts that a list shows. First messages may be large, so few are loaded at a time."""
         found: list[SessionFacts | None] = []
         for start in range(0, len(sessions), _LOADED_AT_ONCE):
             group = sessions[start : start + _LOADED_AT_ONCE]

@@ -63,7 +63,7 @@ class MoreHistory:
     """Some older versions of a breadcrumb that stood in an earlier line."""
 
     newest: Breadcrumb
-    """What is known of the newest version: id, owner, version and when it was created."""
+    """The newest version: its id, owner, version and time of creation."""
     versions: list[Breadcrumb]
 
 
@@ -86,7 +86,7 @@ def decode(raw: bytes, *, owner: UUID | None = None) -> tuple[Breadcrumb, list[B
 def decode_line(
     raw: bytes, *, owner: UUID | None = None
 ) -> tuple[Breadcrumb, list[Breadcrumb]] | MoreHistory:
-    """What a line holds."""
+    """The content of a line."""
     # A breadcrumb lies one or two levels deeper in a line than in a request.
     line = parse_json(raw, levels=MAX_DEPTH + 2)
     if isinstance(line, dict) and isinstance(line.get("history_of"), dict):

@@ -34,7 +34,7 @@ _log = structlog.get_logger("breadcrumbs.http")
 
 
 class Phase(IntEnum):
-    """What a connection is doing. Only `HANDLING` is the server's turn."""
+    """The phase of a connection. Only in `HANDLING` does the client wait for the server."""
 
     WAITING = 0
     """No byte of the next request has arrived."""

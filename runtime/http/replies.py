@@ -54,7 +54,7 @@ class Reply:
         await send({"type": "http.response.body", "body": last})
 
     def _chunks(self) -> Iterator[bytes]:
-        """What is sent before the last message."""
+        """Yield the body except for its last message."""
         if len(self.body) > CHUNK:
             yield from _cut(self.body)
 
