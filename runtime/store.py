@@ -238,9 +238,9 @@ class Store:
         again; other content is an `IdempotencyMismatch`. An `id` (see `derived_id`) that is there already
         is the same: what it names was written before. `content`: that of `new`, where it is known already.
         `counts`: the session's version goes up, and it counts as active now. `session_version`: the version that
-        the session must have; 0: it must not exist, `*`: it must exist. `session_began`: when it must have begun, or `AnotherSession`; 0: it must not exist.
-        `along`: what else a new session begins with, each with an id that only it can have; all or nothing. A commit
-        has nothing along.
+        the session must have; 0: it must not exist, `*`: it must exist. `session_began`: when it must
+        have begun, or `AnotherSession`; 0: it must not exist. `along`: what else a new session begins with, each with
+        an id that only it can have; all or nothing. A commit has nothing along.
         """
         if content is None:
             content = self.content(new)
