@@ -93,13 +93,6 @@ class Model:
     keys: dict[tuple[UUID, str | None, str], tuple[UUID, dict[str, Any]]] = field(default_factory=dict)
     writes: int = 0
 
-    def free_keys_of_ended_sessions(self) -> None:
-        """A session ends with its last breadcrumb, and its idempotency keys end with it."""
-        there = {(owner, known.session) for (owner, _), known in self.crumbs.items() if not known.swept}
-        self.keys = {
-            place: used for place, used in self.keys.items() if place[1] is None or place[:2] in there
-        }
-
     def find(self, owner: UUID, query: Query) -> list[UUID]:
         found = [
             (id, known)
@@ -312,7 +305,6 @@ class StoreMachine(RuleBasedStateMachine):
             return
         assert known.alive
         known.alive, known.swept = False, True
-        self.model.free_keys_of_ended_sessions()
         self.model.writes += 1
 
     @rule(place=known)
@@ -338,7 +330,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.writes += purged
         for known in due:
             known.swept = True
-        self.model.free_keys_of_ended_sessions()
 
     @rule(
         target=known, place=known, other_owner=st.booleans(), keep_id=st.booleans(), keep_times=st.booleans()
