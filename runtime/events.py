@@ -58,8 +58,6 @@ class Event:
     """The only kind of worker that is meant."""
     imported: bool = False
     """What it speaks of has its own, older time: it is history, and nobody answers it."""
-    ends_session: bool = False
-    """Whether a session ended with this deletion of its last breadcrumb."""
 
     @once
     def session_id(self) -> str | None:
@@ -78,7 +76,7 @@ def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
 
 def _decoded(lane: int, at: int, payload: bytes) -> Event:
     version, _, note = payload[33:].partition(b" ")
-    schema_name, tags, private_to, only_for, imported, ends = (*orjson.loads(note), *[None] * 4)[:6]
+    schema_name, tags, private_to, only_for, imported = (*orjson.loads(note), None, None, None)[:5]
     return Event(
         _OPERATIONS[payload[0]],
         UUID(bytes=payload[1:17]),
@@ -91,7 +89,6 @@ def _decoded(lane: int, at: int, payload: bytes) -> Event:
         at,
         only_for,
         bool(imported),
-        bool(ends),
     )
 
 

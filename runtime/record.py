@@ -87,16 +87,13 @@ def event_note(
     *,
     only_for: str | None = None,
     imported: bool = False,
-    ends_session: bool = False,
 ) -> bytes:
     """What an event says besides id and version: enough to filter without the body, also after a delete."""
     note: list[object] = [schema_name, tags]
-    if private_to is not None or only_for is not None or imported or ends_session:
+    if private_to is not None or only_for is not None or imported:
         note.append(None if private_to is None else str(private_to))
-    if only_for is not None or imported or ends_session:
+    if only_for is not None or imported:
         note.append(only_for)
-    if imported or ends_session:
+    if imported:
         note.append(imported)
-    if ends_session:
-        note.append(ends_session)
     return orjson.dumps(note)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from uuid import UUID
@@ -162,25 +161,22 @@ class Writes:
     def deletion(self, lane: int, base: Breadcrumb, *, only_expired: bool, deletion: int | None) -> Call:
         """`deletion`: the deletion of its session that this is part of."""
         owner, keys = base.owner_id, self._keys_of(lane, base)
-        reader = private_to(base.visibility, base.created_by)
-        note = partial(record.event_note, base.schema_name or "", base.tags, reader)
         return [
             *keys,
             self._state_key(lane, owner, base.session_id, keys[0]),
-            self._deletions_key(lane, owner, base.session_id, keys[0]),
             *indexes_of(self._keys, lane, base),
         ], [
             base.id.bytes,
             owner.bytes,
             base.version,
-            note(),
+            record.event_note(
+                base.schema_name or "", base.tags, private_to(base.visibility, base.created_by)
+            ),
             base.schema_name or "",
             "*" if deletion is not None else int(only_expired),
             int(not only_expired),
             base.session_id or "",
             "" if deletion is None else deletion,
-            note(ends_session=True),
-            MAX_DELETIONS,
             DELETION_REMEMBERED,
         ]
 

@@ -93,14 +93,13 @@ class StreamFilter:
 
     @property
     def ended(self) -> bool:
-        """Whether the session of a narrowed token has ended. A later session of that name is not shown."""
+        """Whether the session of a narrowed token was deleted. A later session of that name is not shown."""
         return self._ended
 
     def wants(self, event: Event) -> bool:
         if 0 < event.at <= self.begins_after:  # 0: a piece of an answer, which is not in the log
             return False
-        ends = event.operation == "session_deleted" or event.ends_session
-        if ends and event.session_id == self._principal.session_id:
+        if event.operation == "session_deleted" and event.session_id == self._principal.session_id:
             self._ended = True
         elif self.ended:
             return False

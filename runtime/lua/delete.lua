@@ -1,13 +1,10 @@
 #!lua flags=allow-oom
 --[[
-Remove a breadcrumb from everywhere: body, history, every index, its expiry. Its event stays. Runs inside deletions.lua.
-
-A session ends with its last breadcrumb. That is recorded as a deletion: otherwise a token or an idempotency key of this
-session would work in a later session of the same name.
+Remove a breadcrumb from everywhere: body, history, every index, its expiry. Its event stays.
 
 KEYS  1 body   2 events   3 clock   4 expiries   5 schemas   6 history   7 updated
-      8 session   9 sessions   10 state   11 deletions (any keys of the lane where ARGV 8 is '')
-      12 the schema's index   13… the other indexes
+      8 session   9 sessions   10 state (any keys of the lane where ARGV 8 is '')
+      11 the schema's index   12… the other indexes
 ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       3 the version whose indexes these are
       4 event: what follows owner, id and version
@@ -15,8 +12,7 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       6 '1' = only if it has expired, '0' = only if it has not, '*' = either way
       7 '1' = counts as a change of the session        8 session, '' = none
       9 the deletion of the session that this is part of (see close.lua), '' = none
-      10 the same as ARGV 4, for an event with which the session ends
-      11 how many records of deletions to keep   12 how many seconds to keep them
+      10 how many seconds to keep `gone` of an older store: see keys.py
 Reply {0, version, deleted_at}   removed
       {1, version}               it has another version now
       {2}                        not there
@@ -25,7 +21,7 @@ Reply {0, version, deleted_at}   removed
 ]]
 local old = redis.call('GET', KEYS[1])
 local member = ARGV[2] .. ARGV[1]
-local known = ARGV[8] ~= '' and redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version', 'size')
+local known = ARGV[8] ~= '' and redis.call('HMGET', KEYS[8], 'gone', 'closing', 'version')
 if ARGV[9] ~= '' and known[2] ~= ARGV[9] then return {5} end
 if not old then
   redis.call('ZREM', KEYS[4], member)
@@ -44,24 +40,28 @@ if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
 -- Asked before anything is written: in a slot that is being moved to another node, a key that was emptied
 -- counts as gone ahead, and a look at it would end the script halfway.
-local last_of_schema = redis.call('ZCARD', KEYS[12]) == 1
-local ends = known and not known[2] and tonumber(known[4] or 0) <= 1
--- Where only contexts are left there is no session that could end.
-local note = ends and known[3] and ARGV[10] or ARGV[4]
-redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'd' .. member .. version .. ' ' .. note)
+local last_of_schema = redis.call('ZCARD', KEYS[11]) == 1
+redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'd' .. member .. version .. ' ' .. ARGV[4])
 redis.call('SET', KEYS[3], stamp)
 redis.call('DEL', KEYS[1], KEYS[6])
 redis.call('ZREM', KEYS[7], ARGV[1])
-for place = 12, #KEYS do redis.call('ZREM', KEYS[place], ARGV[1]) end
+for place = 11, #KEYS do redis.call('ZREM', KEYS[place], ARGV[1]) end
 if last_of_schema then redis.call('SREM', KEYS[5], ARGV[5]) end
 redis.call('ZREM', KEYS[4], member)
-if ends then
-  -- `gone` (see keys.py) is older than the record.
-  if known[1] or known[3] then record_deletion(KEYS[11], ARGV[8], now, ARGV[11], ARGV[12]) end
-  redis.call('ZREM', KEYS[9], ARGV[8])
-  redis.call('DEL', KEYS[8], KEYS[10])
-elseif known then
+if ARGV[8] ~= '' then
   local left = redis.call('HINCRBY', KEYS[8], 'size', -1)
-  if left > 0 and ARGV[7] == '1' and known[3] then redis.call('HINCRBY', KEYS[8], 'version', 1) end
+  if left > 0 then
+    if ARGV[7] == '1' and known[3] then redis.call('HINCRBY', KEYS[8], 'version', 1) end
+  elseif known[2] == false then
+    -- With the last breadcrumb the session ends.
+    if known[1] then
+      redis.call('HDEL', KEYS[8], 'version', 'created', 'entered', 'size', 'retried', 'state', 'after')
+      redis.call('EXPIRE', KEYS[8], ARGV[10])
+    else
+      redis.call('DEL', KEYS[8])
+    end
+    redis.call('ZREM', KEYS[9], ARGV[8])
+    redis.call('DEL', KEYS[10])
+  end
 end
 return {0, version, stamp}

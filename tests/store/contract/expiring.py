@@ -106,7 +106,7 @@ class Expiring(Contract):
             await store.update(ALICE, written.id, change(ttl_config={"duration": 0.01}))
         await asyncio.sleep(0.1)
         assert await sweep(store) == 10
-        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "y", "meta"}
+        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
     async def test_sweepers_at_the_same_time_remove_each_thing_once(self, store: Store) -> None:
         for number in range(40):
@@ -135,7 +135,7 @@ class Expiring(Contract):
             assert (await store.get(ALICE, written.id)).title == "counted"
         await assert_gone_from_every_read(store, written.id, "s")
         assert await sweep(store) == 1
-        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "y", "meta"}
+        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
     async def test_many_readers_at_once_get_as_many_reads_as_there_are(self, store: Store) -> None:
         written = await store.create(ALICE, crumb(ttl_config={"max_reads": 5}))
@@ -174,7 +174,7 @@ class Expiring(Contract):
         await store.get(ALICE, written.id)
         await assert_gone_from_every_read(store, written.id, "s")
         assert await sweep(store) == 1
-        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "y", "meta"}
+        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
     async def test_hybrid_all_ends_when_both_limits_are_reached_reads_first(self, store: Store) -> None:
         config = {"max_reads": 2, "duration": SHORT, "hybrid_mode": "all"}
@@ -186,7 +186,7 @@ class Expiring(Contract):
         await asyncio.sleep(SHORT + 0.05)
         await assert_gone_from_every_read(store, written.id, "s")
         assert await sweep(store) == 1
-        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "y", "meta"}
+        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
     async def test_hybrid_all_ends_when_both_limits_are_reached_time_first(self, store: Store) -> None:
         config = {"max_reads": 2, "duration": 0.02, "hybrid_mode": "all"}
@@ -200,7 +200,7 @@ class Expiring(Contract):
         assert (await store.get(ALICE, written.id)).title == "still here"
         await assert_gone_from_every_read(store, written.id, "s")
         assert await sweep(store) == 1
-        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "y", "meta"}
+        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
 
     async def test_what_waits_for_its_last_read_does_not_hold_up_the_sweep_of_others(
         self, store: Store
@@ -299,4 +299,4 @@ class Expiring(Contract):
         await store.restore(replace(old, id=new_id(5), created=1000, updated=1000, expires=2000), [])
         assert await titles(store) == []
         assert await sweep(store) == 1
-        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "y", "meta"}
+        assert {kind_of(key) for key in await keyspace(store)} == {"e", "c", "meta"}
