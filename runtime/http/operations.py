@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 MAX_QUERY_FIELDS: Final = 256
 
+_NOTHING: Final = nullcontext()
 _CHECK_HOLDS_SECONDS: Final = 0.05  # a body that takes longer than this has its token checked again
 
 _CONNECTION_PROBLEMS: Final = (REQUEST_TIMEOUT, URL_TOO_LONG, HEAD_TOO_LARGE, TOO_MANY_CONNECTIONS)
@@ -129,11 +130,11 @@ class Operation:
     answers: tuple[Answer, ...]
     may_fail: tuple[ProblemType, ...] = ()
     """The problems that do not follow from the rest of the declaration."""
+    rule: policy.Rule = field(init=False)
+    """The conditions for calling it. The policy has one for every operation."""
 
-    @property
-    def rule(self) -> policy.Rule:
-        """The conditions for calling it. The policy has one for every operation."""
-        return policy.RULES[self.id]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", policy.RULES[self.id])
 
     @property
     def query_names(self) -> list[str]:
@@ -202,10 +203,8 @@ class Call:
 
     async def check_session_token(self, *, missing_is_fine: bool = False) -> None:
         """Refuse a token whose session was deleted after the token was issued."""
-        if self.operation.rule.access == "token" and self.principal.session_id is not None:
-            sessions = Sessions(self.services.store)
-            await sessions.check_token(self.principal, missing_is_fine=missing_is_fine)
-            self._checked_at = time.monotonic()
+        await Sessions(self.services.store).check_token(self.principal, missing_is_fine=missing_is_fine)
+        self._checked_at = time.monotonic()
 
     async def spend(self, limiter: RateLimiter) -> Sequence[Header]:
         """Pay for the request. What is left of its budget, as headers."""
@@ -369,24 +368,27 @@ class Resource:
         if operation is not None and operation.handle is None:
             await self._serve_stream(scope, receive, send)
             return
-        unsent = ExitStack()
+        unsent: ExitStack | nullcontext[None] = _NOTHING
         try:
             if operation is None or operation.handle is None:
                 reply = self._not_allowed(scope["method"])
             else:
                 call = Call(operation, self._services, scope, receive)
                 call.admit()
-                if operation.rule.access == "token" and not self._services.auth.development_mode:
+                is_token = operation.rule.access == "token"
+                if is_token and not self._services.auth.development_mode:
                     mark_authenticated(scope)
                 if scope["query_string"]:
                     call.query()
                 left = () if self._services.limiter is None else await call.spend(self._services.limiter)
-                if operation.method != "GET":
+                for_session = is_token and call.principal.session_id is not None
+                if for_session and operation.method != "GET":
                     await call.check_session_token()
                 reply = await operation.handle(call)
-                # Again: the reply must show nothing of a session that began meanwhile.
-                await call.check_session_token(missing_is_fine=True)
-                if operation.method == "GET" and operation.rule.access == "token":
+                if for_session:  # again: the reply must show nothing of a session that began meanwhile
+                    await call.check_session_token(missing_is_fine=True)
+                if is_token and operation.method == "GET":
+                    unsent = ExitStack()
                     unsent.enter_context(self._services.unsent.counted(call.principal, reply.size))
                 reply.headers += left
                 if operation.rule.access != "open" and reply.status < 400:
