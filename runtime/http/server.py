@@ -6,6 +6,8 @@ Its protocol is ours: see `protocol.py` for the limits that hold before a reques
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -52,6 +54,12 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._on_exit = on_exit
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # Modules and settings live as long as the process: full collections need not look at them again.
+        gc.collect()
+        gc.freeze()
 
     async def on_tick(self, counter: int) -> bool:
         self._table.sweep(asyncio.get_running_loop().time())
