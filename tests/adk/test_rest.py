@@ -731,6 +731,29 @@ async def test_a_narrowed_token_cannot_set_shared_names_in_the_state_of_a_sessio
     assert listed["state"] == {"a": 1, "b": 2}
 
 
+@pytest.mark.parametrize(
+    ("narrowed_to", "shown"),
+    [("session", {"a": 1}), ("user", {"a": 1, "user:b": 1})],
+    ids=["session", "user"],
+)
+async def test_a_narrowed_token_is_not_shown_changes_of_shared_state_in_events(
+    keyed: httpx.AsyncClient, narrowed_to: str, shown: dict[str, Any]
+) -> None:
+    app, key = unique("app"), {"X-API-Key": KEY}
+    path, name = f"/apps/{app}/users/ann/sessions", f"adk:{app}:ann:q"
+    await keyed.post(path, json={"sessionId": "q"}, headers=key)
+    event = {"author": "a", "actions": {"stateDelta": {"a": 1, "user:b": 1, "app:c": 1}}}
+    await keyed.post(f"{path}/q/events", json=event, headers=key)
+    wanted = {"session_id": name} if narrowed_to == "session" else {"user_id": "ann"}
+    issued = await keyed.post("/auth/token", json=wanted, headers=key)
+    narrow = {"Authorization": f"Bearer {issued.json()['token']}"}
+    (read,) = (await keyed.get(f"{path}/q", headers=narrow)).json()["events"]
+    assert read["actions"]["stateDelta"] == shown
+    query = {"schema_name": "adk.event.v1", "session_id": name, "include_context": "true"}
+    (listed,) = (await keyed.get("/breadcrumbs", params=query, headers=narrow)).json()
+    assert listed["context"]["event"]["actions"]["stateDelta"] == shown
+
+
 @pytest.mark.parametrize("shared", [{}, {"app": 1, "user": {}}, {"app": {}}, {"app": {}, "user": []}, 7])
 async def test_a_record_that_says_nothing_usable_of_shared_state_is_no_error(
     keyed: httpx.AsyncClient, shared: Any
