@@ -12,6 +12,9 @@ import pytest
 
 from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
 from breadcrumbs.runtime import writes
+from breadcrumbs.runtime.access import Principal
+from breadcrumbs.runtime.events import Event, Operation
+from breadcrumbs.runtime.http.stream import StreamFilter
 from breadcrumbs.runtime.sessions import Sessions
 from tests.contexts.support import document
 from tests.http.conftest import KEY, OWNER, MakeSite, Site, problem
@@ -151,6 +154,19 @@ async def test_a_stream_ends_with_the_session_of_its_token(
         assert "in the next session" not in str(seen)
         async with httpx.AsyncClient(base_url=site.url, trust_env=False) as client:
             problem(await client.get("/events/stream", params={"token": token}), 401, "unauthenticated")
+
+
+def test_a_stream_wants_no_event_after_the_deletion_even_if_it_is_still_open() -> None:
+    """The next session may begin before the stream has sent what is in its queue."""
+    principal = Principal(OWNER, OWNER, session_id="s")
+    stream = StreamFilter(principal, [], [])
+
+    def event(operation: Operation, at: int) -> Event:
+        return Event(operation, OWNER, OWNER, 1, "user.message.v1", ["session:s"], None, 0, at)
+
+    assert stream.wants(event("created", 1)) and not stream.ended
+    assert stream.wants(event("session_deleted", 2)) and stream.ended
+    assert not stream.wants(event("created", 3))
 
 
 async def test_a_stream_cannot_be_resumed_after_a_deletion(standalone_server: Any) -> None:
