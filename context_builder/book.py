@@ -99,14 +99,6 @@ class ConfigBook:
             self._look()
         return self._in_force(await self._own.get(owner))
 
-    def last(self, owner: UUID) -> tuple[ContextConfig, ...]:
-        """The same, as they were last read."""
-        return self._in_force(self._own.last(owner) or ())
-
-    def is_fresh(self, owner: UUID) -> bool:
-        """Whether those need not be read again yet."""
-        return self._own.is_fresh(owner)
-
     def _in_force(self, own: tuple[ContextConfig, ...]) -> tuple[ContextConfig, ...]:
         if not own:
             return self._file

@@ -16,7 +16,6 @@ from breadcrumbs.runtime import record
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.connection import Run, Script
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.events import Event
 from breadcrumbs.runtime.fresh import HEADER_BYTES
 from breadcrumbs.runtime.ids import home_lane, lane_for
 from breadcrumbs.runtime.keys import Keys
@@ -127,20 +126,6 @@ def version_of(store: Store, owner: UUID, id: UUID, version: int) -> Question[Br
             return None
 
     return _body(store, owner, id, version, read, otherwise)
-
-
-def header_of(store: Store, owner: UUID, id: UUID) -> Question[bytes]:
-    """Which version is there of what is being written: see `as_written`."""
-    lane = home_lane(id, store.lanes)
-    return plain(lane, (b"GETRANGE", store.keys.body(lane, owner, id.bytes), 0, HEADER_BYTES), bytes)
-
-
-def as_written(store: Store, event: Event, header: bytes) -> Breadcrumb | None:
-    """What an event speaks of, where we have written it and its header says that it was there; else ask."""
-    crumb = store.fresh.read(event.owner_id, event.id, header) if header else None
-    if crumb is None or (crumb.version, crumb.updated) != (event.version, event.at):
-        return None
-    return None if record.is_gone(crumb, store.now()) else crumb
 
 
 def newest_of(store: Store, owner: UUID, id: UUID) -> Question[Breadcrumb | None]:

@@ -31,10 +31,6 @@ class Remembered(Generic[T]):
         known = self._known.get(owner)
         return None if known is None else known[1]
 
-    def is_fresh(self, owner: UUID) -> bool:
-        known = self._known.get(owner)
-        return known is not None and time.monotonic() - known[0] <= _FRESH_SECONDS
-
     async def get(self, owner: UUID) -> T:
         known = self._known.get(owner)
         if known is not None and time.monotonic() - known[0] <= _FRESH_SECONDS:

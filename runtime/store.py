@@ -42,7 +42,6 @@ from breadcrumbs.runtime.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from breadcrumbs.runtime.events import Event, Operation
 from breadcrumbs.runtime.fresh import Fresh
 from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.keys import Keys
@@ -54,7 +53,7 @@ from breadcrumbs.runtime.questions import Asking, Question, recent_of
 from breadcrumbs.runtime.quotas import QuotaGate, Quotas, Usage
 from breadcrumbs.runtime.session_state import MAX_STATE_BYTES, Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
-from breadcrumbs.runtime.writes import Arguments, Does, Expects, Writes, private_to, together
+from breadcrumbs.runtime.writes import Arguments, Does, Expects, Writes, together
 
 _READ, _BODIES = Script("read"), Script("bodies")
 
@@ -172,8 +171,6 @@ class Store:
         }
         self.tail = Tail(self)
         self.fresh = Fresh()
-        self.onlookers: list[Callable[[Event], None]] = []
-        """Are told what is being written in sessions, before it is there. It may come to nothing."""
 
     @classmethod
     async def open(
@@ -274,7 +271,6 @@ class Store:
         first_script = all_scripts.create_together if along else all_scripts.create
         size = len(content.json) + sum(len(theirs.json) for _, _, theirs in contents)
         session = content.session_id
-        self._tell("created", lane, owner, id, 1, content, new.visibility, by)
 
         def run(expects: Expects) -> Awaitable[Any]:
             keys, args = creation(id, new, content, expects)
@@ -386,8 +382,6 @@ class Store:
             else:
                 older = record.whole(after, json=slim(after))
                 lane = home_lane(id, self.lanes)
-                following = after.version + 1
-                self._tell("updated", lane, owner, id, following, content, new.visibility, after.created_by)
                 reply = await self._run_update(
                     lane, after, content, new.visibility, None, True, fence=fence, older=older
                 )
@@ -398,36 +392,6 @@ class Store:
             if after is not None and after.json == content.json:
                 return after  # a first try of this very call, whose answer was lost on the way
         raise StoreUnavailable("too many writers at this breadcrumb: try again")
-
-    def _tell(
-        self,
-        operation: Operation,
-        lane: int,
-        owner: UUID,
-        id: UUID,
-        version: int,
-        content: Content,
-        visibility: str | None,
-        writer: UUID | None,
-    ) -> None:
-        """Say what is being written to those who will have to do with it."""
-        if content.session_id is None or not self.onlookers:
-            return
-        if not self.fresh.has_room_for(content.json):
-            return  # whoever handles it has to read it first, and asks the rest beside that
-        event = Event(
-            operation,
-            owner,
-            id,
-            version,
-            content.schema_name or None,
-            content.document["tags"],
-            private_to(visibility, writer),
-            lane,
-            0,
-        )
-        for told in self.onlookers:
-            told(event)
 
     async def _in_the_way(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         """What is there now. What has expired and is not swept yet would block its successor: it goes."""

@@ -36,7 +36,6 @@ from breadcrumbs.runtime.errors import (
     StoreUnavailable,
 )
 from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.foresight import Ahead, Foresight
 from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.leasing import Leases
 from breadcrumbs.runtime.liveness import Liveness
@@ -226,8 +225,6 @@ class Turn:
     attempt: int
     lane: _Lane
     place: _Place
-    ahead: asyncio.Future[Any] | None = None
-    """What was asked before it began."""
     cancelled: str | None = None
     """Why it was asked to stop."""
     session_gone: bool = False
@@ -255,10 +252,6 @@ class Turn:
         low = self.lane.low_without(self.event.at)
         await self.lane.leases.acknowledge(self.lane.lease, self.event.at, low, dead_letter=self.dead_letter)
 
-    async def foreseen(self) -> Any:
-        """What the handler has prepared for this event; None: nothing that could still be relied on."""
-        return None if self.ahead is None else await self.ahead
-
     def waiting(self) -> list[Event]:
         """What waits in the same session, the next first."""
         return list(self.lane.sessions.get(session_key(self.event), ()))
@@ -275,14 +268,6 @@ class Handler(Protocol):
     kind: str
 
     async def wants(self, event: Event) -> bool: ...
-
-    def foresees(self, event: Event) -> bool:
-        """Whether an event that is about to happen would be prepared for. Its time is not known yet."""
-        ...
-
-    async def prepare(self, event: Event) -> Any:
-        """Find out what handling it will take: see foresight.py. `Turn.foreseen` gives it back, perhaps."""
-        ...
 
     async def handle(self, turn: Turn) -> None:
         """Handle an event. What it leads to is committed together with the acknowledgement.
@@ -351,7 +336,6 @@ class Worker:
         self._lanes: dict[int, _Lane] = {}
         # A note of the lane itself: one that is lost and taken again is another one, and begins elsewhere.
         self._following: Follower[_Lane] = Follower(store.tail)
-        self._foresight = Foresight()
         # asyncio's: anyio's limiter lets everybody else go first, also where there is room.
         self._limit = asyncio.Semaphore(concurrency)
         self._reruns = _Reruns(concurrency)
@@ -386,13 +370,10 @@ class Worker:
                 tasks.start_soon(self._renew_leases)
                 tasks.start_soon(self._keep_lanes)
                 tasks.start_soon(self._read)
-                self.store.onlookers.append(self.expect)
                 await self._stop_asked.wait()
                 await self._drain()
                 tasks.cancel_scope.cancel()
         finally:
-            if self.expect in self.store.onlookers:
-                self.store.onlookers.remove(self.expect)
             self._following.leave_all()
 
     # Lanes
@@ -604,7 +585,6 @@ class Worker:
         # From here on without a pause: the low-water mark must never pass an event that is not noted yet.
         lane.position = event.at
         session = session_key(event)
-        self._foresight.passed(session, event)
         if done:
             return
         if event.operation == "session_deleted":
@@ -623,34 +603,6 @@ class Worker:
             self._start(self._work, lane, session)
         else:
             waiting.append(event)
-
-    def expect(self, event: Event) -> None:
-        """Something is being written: where it will be ours to handle, and at once, find out what that takes."""
-        lane, session = self._lanes.get(event.lane), session_key(event)
-        if lane is None or lane.closing or session in lane.sessions or INTERNAL in event.tags:
-            return
-        if not self._foresight.has_room():
-            return
-        try:
-            foreseen = self.handler.foresees(event)
-        except Exception as error:  # whoever writes has nothing to do with it
-            _log.warning(
-                "cannot tell whether an event is foreseen", kind=self.handler.kind, error=repr(error)
-            )
-            return
-        if foreseen and (ahead := self._foresight.expect(session, lane, event)) is not None:
-            self._start(self._prepare, ahead)
-
-    async def _prepare(self, ahead: Ahead) -> None:
-        found = None
-        try:
-            await asyncio.sleep(0)  # what is being written goes first
-            found = await self.handler.prepare(ahead.event)
-        except Exception as error:  # its turn will find out what is wrong
-            _log.debug("nothing could be prepared", kind=self.handler.kind, error=repr(error))
-        finally:
-            if not ahead.found.done():
-                ahead.found.set_result(found)
 
     def _drop(self, lane: _Lane, session: SessionKey) -> None:
         """A session was deleted: what waits in it is forgotten, and what runs stops and writes nothing."""
@@ -716,7 +668,7 @@ class Worker:
             attempts = lane.attempts.get(event.at, NO_ATTEMPTS)
             given_up = attempts.exhausted(self._attempts)
             number = attempts.counted + (attempts.stalls if given_up else 1)
-            turn = Turn(event, number, lane, place, self._foresight.take(session, lane, event))
+            turn = Turn(event, number, lane, place)
             lane.running[session] = turn
             try:
                 again = await self._try(turn)

@@ -162,7 +162,6 @@ class Machine:
             for handler in (handlers.builder, handlers.runner):
                 worker = SteppedWorker(store, handler, f"{handler.kind} {number}")
                 world.crew.workers.append(worker)
-                store.onlookers.append(worker.expect)
         return world
 
 
@@ -299,9 +298,6 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
     monkeypatch.setattr("breadcrumbs.context_builder.book._FRESH_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.schema_hints._LIFETIME", 1e9)
-    # What a worker was told ahead of an event has to be right whenever the event comes, not only soon.
-    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.runtime.foresight._MOST", 1_000)
     whole = [
         {"key": "conversation", "schema_name": schema, "fetch": {"method": "recent", "limit": 100}}
         for schema in (MESSAGE, RESPONSE)

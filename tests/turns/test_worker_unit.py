@@ -46,12 +46,6 @@ class Recorder:
     async def wants(self, event: Event) -> bool:
         return event.schema_name == MESSAGE
 
-    def foresees(self, event: Event) -> bool:
-        return False
-
-    async def prepare(self, event: Event) -> None:
-        pass
-
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
         return False
 

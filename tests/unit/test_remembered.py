@@ -33,11 +33,11 @@ class Shelf:
 async def test_it_is_read_once_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = Shelf()
     book = Remembered(shelf.read)
-    assert book.last(ALICE) is None and not book.is_fresh(ALICE)
+    assert book.last(ALICE) is None
     assert [await book.get(ALICE), await book.get(ALICE), await book.get(BOB)] == [1, 1, 2]
-    assert book.is_fresh(ALICE) and book.last(ALICE) == 1
+    assert book.last(ALICE) == 1
     monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", -0.001)
-    assert not book.is_fresh(ALICE) and book.last(ALICE) == 1
+    assert book.last(ALICE) == 1
     assert await book.get(ALICE) == 3
 
 
