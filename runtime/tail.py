@@ -32,9 +32,6 @@ _BLOCK_MS: Final = 5_000
 _MOST_WAITING: Final = 4_096
 """Events that a follower may leave lying; after that it has to read for itself."""
 
-_STEPS_TO_A_TURN: Final = 3
-"""How many turns of the loop it takes from an event to the first question of whoever handles it."""
-
 _FEW: Final = 8
 """So many events that come together may be taken at once, without letting others go first."""
 
@@ -152,8 +149,6 @@ class Tail:
         events = await self.log.wait(
             link, {number: lane.position for number, lane in lanes.items()}, block_ms=_BLOCK_MS
         )
-        # Where this very process wrote it, the reply comes beside the event: who wrote it goes first.
-        await asyncio.sleep(0)
         self._asking.discard(group[0])
         few = len(events) <= _FEW
         for event in events:
@@ -163,9 +158,6 @@ class Tail:
                 if event.at > place.after:
                     place.after = event.at
                     place.follower.offer(event, place, at_once=few)
-        # Those who got something go first: to ask for more takes a write, and that fits into their waiting.
-        for _ in range(_STEPS_TO_A_TURN):
-            await asyncio.sleep(0)
 
 
 class Follower(Generic[T]):

@@ -9,7 +9,6 @@ run can commit: the commit is one script that checks the lease, writes the resul
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
 import random
 import secrets
@@ -48,9 +47,6 @@ _log = structlog.get_logger("breadcrumbs.worker")
 SessionKey: TypeAlias = tuple[UUID, str | UUID]
 """The owner belongs to it: two tenants may well use the same name. An event of no session stands alone."""
 
-_Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function, and what it is called with."""
-
 AWAY: Final = (StoreUnavailable, StoreFull)
 """The store cannot do it now: nothing is wrong with what it was asked."""
 
@@ -62,8 +58,6 @@ _LOOK_SECONDS: Final = 0.25
 _RENEWALS_PER_LEASE: Final = 6
 """A loaded machine may delay several renewals in a row before a lease is lost."""
 _RERUNS_AT_FIRST: Final = 16
-_MOST_HANDS: Final = 32
-"""Tasks that wait for something to do."""
 _LONGEST_PAUSE: Final = 120.0
 """Seconds. Whoever asks to be left alone for longer is asked again all the same."""
 
@@ -347,8 +341,6 @@ class Worker:
         self.at_work = anyio.Event()
         """Set once it takes part: it has its share of the lanes, or gets it as others give theirs back."""
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._hands: list[asyncio.Future[_Job]] = []
-        self._own_variables = contextvars.Context()
         self._beaten = -float("inf")
 
     @property
@@ -365,7 +357,6 @@ class Worker:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                self._own_variables = contextvars.copy_context()
                 tasks.start_soon(self._liveness.stay_visible)
                 tasks.start_soon(self._renew_leases)
                 tasks.start_soon(self._keep_lanes)
@@ -626,24 +617,8 @@ class Worker:
             return True
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
-        while self._hands:
-            if not (called := self._hands.pop()).done():  # it is where the worker ends
-                called.set_result((function, args))
-                return
         if self._tasks is not None:
-            # Perhaps it is a writer that calls: a hand stays, and what is set for one request (a log's fields, a
-            # trace) must not show in the turns of others.
-            self._own_variables.copy().run(self._tasks.start_soon, self._lend_hand, function, args)
-
-    async def _lend_hand(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Run something, and then what is started next: a task of its own for each turn costs a good part of it."""
-        while True:
-            await function(*args)
-            if len(self._hands) >= _MOST_HANDS:
-                return
-            called: asyncio.Future[_Job] = asyncio.get_running_loop().create_future()
-            self._hands.append(called)
-            function, args = await called
+            self._tasks.start_soon(function, *args)
 
     async def _work(self, lane: _Lane, session: SessionKey) -> None:
         """Handle what waits in a session, one after the other."""
