@@ -15,9 +15,9 @@ from typing import Any, Final
 import orjson
 
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.tags import inherited_tags, without_session
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.inheritance import inherited_tags, without_session
 from breadcrumbs.runtime.schema_names import ATTRIBUTED, CONTROL
 
 RESPONSE: Final = "agent.response.v1"

@@ -33,17 +33,17 @@ from breadcrumbs.agents.models.base import (
 from breadcrumbs.agents.prompt import build_prompt, problem_in
 from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult, is_being_cancelled
 from breadcrumbs.agents.tools.output import in_words
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.breadcrumb.text import plain_text, writable
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.inheritance import inherited_tags
-from breadcrumbs.runtime.model_view import withheld
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import Question, recent_of, version_of
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.wording import plain_text, writable
-from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.retrieval.model_view import withheld
+from breadcrumbs.runtime.store.batched_reads import Question, recent_of, version_of
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed
 
 CANCEL = "agent.cancel.v1"
 

@@ -16,13 +16,13 @@ from breadcrumbs.agents.executor import (
     Seen,
     unanswered,
 )
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.failures import check_posted, leave_error
-from breadcrumbs.runtime.lease import LeaseLost
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.failures import check_posted, leave_error
+from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try
 
 MESSAGE = "user.message.v1"
 

@@ -25,14 +25,14 @@ from uuid import UUID
 import hiredis
 import uvloop
 
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.connection import Script
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.ids import new_id
-from breadcrumbs.runtime.keys import Keys
-from breadcrumbs.runtime.multiplexer import Command
-from breadcrumbs.runtime.opening import DEFAULT_LANES
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.connection import Script
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.link import Command
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import new_id
+from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.opening import DEFAULT_LANES
+from breadcrumbs.runtime.store.store import Store
 
 OWNER = UUID("0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b")
 AGENT = UUID("0197a3c4-5e6f-7008-8a9b-0c1d2e3f4a5c")

@@ -38,7 +38,7 @@ import uvloop
 
 from bench import _common
 from bench._common import Report, Rounds, Side, Verdict, as_json, embedded, interleaved, percentile, posted
-from breadcrumbs.runtime.embedded import EmbeddedServer, end_process
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer, end_process
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -184,10 +184,10 @@ async def _end_with(parent: int, server: Any) -> None:
 
 async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any, Callable[[], None]]:
     from breadcrumbs.runtime.http.app import build_app
-    from breadcrumbs.runtime.hub import EventHub
-    from breadcrumbs.runtime.hygiene import Hygiene
-    from breadcrumbs.runtime.settings import Settings
-    from breadcrumbs.runtime.store import Store
+    from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+    from breadcrumbs.runtime.settings.settings import Settings
+    from breadcrumbs.runtime.store.store import Store
+    from breadcrumbs.runtime.streams.hub import EventHub
 
     settings = Settings()
     store = await Store.open(url)

@@ -43,10 +43,10 @@ from bench._common import (
     percentile,
     posted,
 )
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.multiplexer import Command
-from breadcrumbs.runtime.query import Page, Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.link import Command
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.query import Page, Query
+from breadcrumbs.runtime.store.store import Store
 
 CALLERS = 50
 MOST_ROUNDS = 60

@@ -40,9 +40,9 @@ from bench._common import (
 )
 from breadcrumbs.context_builder.book import parse_configs
 from breadcrumbs.context_builder.builder import build_context
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.store.store import Store
 
 CONFIG = Path(__file__).parent.parent / "config" / "context-builder-config.json"
 

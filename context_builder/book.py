@@ -17,20 +17,20 @@ from uuid import UUID
 import anyio
 import structlog
 
-from breadcrumbs.context_builder.checking import (
+from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.config_checks import (
     MAX_BYTES,
     ConfigComplaint,
     ConfigError,
     check_config,
     parse_configs,
 )
-from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.runtime.access.policy import restriction_of
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import recent_shared
-from breadcrumbs.runtime.remembered import Remembered
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.store.batched_reads import recent_shared
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.owner_cache import Remembered
 
 __all__ = [
     "CONFIG_SCHEMA",

@@ -17,29 +17,29 @@ from breadcrumbs.context_builder.book import CONFIG_SCHEMA, ConfigBook, config_i
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig, Exclude, Formatting, Output
 from breadcrumbs.context_builder.references import references_only
 from breadcrumbs.context_builder.tokens import token_counter
-from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import (
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     MAX_TAGS,
     SESSION,
     Breadcrumb,
     BreadcrumbCreate,
     BreadcrumbUpdate,
 )
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.selectors import Selector
+from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.failures import check_posted, leave_error
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
-from breadcrumbs.runtime.lease import LeaseLost
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import Question, newest_of, plain, version_of
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.selectors import Selector
-from breadcrumbs.runtime.session_state import PAUSED, RESUMED, STATE_CHANGE
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.sources import Fetched, Fetching, Keep, Source, fetch
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_worth_another_try
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.retrieval.sources import Fetched, Fetching, Keep, Source, fetch
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.batched_reads import Question, newest_of, plain, version_of
+from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.failures import check_posted, leave_error
+from breadcrumbs.runtime.workers.worker import AWAY, INTERNAL, Turn, TurnFailed, is_worth_another_try
 
 _CREATOR = "context-builder"
 MOST_HOPS = 16
@@ -422,7 +422,7 @@ def context_breadcrumb(
         "trigger_version": trigger.version,
         "trigger_created": trigger.created,
         "as_of": as_of,
-        "as_of_time": clock.to_text(as_of),
+        "as_of_time": times.to_text(as_of),
         "config": config.digest,
         "parts": parts,
         "explain": made.explain(parts),

@@ -15,11 +15,11 @@ from pydantic import Field
 
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, tool
 from breadcrumbs.agents.tools.calculator import MAX_LENGTH, evaluate
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.model_view import hints_for, view_of, withheld
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.schema_hints import all_definitions
+from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
+from breadcrumbs.runtime.retrieval.schema_hints import all_definitions
 
 # --- calculator ----------------------------------------------------------------------------------------
 

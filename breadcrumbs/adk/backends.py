@@ -20,10 +20,10 @@ from breadcrumbs.client.aio import AsyncClient
 from breadcrumbs.client.core import segment
 from breadcrumbs.client.effects import Reply, Request
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.embedded import EmbeddedServer, default_data_dir
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_dir
 from breadcrumbs.runtime.errors import DataDirectoryInUse, InvalidInput, NotFound
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.store import Store
 
 ADK_PROGRAM: Final = UUID("00000000-0000-0000-0000-000000000003")
 """Who has written what a service writes straight into a store."""

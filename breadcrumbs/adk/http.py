@@ -28,20 +28,20 @@ from breadcrumbs.adk.wire import (
     restored,
 )
 from breadcrumbs.runtime.access import policy
-from breadcrumbs.runtime.breadcrumb import complaints_of
-from breadcrumbs.runtime.credentials import strip_credentials
+from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
+from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.http.conditions import etag_of
-from breadcrumbs.runtime.http.operations import Answer, Body, Call, Operation, Parameter
-from breadcrumbs.runtime.http.problems import (
+from breadcrumbs.runtime.http.api.conditions import etag_of
+from breadcrumbs.runtime.http.api.operations import Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.http.api.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
     NOT_FOUND,
     QUOTA_EXCEEDED,
     STATE_TOO_LARGE,
 )
-from breadcrumbs.runtime.http.replies import Header, Reply, StreamedReply
-from breadcrumbs.runtime.http.routes_breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
+from breadcrumbs.runtime.http.api.replies import Header, Reply, StreamedReply
+from breadcrumbs.runtime.http.routes.breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

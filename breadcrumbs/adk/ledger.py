@@ -43,8 +43,10 @@ from breadcrumbs.adk.wire import (
 )
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_event, visible_state
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
-from breadcrumbs.runtime.edge import canonical
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.query import Place, Query
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     IdempotencyMismatch,
@@ -53,18 +55,16 @@ from breadcrumbs.runtime.errors import (
     SessionGone,
     VersionMismatch,
 )
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.query import Place, Query
-from breadcrumbs.runtime.questions import NotTold, recent_of
-from breadcrumbs.runtime.session_state import (
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.batched_reads import NotTold, recent_of
+from breadcrumbs.runtime.store.state import (
     ADK_EVENT,
     SESSION_RECORD,
     SHARED_DELTA,
     sensitivity_of,
     what_is_secret,
 )
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 
 _PAGE: Final = 100
 """How many events are read at once where nobody knows how many are wanted."""

@@ -35,8 +35,8 @@ from breadcrumbs.runtime.errors import (
     NotFound,
     Unauthenticated,
 )
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.store import Store
 
 _log = logging.getLogger("breadcrumbs.adk")
 

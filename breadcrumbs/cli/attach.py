@@ -11,12 +11,17 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from breadcrumbs.cli.output import CommandError
-from breadcrumbs.runtime.connection import ClusterConnection, Connection, StandaloneConnection, parse_address
-from breadcrumbs.runtime.embedded import EmbeddedServer, default_data_dir
+from breadcrumbs.runtime.backend.connection import (
+    ClusterConnection,
+    Connection,
+    StandaloneConnection,
+    parse_address,
+)
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_dir
 from breadcrumbs.runtime.errors import StartupError, StoreUnavailable
-from breadcrumbs.runtime.keys import Keys
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ def data_directory(settings: Settings) -> Path:
 
 
 def running_server(directory: Path) -> RunningServer | None:
-    """The server on a data directory, found through the note it left there (see runtime/embedded.py)."""
+    """The server on a data directory, found through the note it left there (see runtime/backend/embedded.py)."""
     try:
         lines = os.fsdecode((directory / "server.lock").read_bytes()).splitlines()
     except OSError:

@@ -24,10 +24,10 @@ from breadcrumbs.cli.output import (
     print_json,
     visible,
 )
-from breadcrumbs.runtime import doctor as checks
-from breadcrumbs.runtime.doctor import Finding
 from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
-from breadcrumbs.runtime.settings import Settings, load_settings
+from breadcrumbs.runtime.maintenance import doctor as checks
+from breadcrumbs.runtime.maintenance.doctor import Finding
+from breadcrumbs.runtime.settings.settings import Settings, load_settings
 
 _MARKS = {"ok": ("✓", "green"), "wrong": ("✗", "red"), "skipped": ("·", "dim")}
 

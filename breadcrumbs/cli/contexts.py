@@ -39,10 +39,10 @@ from breadcrumbs.context_builder.explain import (
     preview,
     rebuild,
 )
+from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.settings import DEVELOPER, Settings
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
+from breadcrumbs.runtime.store.store import Store
 
 if TYPE_CHECKING:
     from rich.table import Table

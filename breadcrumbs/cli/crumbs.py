@@ -286,7 +286,7 @@ def _pages(
 
 def read_since(text: str) -> str:
     """A time, or how long ago."""
-    from breadcrumbs.runtime.ttl import parse_duration
+    from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
     try:
         moment = datetime.fromisoformat(text)
@@ -413,7 +413,7 @@ def _checked_uuid(text: str, name: str) -> str:
 
 
 def _seconds(text: str) -> int:
-    from breadcrumbs.runtime.ttl import parse_duration
+    from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
     try:
         return max(1, int(parse_duration(text).total_seconds()))

@@ -13,10 +13,10 @@ from uuid import UUID
 
 from breadcrumbs.cli.attach import has_store, open_store, server_address, shown_address
 from breadcrumbs.cli.output import OK, PROBLEM, CommandError, UsageError, fail, for_people, print_json, say
-from breadcrumbs.runtime.query import MAX_LIMIT, Query
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.survey import owners
-from breadcrumbs.runtime.transfer import Imported, export_lines, import_lines
+from breadcrumbs.runtime.breadcrumb.query import MAX_LIMIT, Query
+from breadcrumbs.runtime.maintenance.export_import import Imported, export_lines, import_lines
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.scan import owners
 
 MOST_SHOWN = 20
 

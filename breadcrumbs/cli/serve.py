@@ -30,17 +30,17 @@ from breadcrumbs.cli.logs import configure_logs
 from breadcrumbs.cli.output import INTERRUPTED, OK, command, for_people, print_line, say
 from breadcrumbs.cli.workers import config_file, running_workers
 from breadcrumbs.context_builder.book import ConfigBook
-from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
-from breadcrumbs.context_builder.http_config import ConfigRoutes
-from breadcrumbs.runtime.connection_limits import ConnectionLimits
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.context_builder.http.configs import ConfigRoutes
+from breadcrumbs.context_builder.http.contexts import OPERATIONS as CONTEXTS
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 from breadcrumbs.web_page import WebPage
 
 if TYPE_CHECKING:

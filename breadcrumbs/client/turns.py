@@ -39,7 +39,7 @@ from breadcrumbs.client.values import (
     creator_in,
     event_of,
 )
-from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.breadcrumb.text import plain_text
 
 RESPONSE = "agent.response.v1"
 ERROR = "agent.error.v1"

@@ -11,15 +11,15 @@ from uuid import UUID, uuid4
 import anyio
 import pytest
 
-from breadcrumbs.runtime import doctor
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.quotas import Quotas
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance import doctor
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.quotas import Quotas
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import crumb as new_crumb
 from tests.support.servers import Cluster
 

@@ -17,12 +17,12 @@ import pytest
 from breadcrumbs.adk import BreadcrumbSessionService
 from breadcrumbs.adk.backends import Directory, Redis, Server, place_of
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.selectors import Selector
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.transfer import decode, export_lines
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.selectors import Selector
+from breadcrumbs.runtime.maintenance.export_import import decode, export_lines
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.store import Store
 from tests.adk.support import APP, Parrot, event, runner_on, say, spoken, unique
 from tests.support.turns import ALICE, MESSAGE, config, opened, working
 

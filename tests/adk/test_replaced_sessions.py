@@ -7,7 +7,7 @@ from uuid import UUID
 from breadcrumbs.adk.ledger import AdkSessions
 from breadcrumbs.adk.wire import event_of
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 
 OWNER, AGENT = UUID(int=1), UUID(int=2)
 WHO = Principal(OWNER, AGENT, user_id="ann")

@@ -23,12 +23,12 @@ from breadcrumbs.adk import BreadcrumbSessionService
 from breadcrumbs.adk.http import OPERATIONS
 from breadcrumbs.adk.wire import Json
 from breadcrumbs.runtime.errors import StoreUnavailable
+from breadcrumbs.runtime.http.api.openapi import build_document
 from breadcrumbs.runtime.http.app import build_app
-from breadcrumbs.runtime.http.openapi import build_document
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 from tests.adk.support import unique
 from tests.adk.test_service import everything
 from tests.http.conftest import BASE, KEY, KEYS, OTHER_KEY, OWNER, WEAK_KEY, problem

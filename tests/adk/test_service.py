@@ -24,11 +24,11 @@ from google.genai import types
 
 from breadcrumbs.adk import BreadcrumbSessionService
 from breadcrumbs.adk.ledger import AdkSessions
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.store import Store
 from tests.adk.support import APP, event, spoken, unique
 from tests.support.servers import Cluster
 

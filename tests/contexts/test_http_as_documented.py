@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from breadcrumbs.context_builder.book import ConfigBook
-from breadcrumbs.context_builder.http import OPERATIONS
-from breadcrumbs.context_builder.http_config import ConfigRoutes
-from breadcrumbs.runtime.http.openapi import build_document
+from breadcrumbs.context_builder.http.configs import ConfigRoutes
+from breadcrumbs.context_builder.http.contexts import OPERATIONS
+from breadcrumbs.runtime.http.api.openapi import build_document
 
 routes = ConfigRoutes(ConfigBook(None, None), None)  # type: ignore[arg-type]  # only what they declare is looked at
 operations = (*OPERATIONS, *routes.operations)

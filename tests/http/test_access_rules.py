@@ -15,8 +15,8 @@ import anyio
 import httpx
 import pytest
 
-from breadcrumbs.context_builder.http import OPERATIONS
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.context_builder.http.contexts import OPERATIONS
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from tests.contexts.support import MESSAGES, book_of, building, document
 from tests.http.access_table import readers_of
 from tests.http.access_world import (

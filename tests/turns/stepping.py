@@ -14,12 +14,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from breadcrumbs.runtime.connection import BlockingLink, Connection, Run, Script
+from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Run, Script
+from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.events import EventLog
-from breadcrumbs.runtime.multiplexer import Command
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Handler, SessionKey, Worker, _Lane
+from breadcrumbs.runtime.events.event import EventLog
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import Handler, SessionKey, Worker, _Lane
 
 _WAITS_FOR_OTHERS = 20
 

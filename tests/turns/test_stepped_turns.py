@@ -12,9 +12,9 @@ import pytest
 
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.store.store import Store
 from tests.support.turns import CONTEXT, MESSAGE, Chat, agent, compose, config, opened, recite, working
 from tests.turns.stepping import SteppedConnection, SteppedWorker
 
@@ -54,8 +54,8 @@ class Process:
 @pytest.fixture(autouse=True)
 def caches_never_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read shared by two stepped workers would wait for a step that never comes."""
-    monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.runtime.schema_hints._LIFETIME", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._FRESH_SECONDS", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._LIFETIME", 1e9)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.runtime.llm_view import (
+from breadcrumbs.runtime.hints.hints import (
     MAX_VIEW_LOOPS,
     MAX_VIEW_STEPS,
     MAX_VIEW_TEXT,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breadcrumbs.runtime.breadcrumb.query import Index, Merge, Place, Query, open_cursor, sign_cursor
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput
-from breadcrumbs.runtime.query import Index, Merge, Place, Query, open_cursor, sign_cursor
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 SECRET = b"s" * 32

@@ -89,7 +89,7 @@ def context_explain(
     """
     from breadcrumbs.cli.contexts import show
     from breadcrumbs.cli.moves import read_owner
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return show(
         load_settings(config=config, data=data, redis=redis),
@@ -132,8 +132,8 @@ def context_preview(
     """
     from breadcrumbs.cli.contexts import show_preview
     from breadcrumbs.cli.moves import read_owner
-    from breadcrumbs.runtime.ids import parse_id
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.breadcrumb.ids import parse_id
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return show_preview(
         load_settings(config=settings, data=data, redis=redis),
@@ -166,7 +166,7 @@ def context_diff(
     """
     from breadcrumbs.cli.contexts import show_diff
     from breadcrumbs.cli.moves import read_owner
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return show_diff(
         load_settings(config=config, data=data, redis=redis),
@@ -197,7 +197,7 @@ def audit_isolation(
     """
     from breadcrumbs.cli.contexts import audit
     from breadcrumbs.cli.moves import read_owner
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(config=config, data=data, redis=redis)
     return audit(settings, owner=read_owner(owner), history=history, as_json=as_json)

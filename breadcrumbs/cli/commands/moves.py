@@ -48,8 +48,8 @@ def export(
     """
     from breadcrumbs.cli import moves
     from breadcrumbs.cli.crumbs import read_since
-    from breadcrumbs.runtime.breadcrumb import parse_time
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.breadcrumb.breadcrumb import parse_time
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return moves.export(
         load_settings(config=config, data=data, redis=redis),
@@ -88,7 +88,7 @@ def import_(
     Bad lines are named and left out, the others are imported, and the exit code is 1.
     """
     from breadcrumbs.cli import moves
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(config=config, data=data, redis=redis)
     return moves.import_(settings, file, owner=moves.read_owner(owner), dry_run=dry_run, as_json=as_json)

@@ -72,7 +72,7 @@ def up(
     set (config/crumb.example.toml shows how).
     """
     from breadcrumbs.cli.serve import up
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return up(
         load_settings(
@@ -108,7 +108,7 @@ def serve(
     crumb serve --redis redis+cluster://node1:7000
     """
     from breadcrumbs.cli.serve import serve
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return serve(
         load_settings(
@@ -141,7 +141,7 @@ def build_contexts(
     The config can be edited while it runs; an edit that does not work is refused with its line.
     """
     from breadcrumbs.cli.workers import build_contexts
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return build_contexts(
         load_settings(
@@ -179,7 +179,7 @@ def run_agents(
     Ctrl-C or SIGTERM lets it finish what it has begun; others take over the rest.
     """
     from breadcrumbs.cli.workers import run_agents
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return run_agents(
         load_settings(
