@@ -15,17 +15,10 @@ from uuid import UUID
 from breadcrumbs.runtime.backend.connection import Run, Script
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
-from breadcrumbs.runtime.breadcrumb.query import (
-    Index,
-    Merge,
-    Page,
-    Place,
-    Query,
-    RangeReader,
-    open_cursor,
-    sign_cursor,
-)
+from breadcrumbs.runtime.breadcrumb.query import Page, Query, SortKey
 from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
+from breadcrumbs.runtime.store.merge import Index, Merge, RangeReader
 
 if TYPE_CHECKING:
     from breadcrumbs.runtime.store.store import Store
@@ -57,7 +50,7 @@ async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -
     )
     page = _PageInTheMaking(query, began=store.now_at_least(), with_expired=with_expired, place=start)
     batch, exhausted = wanted + 1, not indexes
-    taken: list[tuple[Place, Index]] = []
+    taken: list[tuple[SortKey, Index]] = []
     while (taken or not exhausted) and page.goes_on:
         if not taken:
             taken = await merge.take(batch)
@@ -76,13 +69,13 @@ async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -
 class _PageInTheMaking:
     """The breadcrumbs of a page, up to its limit in number and in bytes."""
 
-    def __init__(self, query: Query, *, began: int, with_expired: bool, place: Place | None) -> None:
+    def __init__(self, query: Query, *, began: int, with_expired: bool, place: SortKey | None) -> None:
         self._query = query
         self._began = began
         self._with_expired = with_expired
         self.place = place
         """How far the indexes were looked at."""
-        self.found: list[tuple[Place, Breadcrumb]] = []
+        self.found: list[tuple[SortKey, Breadcrumb]] = []
         self.full = False
         """True: the next breadcrumb was seen and has no room, so there is another page."""
         self._shown: set[bytes] = set()
@@ -102,7 +95,7 @@ class _PageInTheMaking:
         )
 
     def look_at(
-        self, owner: UUID, taken: list[tuple[Place, Index]], bodies: list[bytes | None], now: int
+        self, owner: UUID, taken: list[tuple[SortKey, Index]], bodies: list[bytes | None], now: int
     ) -> None:
         """Take what fits the query out of some bodies."""
         query, shown, with_expired = self._query, self._shown, self._with_expired
@@ -126,7 +119,7 @@ class _PageInTheMaking:
             elif not self._add(at, crumb):
                 return
 
-    def _add(self, at: Place, crumb: Breadcrumb) -> bool:
+    def _add(self, at: SortKey, crumb: Breadcrumb) -> bool:
         """False: it has no room."""
         query = self._query
         if query.max_bytes is None:
@@ -227,7 +220,7 @@ def _range_reader(store: Store, query: Query) -> RangeReader:
     # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
     floor = query.updated_since if query.by_update and query.updated_since is not None else 0
 
-    async def read(asked: list[tuple[Index, int, int, int]]) -> list[list[Place]]:
+    async def read(asked: list[tuple[Index, int, int, int]]) -> list[list[SortKey]]:
         command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)
         replies = await store.connection.call_all(
             [
@@ -248,7 +241,7 @@ def _range_reader(store: Store, query: Query) -> RangeReader:
             ]
         )
         return [
-            [Place(int(float(score)), id) for id, score in zip(flat[::2], flat[1::2], strict=True)]
+            [SortKey(int(float(score)), id) for id, score in zip(flat[::2], flat[1::2], strict=True)]
             for flat in replies
         ]
 
@@ -256,7 +249,7 @@ def _range_reader(store: Store, query: Query) -> RangeReader:
 
 
 async def _bodies(
-    store: Store, owner: UUID, places: list[tuple[Place, Index]], budget: int
+    store: Store, owner: UUID, places: list[tuple[SortKey, Index]], budget: int
 ) -> list[bytes | None]:
     """The bodies of the first of these places, one command per lane: all that fit into the budget, at least one."""
     if not places:
