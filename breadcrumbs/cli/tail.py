@@ -12,6 +12,7 @@ from breadcrumbs.cli.output import console, for_people, one_line, print_line, sa
 from breadcrumbs.client.options import Filters
 from breadcrumbs.client.sync import Client
 from breadcrumbs.client.values import Delta, Gap
+from breadcrumbs.runtime.breadcrumb.text import find_text
 
 _MARKS = {"created": ("+", "green"), "updated": ("~", "yellow"), "deleted": ("-", "red")}
 
@@ -66,7 +67,7 @@ class _Person:
 def _gist(event: Mapping[str, Any]) -> str:
     """What a person would want to read of it in one line."""
     context = event.get("context") or {}
-    for text in (context.get("message"), context.get("content"), event.get("title")):
+    for text in (find_text(context), event.get("title")):
         if isinstance(text, str) and text.strip():
             return one_line(text, 160)
     return one_line(orjson.dumps(context).decode(), 160) if context else ""

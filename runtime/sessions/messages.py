@@ -13,6 +13,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.schema_names import RUNTIME_KEYS
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.store import Store
 
@@ -31,11 +32,6 @@ ROLES: Final[Mapping[str, Role]] = {
     TOOL_REQUEST: "tool",
     TOOL_RESPONSE: "tool",
 }
-
-_GLUE: Final = frozenset(
-    ("session_id", "trigger_id", "creator", "hops", "context_id", "context_version", "answers")
-)
-"""What the runtime puts into a context for itself: nobody said that."""
 
 MOST_MESSAGES: Final = 1_000
 _SUMMARY: Final = 80
@@ -136,7 +132,7 @@ def text_of(crumb: Breadcrumb) -> str:
             return _words(context.get("output", context.get("error")))
     if isinstance(parts := context.get("parts"), list) and not isinstance(context.get("message"), str):
         return "".join(_part(part) for part in parts)
-    said = {name: value for name, value in context.items() if name not in _GLUE}
+    said = {name: value for name, value in context.items() if name not in RUNTIME_KEYS}
     return plain_text(said) if any(value is not None for value in said.values()) else ""
 
 
