@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.adk.ledger import AdkSessions, SessionReading
@@ -28,11 +28,12 @@ from breadcrumbs.adk.wire import (
     restored,
 )
 from breadcrumbs.runtime.access import policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
 from breadcrumbs.runtime.http.api.conditions import etag_of
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
 from breadcrumbs.runtime.http.api.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
@@ -104,7 +105,7 @@ class SessionView(TypedDict):
 
 async def create_session(call: Call) -> Reply:
     document = await _document(call)
-    wanted = _parsed(SessionRequest, document)
+    wanted = parse_body(SessionRequest, document)
     return await _create(call, wanted.session_id, wanted.state, wanted.events)
 
 
@@ -113,7 +114,7 @@ async def create_session_with_id(call: Call) -> Reply:
     # ADK's Python server takes the state itself here, its other servers `{"state": …}`. Nobody's state consists
     # of just an object called `state`.
     if document.keys() <= {"state", "events"} and isinstance(document.get("state"), dict | None):
-        wanted = _parsed(SessionRequest, document)
+        wanted = parse_body(SessionRequest, document)
         return await _create(call, _names(call)["session"], wanted.state, wanted.events)
     return await _create(call, _names(call)["session"], document, None)
 
@@ -158,7 +159,7 @@ async def _streamed_list(views: AsyncIterator[Json], *, whole: bool) -> AsyncIte
 
 async def change_state(call: Call) -> Reply:
     who, names, sessions = call.principal, _names(call), AdkSessions(call.services.store)
-    wanted = _parsed(StateRequest, await _document(call))
+    wanted = parse_body(StateRequest, await _document(call))
     event = event_of(
         {"invocationId": f"p-{uuid4()}", "author": "user", "actions": {"stateDelta": wanted.state_delta}},
         now=time.time(),
@@ -172,7 +173,7 @@ async def change_state(call: Call) -> Reply:
 async def append_event(call: Call) -> Reply:
     who, names = call.principal, _names(call)
     document = await call.json()
-    _parsed(EventRequest, document)
+    parse_body(EventRequest, document)
     event = event_of(document, now=time.time())
     if event.get("partial"):
         return Reply.json(event)
@@ -219,22 +220,13 @@ def _names(call: Call) -> dict[str, str]:
 
 
 async def _document(call: Call) -> dict[str, Any]:
-    """The body; none at all counts as an empty one, as with ADK's servers."""
-    if call.header(b"content-length") in (None, "0") and b"transfer-encoding" not in call.headers:
-        return {}
-    document = await call.json()
+    """Return the body. No body and `null` count as an empty object, as with ADK's servers."""
+    document = await call.optional_json()
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise InvalidInput("the body must be a JSON object", where="body")
     return document
-
-
-def _parsed(model: type[_Model], document: Any) -> _Model:
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise InvalidInput("this is not what belongs here", complaints=complaints_of(error)) from None
 
 
 async def _read(

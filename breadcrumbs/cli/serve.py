@@ -31,7 +31,7 @@ from breadcrumbs.cli.output import INTERRUPTED, OK, command, for_people, print_l
 from breadcrumbs.cli.workers import config_file, running_workers
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
-from breadcrumbs.context_builder.http.contexts import OPERATIONS as CONTEXTS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.http.app import build_app

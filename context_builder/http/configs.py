@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, NotRequired
 
 import anyio.to_thread
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.context_builder.book import ConfigBook, OwnConfig, own_configs
@@ -18,9 +18,10 @@ from breadcrumbs.context_builder.config import ContextConfig, json_schema
 from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigError, parse_configs
 from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, Content
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
-from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
 from breadcrumbs.runtime.http.api.problems import (
     INVALID_INPUT,
     NOT_FOUND,
@@ -286,10 +287,7 @@ async def config_schema(call: Call) -> Reply:
 
 
 async def _text(call: Call) -> str:
-    try:
-        return ConfigText.model_validate(await call.json()).text
-    except ValidationError as error:
-        raise InvalidInput("send the config as text", complaints=complaints_of(error)) from None
+    return parse_body(ConfigText, await call.json(), error="send the config as text").text
 
 
 async def _checked(text: str | bytes) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 
 from breadcrumbs.context_builder.explain import explain, rebuild
-from breadcrumbs.context_builder.http.contexts import OPERATIONS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
@@ -69,7 +69,7 @@ async def opened(url: str, **settings: Any) -> AsyncIterator[Site]:
     store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
     hub = EventHub(store)
     try:
-        app = build_app(store, hub, Hygiene(store, chosen), chosen, OPERATIONS)
+        app = build_app(store, hub, Hygiene(store, chosen), chosen, tuple(CONTEXTS))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8081") as client:
             yield Site(app, store, client)

@@ -30,7 +30,7 @@ from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events.event import Event, Position
 from breadcrumbs.runtime.hints.jsonpath import Budget
-from breadcrumbs.runtime.http.api.operations import budget_headers
+from breadcrumbs.runtime.http.api.call import budget_headers
 from breadcrumbs.runtime.http.api.parameters import tag_list
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.open_streams import OpenStreams

@@ -14,7 +14,8 @@ from starlette.types import Send
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import BreadcrumbsError, InvalidInput
-from breadcrumbs.runtime.http.api.operations import Call, Parameter
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.problems import ClientDisconnected, problem_for
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 from breadcrumbs.runtime.sessions.messages import ERROR, message_view
