@@ -25,8 +25,8 @@ from breadcrumbs.cli.output import (
     visible,
 )
 from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
-from breadcrumbs.runtime.maintenance import doctor as checks
-from breadcrumbs.runtime.maintenance.doctor import Finding
+from breadcrumbs.runtime.maintenance import checks
+from breadcrumbs.runtime.maintenance.checks import Finding
 from breadcrumbs.runtime.settings.settings import Settings, load_settings
 
 _MARKS = {"ok": ("✓", "green"), "wrong": ("✗", "red"), "skipped": ("·", "dim")}
