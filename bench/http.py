@@ -51,7 +51,7 @@ OURS, BARE, OTHER = "Breadcrumbs", "bare ASGI app", "other checkout"
 
 async def main() -> None:
     parser = _common.options("Breadcrumbs' HTTP side against a bare ASGI app on the same server.")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with this checkout only")
+    _common.add_against(parser)
     options = parser.parse_args()
     report = Report("http", options)
     began = time.monotonic()
@@ -99,7 +99,7 @@ class Served:
             self.port: int = probe.getsockname()[1]
         program, served = [sys.executable, __file__], name
         if checkout is not None:
-            program, served = [f"{checkout}/.venv/bin/python", f"{checkout}/bench/http.py"], OURS
+            program, served = [_common.interpreter_of(checkout), f"{checkout}/bench/http.py"], OURS
         self._argv = [*program, "--serve", served, redis.url, str(self.port), str(os.getpid())]
         self._process: subprocess.Popen[bytes] | None = None
 
