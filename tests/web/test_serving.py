@@ -64,6 +64,18 @@ def test_the_lock_file_names_no_registry() -> None:
     assert all("integrity" in package for name, package in packages.items() if name)
 
 
+def test_the_lock_file_lists_every_package_that_npm_ci_expects() -> None:
+    """Builds for other platforms are optional dependencies: `npm ci` refuses a lock file without them."""
+    packages = json.loads((WEB / "package-lock.json").read_text("utf-8"))["packages"]
+    wanted = {
+        dependency
+        for package in packages.values()
+        for kind in ("dependencies", "devDependencies", "optionalDependencies")
+        for dependency in package.get(kind, {})
+    }
+    assert not [name for name in sorted(wanted) if f"node_modules/{name}" not in packages]
+
+
 def test_crumb_up_prints_a_link_to_the_page(tmp_path: Path) -> None:
     """In a terminal; programs get the same address as JSON."""
     ours, theirs = pty.openpty()
