@@ -537,7 +537,7 @@ var EventStream = class {
 					if (message.id) this.#lastId = message.id;
 					if (!isOpen) this.#opened(false);
 					isOpen = true;
-					this.#dispatch(message);
+					reportErrors(() => this.#dispatch(message));
 				}
 			}
 		} finally {
@@ -583,6 +583,16 @@ var EventStream = class {
 		this.#handlers.onState?.(state);
 	}
 };
+/** Call a handler. Its error is reported as uncaught and does not end the connection. */
+function reportErrors(handle) {
+	try {
+		handle();
+	} catch (error) {
+		queueMicrotask(() => {
+			throw error;
+		});
+	}
+}
 //#endregion
 //#region client/src/outbox.ts
 /**

@@ -43,5 +43,13 @@ export {
 } from "./outbox.ts";
 
 // Markdown
-export { parseMarkdown, safeAddress, splitMarkdown, type Block, type Inline, type Item, type Link } from "./markdown.ts";
+export {
+  parseMarkdown,
+  safeAddress,
+  splitMarkdown,
+  type Block,
+  type Inline,
+  type Item,
+  type Link,
+} from "./markdown.ts";
 export { renderMarkdown, type ElementFactory } from "./markdown-elements.ts";

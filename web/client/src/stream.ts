@@ -209,7 +209,7 @@ export class EventStream {
           if (message.id) this.#lastId = message.id;
           if (!isOpen) this.#opened(false);
           isOpen = true;
-          this.#dispatch(message);
+          reportErrors(() => this.#dispatch(message));
         }
       }
     } finally {
@@ -256,5 +256,16 @@ export class EventStream {
   #report(state: StreamState): void {
     this.#status = state.status;
     this.#handlers.onState?.(state);
+  }
+}
+
+/** Call a handler. Its error is reported as uncaught and does not end the connection. */
+function reportErrors(handle: () => void): void {
+  try {
+    handle();
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
   }
 }

@@ -1,7 +1,14 @@
 /** The outboxes of this tab, one per session. They go on sending whatever is shown, and survive a reload. */
 
 import { signal } from "@preact/signals";
-import { ApiError, isKeyExpired, Outbox, type Message, type OutboxEntry, type OutboxStorage } from "@breadcrumbs/client";
+import {
+  ApiError,
+  isKeyExpired,
+  Outbox,
+  type Message,
+  type OutboxEntry,
+  type OutboxStorage,
+} from "@breadcrumbs/client";
 import { logins, owner } from "./credential";
 import { client } from "./server";
 

@@ -92,7 +92,9 @@ export default function BoardPage() {
     try {
       const [all, ...told] = await Promise.all([
         client.breadcrumbs.list(asks, signal),
-        ...telling.map((schema) => client.breadcrumbs.list({ ...asks, schema_name: schema, include_context: true }, signal)),
+        ...telling.map((schema) =>
+          client.breadcrumbs.list({ ...asks, schema_name: schema, include_context: true }, signal),
+        ),
       ]);
       if (asked !== current.current) return;
       const spoken = new Map(told.flatMap((page) => page.items.map((crumb) => [crumb.id, crumb])));
@@ -144,7 +146,8 @@ export default function BoardPage() {
     if (cursor.current === undefined) return;
     setOlder("loading");
     try {
-      const page = await client.breadcrumbs.list({ ...asQuery(asked), sort: "-updated_at", limit: PAGE, cursor: cursor.current });
+      const query = { ...asQuery(asked), sort: "-updated_at", limit: PAGE, cursor: cursor.current } as const;
+      const page = await client.breadcrumbs.list(query);
       if (asked !== current.current) return;
       room.current += page.items.length;
       cursor.current = page.next;

@@ -252,7 +252,10 @@ export async function save(entry: Entry): Promise<Saved> {
     const title = `Context config of ${consumerOf(context)}`;
     const written = await (entry.kind === "breadcrumb"
       ? client.breadcrumbs.update(entry.key, { context }, Number(draft?.tag ?? entry.tag))
-      : client.breadcrumbs.create({ schema_name: CONFIG_SCHEMA, title, tags: ["context:config"], context }, keyOf(entry, text)));
+      : client.breadcrumbs.create(
+          { schema_name: CONFIG_SCHEMA, title, tags: ["context:config"], context },
+          keyOf(entry, text),
+        ));
     await load();
     settle(entry, text, written.id, String(written.version));
     return { as: "breadcrumb", key: written.id, consumers: checked.configs.map((one) => one.consumer_id) };
