@@ -1,8 +1,8 @@
 /** The sessions at the left: the last active one first, kept up to date as things happen. */
 
 import { computed, signal } from "@preact/signals";
-import { ApiError, messageOf, sessions, type Session } from "../../lib/api";
-import type { CrumbEvent } from "../../lib/stream";
+import { ApiError, messageOf, type BreadcrumbEvent, type Session } from "@breadcrumbs/client";
+import { client } from "../../lib/server";
 
 const PAGE = 40;
 /** While searching, how many sessions are looked through before somebody has to ask for more. */
@@ -59,7 +59,7 @@ export class SessionList {
   /** Read the beginning of the list (again). What is in it, if that worked. */
   async load(): Promise<ReadonlySet<string> | null> {
     try {
-      const page = await sessions.list({ limit: PAGE });
+      const page = await client.sessions.list({ limit: PAGE });
       if (this.#all.value.size > this.#room) {
         this.#all.value = new Map();
         this.#begun = false;
@@ -88,7 +88,7 @@ export class SessionList {
     if (!this.hasMore.value || this.loadingMore.value || this.#cursor === undefined) return;
     this.loadingMore.value = true;
     try {
-      const page = await sessions.list({ limit: PAGE, cursor: this.#cursor });
+      const page = await client.sessions.list({ limit: PAGE, cursor: this.#cursor });
       this.#room += page.sessions.length;
       this.#put(page.sessions);
       this.#continueAt(page);
@@ -108,7 +108,7 @@ export class SessionList {
     }
   }
 
-  onEvent(event: CrumbEvent, current: string | undefined): void {
+  onEvent(event: BreadcrumbEvent, current: string | undefined): void {
     const id = event.session_id;
     if (id === undefined || event.schema_name === "agent.context.v1") return;
     const spoke = event.operation === "created" && event.schema_name === "agent.response.v1";
@@ -162,7 +162,7 @@ export class SessionList {
 
   async #read(id: string): Promise<void> {
     try {
-      this.#put([await sessions.read(id)]);
+      this.#put([await client.sessions.read(id)]);
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) this.forget(id);
     }

@@ -1,14 +1,14 @@
 /** Dead letters: what workers have given up on. */
 
 import { useState } from "preact/hooks";
+import { ApiError } from "@breadcrumbs/client";
 import { confirmed } from "../../components/dialog";
 import { Icon } from "../../components/icons";
 import { Time } from "../../components/time";
 import { attempt, toast } from "../../components/toast";
-import { ApiError } from "../../lib/api";
 import { dayName, plural, time } from "../../lib/format";
 import { href } from "../../lib/router";
-import { operations, type DeadLetter } from "./facts";
+import { operations, type DeadLetter } from "./overview";
 
 interface LettersProps {
   letters: DeadLetter[] | undefined;

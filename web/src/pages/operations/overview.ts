@@ -1,6 +1,6 @@
-/** What the server tells about itself, and what can be worked out from two such tellings. */
+/** The state of the server, and rates that are computed from two readings of it. */
 
-import { api } from "../../lib/api";
+import { client } from "../../lib/server";
 
 export interface Share {
   kind: string;
@@ -76,10 +76,10 @@ export interface DeadLetter {
 }
 
 export const operations = {
-  facts: (signal?: AbortSignal) => api<Facts>("/operations", { ...(signal && { signal }) }),
-  letters: (signal?: AbortSignal) => api<DeadLetter[]>("/dlq", { ...(signal && { signal }) }),
-  retry: (id: string) => api(`/dlq/${encodeURIComponent(id)}/retry`, { method: "POST" }),
-  discard: (id: string) => api(`/dlq/${encodeURIComponent(id)}`, { method: "DELETE" }),
+  facts: (signal?: AbortSignal) => client.json<Facts>("/operations", { ...(signal && { signal }) }),
+  letters: (signal?: AbortSignal) => client.json<DeadLetter[]>("/dlq", { ...(signal && { signal }) }),
+  retry: (id: string) => client.json(`/dlq/${encodeURIComponent(id)}/retry`, { method: "POST" }),
+  discard: (id: string) => client.json(`/dlq/${encodeURIComponent(id)}`, { method: "DELETE" }),
 };
 
 // --- Over time --------------------------------------------------------------------------------------------

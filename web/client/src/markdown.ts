@@ -1,9 +1,9 @@
 /**
- * Markdown as a tree: CommonMark's blocks, emphasis, code and links, with GitHub's tables, task lists and struck
- * out text. There is no HTML in it: a tag is the text that it is.
+ * Parses Markdown into a tree: CommonMark's blocks, emphasis, code and links, with GitHub's tables, task lists and
+ * strikethrough. HTML is not supported: a tag is plain text.
  *
- * The text comes from others. Whatever it is, the time this takes grows with its length and no faster, and the
- * tree is never deep; that is why it is written here, and why it knows no reference links.
+ * The text is not trusted. Parsing takes time linear in its length, and the depth of the tree is bounded. This is
+ * why the parser is written here, and why it has no reference links.
  */
 
 export type Block =
@@ -21,10 +21,17 @@ export interface Item {
   blocks: Block[];
 }
 
+export interface Link {
+  type: "link";
+  depth: number;
+  address: string;
+  children: Inline[];
+}
+
 export type Inline =
   | string
   | { type: "strong" | "em" | "del"; depth: number; children: Inline[] }
-  | { type: "link"; depth: number; address: string; children: Inline[] }
+  | Link
   | { type: "code"; code: string }
   | { type: "break" };
 
@@ -42,8 +49,8 @@ const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:[ \t]+(.*))?$/;
 const TASK = /^\[([ xX])\][ \t]+/;
 const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 
-/** The text cut into its outermost blocks: what was cut once stays as it is while more is written below it. */
-export function pieces(text: string): string[] {
+/** Split the text into its outermost blocks. While text is appended, only the last block changes. */
+export function splitMarkdown(text: string): string[] {
   const lines = text.replaceAll("\r\n", "\n").split("\n");
   const found: string[] = [];
   for (let at = 0; at < lines.length; ) {
@@ -55,7 +62,7 @@ export function pieces(text: string): string[] {
   return found;
 }
 
-export function parse(text: string): Block[] {
+export function parseMarkdown(text: string): Block[] {
   return blocksOf(text.replaceAll("\r\n", "\n").split("\n"), 0);
 }
 
@@ -218,7 +225,7 @@ const ESCAPED = /[!-/:-@[-`{-~]/;
 const BARE = /https?:\/\/[^\s<>"`]+/y;
 const REFERENCE = /&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-zA-Z]{2,8}));/y;
 
-export function inline(text: string): Inline[] {
+function inline(text: string): Inline[] {
   const parts: Part[] = [];
   const brackets: Bracket[] = [];
   const ticks = tickRuns(text);
@@ -475,7 +482,7 @@ function withoutTail(address: string): string {
   return address.slice(0, end);
 }
 
-/** An address that may be followed, or null: web pages and mail, nothing that leads into this page. */
+/** Return an address that may be followed: of a web page or of mail. Returns null for any other. */
 export function safeAddress(address: string): string | null {
   if (!URL.canParse(address)) return null;
   const url = new URL(address);
