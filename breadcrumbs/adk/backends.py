@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from uuid import UUID, uuid4
 
-import orjson
-
 from breadcrumbs.adk.ledger import AdkSessions
 from breadcrumbs.adk.wire import Json
 from breadcrumbs.client.aio import AsyncClient
-from breadcrumbs.client.core import segment
-from breadcrumbs.client.effects import Reply, Request
+from breadcrumbs.client.replies import Reply
+from breadcrumbs.client.requests import segment
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.embedded import EmbeddedServer, default_data_dir
-from breadcrumbs.runtime.errors import DataDirectoryInUse, InvalidInput, NotFound
+from breadcrumbs.runtime.errors import DataDirectoryInUse, NotFound
 from breadcrumbs.runtime.settings import DEVELOPER
 from breadcrumbs.runtime.store import Store
 
@@ -117,7 +115,7 @@ class OverHttp:
             return None
 
     async def list_all(self, app: str, user: str | None) -> list[Json]:
-        found: list[Json] = orjson.loads((await self._send("GET", _path(app, user, "sessions"), _WHOLE)).body)
+        found: list[Json] = (await self._send("GET", _path(app, user, "sessions"), _WHOLE)).json()
         return found
 
     async def delete(self, app: str, user: str, id: str) -> None:
@@ -137,20 +135,13 @@ class OverHttp:
         self,
         method: str,
         path: str,
-        params: Iterable[tuple[str, str]] = (),
+        params: Sequence[tuple[str, str]] = (),
         document: Json | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        sent = dict(headers or {})
-        body = None
-        if document is not None:
-            sent["content-type"] = "application/json"
-            try:
-                body = orjson.dumps(document)
-            except orjson.JSONEncodeError as error:
-                raise InvalidInput(f"this cannot be written as JSON: {error}") from None
-        request = Request(method, path, tuple(params), body=body, headers=sent, repeatable=True)
-        return await self._client._run(self._client._core.perform(request))
+        return await self._client.request(
+            method, path, params=params, json=document, headers=headers, idempotent=True
+        )
 
 
 def _path(app: str, user: str | None, *parts: str) -> str:
@@ -159,7 +150,7 @@ def _path(app: str, user: str | None, *parts: str) -> str:
 
 
 def _object(reply: Reply) -> Json:
-    document: Json = orjson.loads(reply.body)
+    document: Json = reply.json()
     return document
 
 
