@@ -50,7 +50,7 @@ from breadcrumbs.runtime.lease import Lease, LeaseLost
 from breadcrumbs.runtime.names import hidden_character
 from breadcrumbs.runtime.opening import Address, opened
 from breadcrumbs.runtime.query import MAX_LIMIT, Page, Query
-from breadcrumbs.runtime.questions import Asking, Question, recent_of
+from breadcrumbs.runtime.questions import Asking, NotTold, Question, recent_of
 from breadcrumbs.runtime.quotas import QuotaGate, Quotas, Usage
 from breadcrumbs.runtime.session_state import MAX_STATE_BYTES, Guard, held_changes, is_about_session
 from breadcrumbs.runtime.tail import Tail
@@ -815,6 +815,18 @@ class Store:
         """The last breadcrumbs of a schema in a session, the newest first, in one round trip."""
         question = recent_of(self, owner, session_id, schema_name, limit)
         await self.ask(question)
+        return question.answer
+
+    async def recent_at_once(
+        self, owner: UUID, session_id: str, schema_name: str, limit: int
+    ) -> List[Breadcrumb] | None:
+        """Like `recent`, but None where one round trip is not enough."""
+        question = recent_of(self, owner, session_id, schema_name, limit)
+        question.otherwise = None
+        try:
+            await self.ask(question)
+        except NotTold:
+            return None
         return question.answer
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
