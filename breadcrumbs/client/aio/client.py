@@ -93,22 +93,19 @@ class AsyncClient:
         """
         document = {"schema_name": schema_name, "title": title, "tags": tags, "context": context, **fields}
         request = create_request(document, session=session, idempotency_key=idempotency_key)
-        return self._connection.replies.read_written(await self._connection.perform(request))
+        return await self._connection.write(request)
 
     async def post(self, text: str, session: str | None = None, **message: Unpack[Message]) -> Written:
         """Post a user's message without waiting. `client.session(…).say(text)` waits for the answer."""
-        reply = await self._connection.perform(message_request(text, session, message))
-        return self._connection.replies.read_written(reply)
+        return await self._connection.write(message_request(text, session, message))
 
     async def get(self, id: str) -> Breadcrumb:
         """Return a breadcrumb as a model sees it, its hints applied."""
-        reply = await self._connection.perform(get_request(breadcrumb_path(id)))
-        return self._connection.replies.read(reply, breadcrumb_of)
+        return await self._connection.fetch(get_request(breadcrumb_path(id)), breadcrumb_of)
 
     async def get_full(self, id: str) -> Breadcrumb:
         """Return a breadcrumb as it was written. Owner, TTL and the rest are in its `document`."""
-        reply = await self._connection.perform(get_request(f"{breadcrumb_path(id)}/full"))
-        return self._connection.replies.read(reply, breadcrumb_of)
+        return await self._connection.fetch(get_request(f"{breadcrumb_path(id)}/full"), breadcrumb_of)
 
     async def update(
         self, id: str, *, expected_version: int | None = None, merge_context: bool = False, **fields: Any
@@ -118,7 +115,7 @@ class AsyncClient:
         Raises `VersionMismatch` if `expected_version` is no longer the newest. Without one the last write wins.
         """
         request = update_request(id, fields, expected_version=expected_version, merge_context=merge_context)
-        return self._connection.replies.read_written(await self._connection.perform(request))
+        return await self._connection.write(request)
 
     async def delete(self, id: str, *, expected_version: int | None = None) -> None:
         """Delete a breadcrumb with all its versions."""
@@ -163,15 +160,14 @@ class AsyncClient:
     ) -> AsyncSession:
         """Create a session with a title, a user, a state. Otherwise not needed: the first message creates it."""
         fields = {"id": id, "title": title, "user_id": user_id, "state": state}
-        reply = await self._connection.perform(create_session_request(fields, idempotency_key))
-        return self.session(self._connection.replies.read(reply, session_info_of).id)
+        request = create_session_request(fields, idempotency_key)
+        return self.session((await self._connection.fetch(request, session_info_of)).id)
 
     # Everything else
 
     async def token(self, **wanted: Unpack[TokenRequest]) -> Token:
         """Return a token for somebody else, narrowed to a session or a user if asked for."""
-        reply = await self._connection.perform(token_request(wanted))
-        return self._connection.replies.read(reply, token_in)
+        return await self._connection.fetch(token_request(wanted), token_in)
 
     async def request(  # noqa: PLR0913 - public signature, documented in docs/python.md
         self,

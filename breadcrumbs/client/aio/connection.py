@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import httpx
 
@@ -26,6 +27,9 @@ from breadcrumbs.client.replies import (
     retry_after,
 )
 from breadcrumbs.client.requests import Request
+from breadcrumbs.client.values import Written
+
+T = TypeVar("T")
 
 _MIN_TIMEOUT_SECONDS: Final = 0.05
 
@@ -60,6 +64,14 @@ class AsyncConnection:
 
     async def close(self) -> None:
         await self.http.aclose()
+
+    async def fetch(self, request: Request, convert: Callable[[Any], T]) -> T:
+        """Perform a request and return the value that `convert` makes of the JSON in the reply."""
+        return self.replies.read(await self.perform(request), convert)
+
+    async def write(self, request: Request, *, deadline: float | None = None) -> Written:
+        """Perform a request that writes a breadcrumb."""
+        return self.replies.read_written(await self.perform(request, deadline=deadline))
 
     async def perform(self, request: Request, *, deadline: float | None = None) -> Reply:
         """Send a request, retry it if it is idempotent, and raise the error of a refused one.

@@ -47,7 +47,7 @@ async def list_sessions(
     given, cursor = 0, None
     while limit is None or given < limit:
         request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)
-        page, cursor = connection.replies.read(await connection.perform(request), session_page_in)
+        page, cursor = await connection.fetch(request, session_page_in)
         for session in page:
             yield session
         given += len(page)

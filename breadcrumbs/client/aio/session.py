@@ -54,8 +54,7 @@ class AsyncSession:
         Raises `AgentFailed` with the reason if there is none, and `NoAnswer` after the time limit.
         """
         if not wait:
-            reply = await self._connection.perform(message_request(text, self.id, options))
-            return self._connection.replies.read_written(reply)
+            return await self._connection.write(message_request(text, self.id, options))
         turn = AsyncTurn(self._connection, self.id, "answer", options)
         async with aclosing(turn.say(text, options)) as items:
             answer: Answer = await anext(items)
@@ -95,20 +94,18 @@ class AsyncSession:
 
     async def cancel(self, reason: str | None = None) -> Written:
         """Stop the answers in progress. A waiter gets an `AgentFailed` that is `cancelled`."""
-        reply = await self._connection.perform(cancel_request(self.id, reason))
-        return self._connection.replies.read_written(reply)
+        return await self._connection.write(cancel_request(self.id, reason))
 
     async def info(self) -> SessionInfo:
         """Return the version, title, counts and state of the session."""
-        reply = await self._connection.perform(get_request(session_path(self.id)))
-        return self._connection.replies.read(reply, session_info_of)
+        return await self._connection.fetch(get_request(session_path(self.id)), session_info_of)
 
     async def change(
         self, *, expected_version: int | None = None, **changes: Unpack[SessionChange]
     ) -> SessionInfo:
         """Change the title or the state, pause or resume the session: all that is given, or nothing."""
         request = change_session_request(self.id, changes, expected_version)
-        return self._connection.replies.read(await self._connection.perform(request), session_info_of)
+        return await self._connection.fetch(request, session_info_of)
 
     async def delete(self, *, expected_version: int | None = None) -> int:
         """Delete the session with everything in it, and return how many breadcrumbs it had.
@@ -116,20 +113,19 @@ class AsyncSession:
         Answers in progress stop.
         """
         request = delete_request(session_path(self.id), expected_version)
-        return self._connection.replies.read(await self._connection.perform(request), deleted_in)
+        return await self._connection.fetch(request, deleted_in)
 
     async def fork(
         self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
     ) -> AsyncSession:
         """Create a session with the messages of this one: up to and including a message, or all of them."""
         fields = {"message_id": message_id, "id": id, "title": title}
-        reply = await self._connection.perform(fork_request(self.id, fields))
-        return AsyncSession(self._connection, self._connection.replies.read(reply, session_info_of).id)
+        made = await self._connection.fetch(fork_request(self.id, fields), session_info_of)
+        return AsyncSession(self._connection, made.id)
 
     async def retry(self, message_id: str | None = None) -> Retried:
         """Run a failed turn again, by default the newest. Return the id of its message, for `wait`."""
-        reply = await self._connection.perform(retry_request(self.id, message_id))
-        return self._connection.replies.read(reply, retried_in)
+        return await self._connection.fetch(retry_request(self.id, message_id), retried_in)
 
     def __repr__(self) -> str:
         return f"<AsyncSession {self.id} at {self._connection.url}>"

@@ -83,12 +83,11 @@ class AsyncTurn:
     async def _post(self, text: str, message: Message) -> Written:
         request = message_request(text, self._session_id, message)
         try:
-            reply = await self._connection.perform(request, deadline=self._events.deadline)
+            return await self._connection.write(request, deadline=self._events.deadline)
         except ServerUnreachable as error:
             if not self._events.is_over:
                 raise
             raise NoAnswer(f"{self._silence()}: it may have the message or not", trigger_id="") from error
-        return self._connection.replies.read_written(reply)
 
     async def _until_answered(self, message_id: str, *, look_first: bool) -> AsyncGenerator[Any, None]:
         answer = await self._stored_outcome(message_id) if look_first else None

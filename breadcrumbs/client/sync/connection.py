@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import httpx
 
@@ -27,6 +28,9 @@ from breadcrumbs.client.replies import (
     retry_after,
 )
 from breadcrumbs.client.requests import Request
+from breadcrumbs.client.values import Written
+
+T = TypeVar("T")
 
 _MIN_TIMEOUT_SECONDS: Final = 0.05
 
@@ -61,6 +65,14 @@ class Connection:
 
     def close(self) -> None:
         self.http.close()
+
+    def fetch(self, request: Request, convert: Callable[[Any], T]) -> T:
+        """Perform a request and return the value that `convert` makes of the JSON in the reply."""
+        return self.replies.read(self.perform(request), convert)
+
+    def write(self, request: Request, *, deadline: float | None = None) -> Written:
+        """Perform a request that writes a breadcrumb."""
+        return self.replies.read_written(self.perform(request, deadline=deadline))
 
     def perform(self, request: Request, *, deadline: float | None = None) -> Reply:
         """Send a request, retry it if it is idempotent, and raise the error of a refused one.

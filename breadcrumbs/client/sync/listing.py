@@ -45,7 +45,7 @@ def list_sessions(
     given, cursor = 0, None
     while limit is None or given < limit:
         request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)
-        page, cursor = connection.replies.read(connection.perform(request), session_page_in)
+        page, cursor = connection.fetch(request, session_page_in)
         yield from page
         given += len(page)
         if cursor is None:
