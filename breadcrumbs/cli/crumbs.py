@@ -31,7 +31,7 @@ from breadcrumbs.cli.output import (
     shown_time,
     visible,
 )
-from breadcrumbs.client.core import segment
+from breadcrumbs.client.requests import segment
 
 MESSAGE_SCHEMA = "user.message.v1"
 _PAGE = 1_000

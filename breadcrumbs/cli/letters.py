@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from breadcrumbs.cli.client import Api
 from breadcrumbs.cli.output import OK, UsageError, console, for_people, one_line, print_json, say, shown_time
-from breadcrumbs.client.core import segment
+from breadcrumbs.client.requests import segment
 
 
 def show(api: Api, *, as_json: bool) -> int:

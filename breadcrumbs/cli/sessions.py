@@ -24,7 +24,7 @@ from breadcrumbs.cli.output import (
     shown_time,
     visible,
 )
-from breadcrumbs.client.core import segment
+from breadcrumbs.client.requests import segment
 
 _PAGE = 100
 

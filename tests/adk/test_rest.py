@@ -635,7 +635,7 @@ def test_the_routes_need_no_google_adk() -> None:
 async def test_a_service_over_http_is_told_what_to_do_when_nothing_answers() -> None:
     service = BreadcrumbSessionService("http://127.0.0.1:9")
     backend: Any = await service._backend()
-    backend._client._core.retries = 0
+    backend._client._connection.retries = 0
     with pytest.raises(Exception, match="crumb up"):
         await service.create_session(app_name="a", user_id="u")
     await service.close()
