@@ -64,11 +64,14 @@ class SteppedConnection:
     def reader_groups(self) -> list[list[int]]:
         return self._inner.reader_groups()
 
+    def node_lanes(self) -> list[int]:
+        return self._inner.node_lanes()
+
     async def blocking(self, lane: int) -> BlockingLink:
         return await self._inner.blocking(lane)
 
-    async def listen(self, channel: bytes, heard: Callable[[bytes], None]) -> None:
-        await self._inner.listen(channel, heard)
+    async def listen(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
+        await self._inner.listen(channel, on_message)
 
     async def close(self) -> None:
         await self._inner.close()
