@@ -14,13 +14,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
-from breadcrumbs.runtime.backend.connection import Script
+from breadcrumbs.runtime.backend.connection import Script, load_scripts
 from breadcrumbs.runtime.backend.embedded import server_binary
+from breadcrumbs.runtime.backend.servers import server_info
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.errors import StartupError, StoreError
@@ -28,7 +28,7 @@ from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.indexes import indexes_of
 from breadcrumbs.runtime.store.keys import BODY, IN_SESSION, INDEXES, SESSION, SESSIONS, UPDATED
 from breadcrumbs.runtime.store.opening import FORMAT
-from breadcrumbs.runtime.store.scan import FoundKey, node_lanes, owners, scan
+from breadcrumbs.runtime.store.scan import FoundKey, owners, scan
 from breadcrumbs.runtime.store.store import Store
 
 Status = Literal["ok", "wrong", "skipped"]
@@ -118,11 +118,11 @@ def check_data_directory(directory: Path, *, holder: int | None) -> Finding:
 async def check_server(store: Store) -> list[Finding]:
     """Version, persistence, memory and clock of every node."""
     findings = []
-    lanes = await node_lanes(store)
+    lanes = store.connection.node_lanes()
     for lane in lanes:
         name = "server" if len(lanes) == 1 else f"server of lane {lane}"
         try:
-            info = _parse_info(await store.connection.call(lane, b"INFO"))
+            info = await server_info(store.connection, lane)
         except StoreError as error:
             findings.append(Finding(name, "skipped", f"it does not tell about itself: {error}"))
             continue
@@ -133,11 +133,6 @@ async def check_server(store: Store) -> list[Finding]:
             await _clock(store, lane, name),
         ]
     return findings
-
-
-def _parse_info(raw: bytes) -> dict[str, str]:
-    pairs = (line.partition(":") for line in raw.decode(errors="replace").splitlines() if ":" in line)
-    return {name: value for name, _, value in pairs}
 
 
 def _version(name: str, info: dict[str, str]) -> Finding:
@@ -256,10 +251,9 @@ async def check_layout(store: Store, *, wanted_lanes: int | None = None) -> Find
 
 
 async def check_scripts(store: Store) -> Finding:
-    folder = files("breadcrumbs.runtime").joinpath("lua")
-    scripts = [Script(entry.name[:-4]) for entry in folder.iterdir() if entry.name.endswith(".lua")]
+    scripts = load_scripts()
     refused = []
-    for lane in await node_lanes(store):
+    for lane in store.connection.node_lanes():
         for script in scripts:
             try:
                 await store.connection.call(lane, b"SCRIPT", b"LOAD", script.source)
