@@ -71,11 +71,7 @@ class Multiplexer:
         socket = self._socket
         if socket is None or socket.lost or socket.is_congested:
             socket = await self._writable_socket()
-        # Not `socket.call`: one coroutine less for each command.
-        reply = await socket.send(command)
-        if isinstance(reply, ReplyError):
-            raise reply
-        return reply
+        return await socket.call(command)
 
     async def call_all(self, commands: list[Command]) -> list[Any]:
         """Send commands together. Error replies are returned in their places."""
