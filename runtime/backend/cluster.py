@@ -20,8 +20,8 @@ from breadcrumbs.runtime.backend.address import Address, hide_password, parse_ad
 from breadcrumbs.runtime.backend.connection import (
     BLOCKING_TIMEOUT,
     BlockingLink,
-    Run,
     Script,
+    ScriptCall,
     raise_first_error,
     to_command,
     to_store_error,
@@ -85,7 +85,7 @@ class ClusterConnection:
         except ReplyError as error:
             raise to_store_error(error) from error
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         by_node: dict[_Node, list[int]] = {}
         for index, (lane, _) in enumerate(commands):
             by_node.setdefault(self._node_of(lane), []).append(index)
@@ -111,7 +111,7 @@ class ClusterConnection:
         retry_split = script.read_only
         try:
             try:
-                return await self._send(lane, Run(script, keys, args).command, retry_split=retry_split)
+                return await self._send(lane, ScriptCall(script, keys, args).command, retry_split=retry_split)
             except ReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
@@ -124,13 +124,13 @@ class ClusterConnection:
         if (link := self._links.get(self._node_of(lane))) is not None:
             link.post(command)
 
-    async def _call_group(self, node: _Node, group: list[tuple[int, Command | Run]]) -> list[Any]:
+    async def _call_group(self, node: _Node, group: list[tuple[int, Command | ScriptCall]]) -> list[Any]:
         """Send commands to one node together. Send those again that it did not execute, one by one."""
         replies = await self._call_node(node, [to_command(command) for _, command in group])
         for index, (lane, command) in enumerate(group):
             if not isinstance(reply := replies[index], ReplyError):
                 continue
-            if isinstance(command, Run):
+            if isinstance(command, ScriptCall):
                 replies[index] = await self.run(lane, command.script, command.keys, command.args)
             elif reply.code in _NOT_EXECUTED_CODES:
                 replies[index] = await self.call(lane, *command)

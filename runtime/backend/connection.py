@@ -66,7 +66,7 @@ def _script_folder() -> Traversable:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ScriptCall:
     """A call of a read-only script, for `Connection.call_all`."""
 
     script: Script
@@ -85,7 +85,7 @@ class Connection(Protocol):
         """Send one command and return its reply."""
         ...
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         """Send commands, each with its lane, in one round trip per node. Raises the first error."""
         ...
 
@@ -157,6 +157,6 @@ def raise_first_error(replies: list[_T]) -> list[_T]:
     return replies
 
 
-def to_command(command: Command | Run) -> Command:
+def to_command(command: Command | ScriptCall) -> Command:
     """Return the command as the server reads it."""
-    return command.command if isinstance(command, Run) else command
+    return command.command if isinstance(command, ScriptCall) else command

@@ -9,8 +9,8 @@ from breadcrumbs.runtime.backend.address import Address
 from breadcrumbs.runtime.backend.connection import (
     BLOCKING_TIMEOUT,
     BlockingLink,
-    Run,
     Script,
+    ScriptCall,
     raise_first_error,
     to_command,
     to_store_error,
@@ -39,19 +39,19 @@ class StandaloneConnection:
         except (LinkLost, ReplyError) as error:
             raise to_store_error(error) from error
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         try:
             replies = await self._link.call_all([to_command(command) for _, command in commands])
         except (LinkLost, ReplyError) as error:  # a `ReplyError` here comes from the login
             raise to_store_error(error) from error
         for index, (lane, command) in enumerate(commands):
-            if isinstance(replies[index], ReplyError) and isinstance(command, Run):
+            if isinstance(replies[index], ReplyError) and isinstance(command, ScriptCall):
                 replies[index] = await self.run(lane, command.script, command.keys, command.args)
         return raise_first_error(replies)
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
         try:
-            return await self._link.call(Run(script, keys, args).command)
+            return await self._link.call(ScriptCall(script, keys, args).command)
         except (LinkLost, ReplyError) as error:
             if isinstance(error, LinkLost) or error.code != "NOSCRIPT":
                 raise to_store_error(error) from error

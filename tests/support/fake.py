@@ -14,7 +14,7 @@ from typing import Any
 from fakeredis import FakeAsyncRedis, FakeServer
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from breadcrumbs.runtime.backend.connection import Run, Script, to_store_error
+from breadcrumbs.runtime.backend.connection import Script, ScriptCall, to_store_error
 from breadcrumbs.runtime.backend.link import Command, LinkLost, ReplyError
 
 
@@ -35,10 +35,10 @@ class FakeConnection:
         except ResponseError as error:
             raise to_store_error(_reply_error(error)) from error
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         return [
             await self.run(lane, command.script, command.keys, command.args)
-            if isinstance(command, Run)
+            if isinstance(command, ScriptCall)
             else await self.call(lane, *command)
             for lane, command in commands
         ]
