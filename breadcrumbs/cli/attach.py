@@ -11,13 +11,11 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from breadcrumbs.cli.output import CommandError
-from breadcrumbs.runtime.backend.connection import (
-    ClusterConnection,
-    Connection,
-    StandaloneConnection,
-    parse_address,
-)
+from breadcrumbs.runtime.backend.address import parse_address
+from breadcrumbs.runtime.backend.cluster import ClusterConnection
+from breadcrumbs.runtime.backend.connection import Connection
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_dir
+from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.errors import StartupError, StoreUnavailable
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.keys import Keys

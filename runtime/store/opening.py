@@ -10,12 +10,10 @@ import secrets
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from breadcrumbs.runtime.backend.connection import (
-    ClusterConnection,
-    Connection,
-    StandaloneConnection,
-    parse_address,
-)
+from breadcrumbs.runtime.backend.address import parse_address
+from breadcrumbs.runtime.backend.cluster import ClusterConnection
+from breadcrumbs.runtime.backend.connection import Connection
+from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.breadcrumb.ids import MAX_LANES
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.store.keys import Keys

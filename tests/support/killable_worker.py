@@ -31,7 +31,7 @@ import orjson
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.cli import workers
-from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.runtime.backend.address import parse_address
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.lease import LeaseLost
 from breadcrumbs.runtime.store.store import Fence, Store
