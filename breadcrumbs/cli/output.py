@@ -106,6 +106,13 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
+def escaped(text: str) -> str:
+    """Escape text for rich, so that it cannot carry markup or control characters."""
+    from rich.markup import escape
+
+    return escape(visible(text))
+
+
 def one_line(text: object, length: int = 200) -> str:
     line = visible(" ".join(str(text).split()))
     return line if len(line) <= length else line[: length - 1] + "…"

@@ -12,6 +12,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import orjson
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -36,6 +38,10 @@ class Reply:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    def json(self) -> Any:
+        """Decode the body."""
+        return orjson.loads(self.body)
 
 
 class Channel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from uuid import uuid4
@@ -11,6 +11,7 @@ from uuid import uuid4
 import httpx
 
 from breadcrumbs.client import sessions, turns
+from breadcrumbs.client.core import json_of
 from breadcrumbs.client.effects import (
     Channel,
     Effect,
@@ -19,6 +20,8 @@ from breadcrumbs.client.effects import (
     Operation,
     Pause,
     Read,
+    Reply,
+    Request,
     Send,
     Series,
     Shut,
@@ -189,6 +192,26 @@ class Client:
         fields = {"id": id, "title": title, "user_id": user_id, "state": state}
         made = self._run(sessions.created(self._core, fields, idempotency_key=idempotency_key))
         return Session(self, made.id)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Sequence[tuple[str, str]] | Mapping[str, str] | None = None,
+        json: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        idempotent: bool | None = None,
+    ) -> Reply:
+        """Send a request to any path of the server."""
+        sent = dict(headers or {})
+        if json is not None:
+            content = json_of(json)
+            sent.setdefault("content-type", "application/json")
+        pairs = tuple(params.items() if isinstance(params, Mapping) else params or ())
+        repeatable = method == "GET" or "idempotency-key" in sent if idempotent is None else idempotent
+        return self._run(self._core.perform(Request(method, path, pairs, content, sent, repeatable)))
 
     # Carrying out effects
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from breadcrumbs.agents.adk.servers import AdkServers
 from breadcrumbs.agents.answer import parse_answer, product
 from breadcrumbs.agents.book import Agent
-from breadcrumbs.cli.workers import agent_worker, running
+from breadcrumbs.composition.workers import agent_worker, running
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.settings import Settings

@@ -11,7 +11,7 @@ import orjson
 
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.cli.workers import agent_worker, context_worker, running
+from breadcrumbs.composition.workers import agent_worker, context_worker, running
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.runtime.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.settings import Settings

@@ -11,7 +11,7 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.cli.workers import agent_worker, context_worker, open_book
+from breadcrumbs.composition.workers import agent_worker, context_worker, open_book
 from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.dead_letters import DeadLetter, DeadLetters
 from breadcrumbs.runtime.errors import NotFound
