@@ -5,7 +5,6 @@ The client is imported when a command runs: `crumb --help` must not load httpx.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +67,8 @@ def send_json(
     client: Client, method: str, path: str, document: Any, *, idempotency_key: str | None = None
 ) -> Reply:
     """Send a JSON document. Text from the command line that is not UTF-8 is a `UnicodeEncodeError`."""
+    import json
+
     json.dumps(document, ensure_ascii=False).encode()
     headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
     return client.request(method, path, json=document, headers=headers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -273,6 +272,8 @@ def _print_banner(settings: Settings, ready: ReadyServer) -> None:
 
 def _print_examples(out: Console, url: str, *, with_key: bool) -> None:
     """Print commands to try, ready to be copied."""
+    import shlex
+
     message = (
         '{"schema_name": "user.message.v1", "tags": ["user:message", "session:demo"], '
         '"context": {"message": "Hello"}}'
