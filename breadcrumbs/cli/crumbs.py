@@ -30,7 +30,6 @@ from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
     CommandError,
-    JsonArray,
     UsageError,
     agreed,
     console,
@@ -38,6 +37,8 @@ from breadcrumbs.cli.output import (
     fail,
     for_people,
     one_line,
+    print_array,
+    print_columns,
     print_json,
     print_line,
     say,
@@ -310,12 +311,9 @@ def list_(
 
 def _show_list(documents: Iterator[Mapping[str, Any]], with_context: bool, as_json: bool) -> None:
     if not for_people(as_json):
-        array = JsonArray()
-        for document in documents:
-            array.add(document)
-        array.end()
+        print_array(documents)
     elif rows := [_row_cells(document, with_context) for document in documents]:
-        _print_columns(rows)
+        print_columns(rows, ("dim", "cyan", "dim", "magenta", "green"))
     else:
         say("nothing found")
 
@@ -339,21 +337,6 @@ def _row_cells(item: Mapping[str, Any], with_context: bool) -> list[str]:
 
 def _session_in(tags: list[str]) -> str | None:
     return next((tag.removeprefix("session:") for tag in tags if tag.startswith("session:")), None)
-
-
-def _print_columns(rows: list[list[str]]) -> None:
-    """Print rows. On a narrow terminal the last column is cut, never an id: ids are copied."""
-    from rich.text import Text
-
-    out = console()
-    widths = [max(len(row[place]) for row in rows) for place in range(5)]
-    left = max(20, out.width - sum(widths) - 2 * len(widths))
-    for row in rows:
-        line = Text()
-        for cell, width, style in zip(row, widths, ("dim", "cyan", "dim", "magenta", "green"), strict=False):
-            line.append(cell.ljust(width) + "  ", style=style)
-        line.append(one_line(row[5], left))
-        out.print(line)
 
 
 # tail

@@ -12,13 +12,14 @@ from breadcrumbs.cli.options import DEFAULT_URL, AsJson, Token, Url
 from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
-    JsonArray,
     UsageError,
     agreed,
     console,
     fail,
     for_people,
     one_line,
+    print_array,
+    print_columns,
     print_json,
     say,
     shown_time,
@@ -65,7 +66,7 @@ def list_sessions(
     with open_client(url, token) as client:
         found, more = _read_sessions(client, user, None if everything else limit)
     if not for_people(as_json):
-        _print_array(found)
+        print_array(found)
     elif found:
         _print_sessions(found)
     else:
@@ -90,17 +91,7 @@ def _read_sessions(client: Client, user: str | None, limit: int | None) -> tuple
             return found, cursor is not None
 
 
-def _print_array(documents: list[dict[str, Any]]) -> None:
-    array = JsonArray()
-    for document in documents:
-        array.add(document)
-    array.end()
-
-
 def _print_sessions(sessions: list[dict[str, Any]]) -> None:
-    """Print one line per session. On a narrow terminal the last column is cut, never an id: ids are copied."""
-    from rich.text import Text
-
     rows = [
         (
             shown_time(session["last_active_at"]),
@@ -111,15 +102,7 @@ def _print_sessions(sessions: list[dict[str, Any]]) -> None:
         )
         for session in sessions
     ]
-    out = console()
-    widths = [max(len(row[place]) for row in rows) for place in range(4)]
-    left = max(20, out.width - sum(widths) - 2 * len(widths))
-    for row in rows:
-        line = Text()
-        for cell, width, style in zip(row, widths, ("dim", "cyan", "dim", "green"), strict=False):
-            line.append(cell.ljust(width) + "  ", style=style)
-        line.append(one_line(row[4], left))
-        out.print(line)
+    print_columns(rows, ("dim", "cyan", "dim", "green"))
 
 
 @commands.command("show")
@@ -367,7 +350,7 @@ def session_messages(
     with open_client(url, token) as client:
         found, more = _read_messages(client, session, None if everything else limit)
     if not for_people(as_json):
-        _print_array(found)
+        print_array(found)
     else:
         for message in found:
             _print_message(message)
