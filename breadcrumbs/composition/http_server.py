@@ -24,7 +24,7 @@ from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
 from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.storage import data_directory, open_store
-from breadcrumbs.composition.workers import config_file, running_workers
+from breadcrumbs.composition.workers import WorkerParts, config_file, open_book, running_workers
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
 from breadcrumbs.context_builder.http_config import ConfigRoutes
@@ -135,9 +135,10 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
         try:
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
-                book = ConfigBook(store, settings.context_config)
+                book = open_book(store, settings) if workers else ConfigBook(store, settings.context_config)
                 if workers:
-                    book = await stack.enter_async_context(running_workers(store, settings))
+                    parts = WorkerParts(store, settings, book)
+                    await stack.enter_async_context(running_workers(parts))
                 configs = ConfigRoutes(book, config_file(settings, builds=workers))
                 operations = (
                     *CONTEXTS,

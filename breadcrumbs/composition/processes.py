@@ -16,7 +16,14 @@ from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents
 from breadcrumbs.composition.storage import attached_store, shown_address
-from breadcrumbs.composition.workers import agent_worker, context_worker, open_book, own_workers, running
+from breadcrumbs.composition.workers import (
+    WorkerParts,
+    agent_worker,
+    context_worker,
+    open_book,
+    own_workers,
+    running,
+)
 from breadcrumbs.context_builder.builder import ContextBuilder
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.settings import Settings
@@ -27,10 +34,8 @@ def run_context_builder(settings: Settings) -> None:
     """Run one context builder until a signal."""
 
     async def main() -> None:
-        async with attached_store(settings) as store:
-            book = open_book(store, settings)
-            async with book.watched():
-                await _work_until_signal(settings, context_worker(store, settings, book))
+        async with _attached_parts(settings) as parts, parts.book.watched():
+            await _work_until_signal(settings, context_worker(parts))
 
     _run_process(settings, main())
 
@@ -42,10 +47,7 @@ def run_agent_runner(settings: Settings) -> None:
         return
 
     async def main() -> None:
-        async with (
-            attached_store(settings) as store,
-            agent_worker(store, settings, open_book(store, settings)) as worker,
-        ):
+        async with _attached_parts(settings) as parts, agent_worker(parts) as worker:
             await _work_until_signal(settings, worker)
 
     _run_process(settings, main())
@@ -56,10 +58,7 @@ def run_own_agents(settings: Settings, own: OwnAgents) -> None:
     _require_agents(own)
 
     async def main() -> None:
-        async with (
-            attached_store(settings) as store,
-            own_workers(store, settings, open_book(store, settings), own) as workers,
-        ):
+        async with _attached_parts(settings) as parts, own_workers(parts, own) as workers:
             await _work_until_signal(settings, *workers)
 
     _run_process(settings, main())
@@ -70,11 +69,17 @@ async def hosted_agents(settings: Settings, own: OwnAgents) -> AsyncIterator[Non
     """Run a user's own agents, and no others, as tasks of this event loop."""
     _require_agents(own)
     async with (
-        attached_store(settings) as store,
-        own_workers(store, settings, open_book(store, settings), own) as workers,
+        _attached_parts(settings) as parts,
+        own_workers(parts, own) as workers,
         running(*workers),
     ):
         yield
+
+
+@asynccontextmanager
+async def _attached_parts(settings: Settings) -> AsyncIterator[WorkerParts]:
+    async with attached_store(settings) as store:
+        yield WorkerParts(store, settings, open_book(store, settings))
 
 
 def _require_agents(own: OwnAgents) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from breadcrumbs.runtime.leasing import start_at_newest_event
 from breadcrumbs.runtime.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings import Settings
 from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import TurnFailed, Worker
+from breadcrumbs.runtime.worker import Handler, TurnFailed, Worker
 
 # Context configs
 
@@ -68,17 +69,24 @@ def open_book(store: Store, settings: Settings) -> ConfigBook:
 # One worker
 
 
-def context_worker(store: Store, settings: Settings, book: ConfigBook) -> Worker:
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """Parts that all workers of a process share."""
+
+    store: Store
+    settings: Settings
+    book: ConfigBook
+    """The context configs in force."""
+
+
+def context_worker(parts: WorkerParts) -> Worker:
     """Create a worker that builds contexts."""
-    builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
-    return Worker(store, builder, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
+    return _worker(parts, ContextBuilder(parts.store, parts.book, inherited=parts.settings.inherited_tags))
 
 
 @asynccontextmanager
 async def agent_worker(
-    store: Store,
-    settings: Settings,
-    book: ConfigBook,
+    parts: WorkerParts,
     agents: Iterable[Agent] = (),
     *,
     tools: Iterable[Tool] = (),
@@ -88,6 +96,7 @@ async def agent_worker(
 
     `kind`: run only `agents`, as workers of this kind, beside the workers that run the others.
     """
+    store, settings, book = parts.store, parts.settings, parts.book
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
     adk = AdkServers(settings.adk)
     try:
@@ -129,10 +138,15 @@ async def agent_worker(
             inherited=settings.inherited_tags,
             kind=kind or AgentRunner.kind,
         )
-        yield Worker(store, runner, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
+        yield _worker(parts, runner)
     finally:
         await models.close()
         await adk.close()
+
+
+def _worker(parts: WorkerParts, handler: Handler) -> Worker:
+    settings = parts.settings
+    return Worker(parts.store, handler, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
 
 
 def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
@@ -158,9 +172,7 @@ def _check_agent(agent: Agent, models: ModelPool, toolbox: Toolbox, adk: AdkServ
 
 
 @asynccontextmanager
-async def own_workers(
-    store: Store, settings: Settings, book: ConfigBook, own: OwnAgents
-) -> AsyncIterator[list[Worker]]:
+async def own_workers(parts: WorkerParts, own: OwnAgents) -> AsyncIterator[list[Worker]]:
     """Create one worker for each of a user's own agents. Each has its own kind, so its own progress.
 
     An agent that runs for the first time answers new messages only.
@@ -169,27 +181,23 @@ async def own_workers(
         workers = []
         for agent in own.agents:
             kind = f"{AgentRunner.kind}/{agent.definition.agent_id}"
-            await start_at_newest_event(store, kind)
-            one = agent_worker(store, settings, book, [agent], tools=own.tools, kind=kind)
+            await start_at_newest_event(parts.store, kind)
+            one = agent_worker(parts, [agent], tools=own.tools, kind=kind)
             workers.append(await stack.enter_async_context(one))
         yield workers
 
 
 @asynccontextmanager
-async def running_workers(store: Store, settings: Settings) -> AsyncIterator[ConfigBook]:
-    """Run a context builder and agent runners as tasks. At the end they finish the turns they have begun.
-
-    Provides the context configs that they use.
-    """
-    book = open_book(store, settings)
-    own = load_agents(settings.load)
+async def running_workers(parts: WorkerParts) -> AsyncIterator[None]:
+    """Run a context builder and agent runners as tasks. At the end they finish the turns they have begun."""
+    own = load_agents(parts.settings.load)
     async with (
-        agent_worker(store, settings, book, tools=own.tools) as runner,
-        own_workers(store, settings, book, own) as others,
-        book.watched(),
-        running(context_worker(store, settings, book), runner, *others),
+        agent_worker(parts, tools=own.tools) as runner,
+        own_workers(parts, own) as others,
+        parts.book.watched(),
+        running(context_worker(parts), runner, *others),
     ):
-        yield book
+        yield
 
 
 @asynccontextmanager
