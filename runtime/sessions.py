@@ -79,7 +79,6 @@ _MOST_SEEN: Final = 2_000
 
 
 _SESSION_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone", b"after")
-_EXISTENCE_FIELDS: Final = (b"version", b"created", b"closing")
 _STAMP: Final = 17
 """Bytes before a value of the state: when it was set, and a space."""
 
@@ -133,14 +132,6 @@ class Belonging:
     the present session began: if the record of the deletion may have been dropped by then, it is the latest time at
     which the deletion can have happened. Records that are dropped later do not change it.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class SessionState:
-    """When a session began, and what a principal may read of its state."""
-
-    created: int
-    state: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,36 +271,6 @@ class Sessions:
             lane, b"HGETALL", self._store.keys.state(lane, owner, session)
         )
         return visible_state(reader, held)
-
-    async def states_for(self, reader: Principal, sessions: list[str]) -> list[SessionState | None]:
-        """Read the states of sessions in one round trip. None: no such session, or it is being deleted."""
-        keys, owner = self._store.keys, reader.owner_id
-        commands: list[Any] = []
-        for session in sessions:
-            lane = self.lane(owner, session)
-            commands += [
-                (lane, (b"HMGET", keys.session(lane, owner, session), *_EXISTENCE_FIELDS)),
-                (lane, (b"HGETALL", keys.state(lane, owner, session))),
-            ]
-        replies = iter(await self._store.connection.call_all(commands))
-        created = ((_creation_time(fields), state) for fields, state in zip(replies, replies, strict=True))
-        return [
-            None if at is None else SessionState(at, visible_state(reader, state)) for at, state in created
-        ]
-
-    async def created_at(self, owner: UUID, sessions: list[str]) -> list[int | None]:
-        """Read when sessions began, in one round trip. None: no such session, or it is being deleted."""
-        keys = self._store.keys
-        commands: list[Any] = []
-        for session in sessions:
-            lane = self.lane(owner, session)
-            commands.append((lane, (b"HMGET", keys.session(lane, owner, session), *_EXISTENCE_FIELDS)))
-        return [_creation_time(fields) for fields in await self._store.connection.call_all(commands)]
-
-    async def newest_event_time(self, owner: UUID, session: str) -> int:
-        """Return the time of the newest event in the lane of a session."""
-        lane = self.lane(owner, session)
-        return int(await self._store.connection.call(lane, b"GET", self._store.keys.clock(lane)) or 0)
 
     async def check_room(self, owner: UUID, session: str, schema: str, context: dict[str, Any]) -> None:
         """Raise `StateTooLarge` if a breadcrumb would make a state too large. The write itself decides in the end."""
@@ -587,12 +548,6 @@ def _beginning_of(message: Breadcrumb) -> Breadcrumb:
     """A large message as a list needs it: with the beginning of its text, and nothing else in its context."""
     text = text_of(message)[:_BEGINNING]
     return replace(message, json=orjson.dumps({**message.document, "context": {"message": text}}))
-
-
-def _creation_time(fields: list[bytes | None]) -> int | None:
-    """Decode `_EXISTENCE_FIELDS`. None: no such session, or it is being deleted."""
-    version, created, closing = fields
-    return None if version is None or closing is not None else int(created or 0)
 
 
 def _deletion_times(scores: list[Any], gone: bytes | None) -> tuple[int, int]:

@@ -42,7 +42,7 @@ from breadcrumbs.adk.wire import (
     text_of,
 )
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.access.redaction import redact_event
+from breadcrumbs.runtime.access.redaction import redact_event, visible_state
 from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.edge import canonical
 from breadcrumbs.runtime.errors import (
@@ -103,6 +103,14 @@ class EventRange:
     """Those behind the last one that is older, in seconds since 1970."""
     until: int | None = None
     """Those that were there at this time of the lane's clock: no event of a later session of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the store knows of a session."""
+
+    created: int
+    state: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +246,9 @@ class AdkSessions:
         crumbs = await self._events_at_once(who, names.name, recent, after)
         if crumbs is not None:
             return SessionReading(self, who, names, crumbs)
-        until = await self._sessions.newest_event_time(who.owner_id, names.name)
-        (began,) = await self._sessions.created_at(who.owner_id, [names.name])
+        lane = self._sessions.lane(who.owner_id, names.name)
+        until = int(await self._store.connection.call(lane, b"GET", self._store.keys.clock(lane)) or 0)
+        (began,) = await self._created(who, [names.name])
         if began is None:
             return None
         return SessionReading(self, who, names, None, EventRange(recent, after, until), began)
@@ -262,7 +271,7 @@ class AdkSessions:
                 named[names.name] = names
         found: list[Listed] = []
         for group in _in_groups(list(named.values())):
-            created = await self._sessions.created_at(who.owner_id, [names.name for names in group])
+            created = await self._created(who, [names.name for names in group])
             there = [(names, begun) for names, begun in zip(group, created, strict=True) if begun is not None]
             moments = await asyncio.gather(
                 *(self._last_update(who, names.name, begun) for names, begun in there)
@@ -275,7 +284,7 @@ class AdkSessions:
         for group in _in_groups(listed):
             users = {one.names.of.user: one.names.of for one in group}
             found, states = await asyncio.gather(
-                self._sessions.states_for(who, [one.names.name for one in group]),
+                self._found(who, [one.names.name for one in group]),
                 asyncio.gather(*(self._shared_state(who, of) for of in users.values())),
             )
             shared = dict(zip(users, states, strict=True))
@@ -415,6 +424,39 @@ class AdkSessions:
 
     # Reading
 
+    async def _found(self, who: Principal, sessions: list[str]) -> list[_Found | None]:
+        """Whether sessions exist, since when, and their state: one round trip for all."""
+        keys, owner = self._store.keys, who.owner_id
+        commands: list[Any] = []
+        for session in sessions:
+            lane = self._sessions.lane(owner, session)
+            commands += [
+                (lane, (b"HMGET", keys.session(lane, owner, session), b"version", b"created", b"closing")),
+                (lane, (b"HGETALL", keys.state(lane, owner, session))),
+            ]
+        replies = iter(await self._store.connection.call_all(commands))
+        found: list[_Found | None] = []
+        for (version, created, closing), state in zip(replies, replies, strict=True):
+            there = version is not None and closing is None
+            found.append(_Found(int(created or 0), visible_state(who, state)) if there else None)
+        return found
+
+    async def _created(self, who: Principal, sessions: list[str]) -> list[int | None]:
+        """When sessions began; None: there is no such session."""
+        keys, owner = self._store.keys, who.owner_id
+        lanes = [self._sessions.lane(owner, session) for session in sessions]
+        fields = (b"version", b"created", b"closing")
+        replies = await self._store.connection.call_all(
+            [
+                (lane, (b"HMGET", keys.session(lane, owner, session), *fields))
+                for lane, session in zip(lanes, sessions, strict=True)
+            ]
+        )
+        return [
+            None if version is None or closing is not None else int(created or 0)
+            for version, created, closing in replies
+        ]
+
     async def _last_update(self, who: Principal, session: str, created: int) -> float:
         """ADK's services take the time of the last event; so do we, and not the store's own time of its arrival."""
         last = await self._events_at_once(who, session, 1, None)
@@ -512,7 +554,7 @@ class SessionReading:
         """The session without its events, once these were read: what they changed is then in the state."""
         sessions, who, names = self._sessions, self._who, self._names
         (found,), shared = await asyncio.gather(
-            sessions._sessions.states_for(who, [names.name]), sessions._shared_state(who, names.of)
+            sessions._found(who, [names.name]), sessions._shared_state(who, names.of)
         )
         if found is None or self._began not in (None, found.created):
             return None
