@@ -15,20 +15,16 @@ from typing import Any, Final
 import orjson
 
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.tags import inherited_tags, without_session
+from breadcrumbs.runtime.breadcrumb.text import find_text
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.inheritance import inherited_tags, without_session
-from breadcrumbs.runtime.schema_names import ATTRIBUTED, CONTROL
+from breadcrumbs.runtime.schema_names import PROTECTED_SCHEMAS, RUNTIME_KEYS, SPEAKER_SCHEMAS
 
 RESPONSE: Final = "agent.response.v1"
 
 _FENCED = re.compile(r"^\s*```(?:json)?\s*\n(.*?)\n\s*```\s*$", re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
-
-# Keys of the runtime; a model that returns them does not get to decide them.
-_RESERVED = (
-    "session_id", "trigger_id", "creator", "context_id", "context_version", "hops", "answers", "adk", "state_delta"
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,9 @@ def parse_answer(text: str) -> Answer:
     context = crumb.get("context")
     context = dict(context) if isinstance(context, dict) else {}
     tags = crumb.get("tags")
-    words = next(
-        (context[key] for key in ("message", "content", "text") if isinstance(context.get(key), str)), None
-    )
+    said = find_text(context)
     return Answer(
-        text=words if words is not None else orjson.dumps(context).decode(),
+        text=said if said is not None else orjson.dumps(context).decode(),
         schema_name=crumb.get("schema_name") if isinstance(crumb.get("schema_name"), str) else None,
         title=crumb.get("title") if isinstance(crumb.get("title"), str) else None,
         tags=[tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else [],
@@ -95,7 +89,7 @@ def product(
     passed_on = inherited_tags(trigger_tags, inherited)
     tags = [tag for tag in dict.fromkeys(tags) if tag not in infrastructure]
     tags = [*tags[: MAX_TAGS - len(passed_on)], *passed_on]
-    context = {key: value for key, value in answer.context.items() if key not in _RESERVED}
+    context = {key: value for key, value in answer.context.items() if key not in RUNTIME_KEYS}
     context |= {"message": answer.text, "content": answer.text, **glue}
     if foreign:
         context["dropped_tags"] = foreign
@@ -126,9 +120,9 @@ def product(
 def _schema_names(answer: Answer, agent: AgentDefinition) -> tuple[str, str | None]:
     """The schema that an answer gets, and the one that was asked for where it must not have that one."""
     default = agent.emits.schema_name
-    allowed_default = RESPONSE if default in ATTRIBUTED else default
+    allowed_default = RESPONSE if default in SPEAKER_SCHEMAS else default
     wanted = answer.schema_name or default
-    if wanted in ATTRIBUTED or (wanted in CONTROL and wanted != default):
+    if wanted in SPEAKER_SCHEMAS or (wanted in PROTECTED_SCHEMAS and wanted != default):
         return allowed_default, wanted
     return wanted, None
 

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import AgentFunction
 from breadcrumbs.runtime.access.policy import restriction_of
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, complaints_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, complaints_of
 from breadcrumbs.runtime.errors import StartupError
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.questions import recent_shared
-from breadcrumbs.runtime.remembered import Remembered
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.batched_reads import recent_shared
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.owner_cache import Remembered
 
 _log = structlog.get_logger("breadcrumbs.agents")
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, SchemaName, Tag
-from breadcrumbs.runtime.selectors import Selector
-from breadcrumbs.runtime.sources import Fetch, Source
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
+from breadcrumbs.runtime.breadcrumb.selectors import Selector
+from breadcrumbs.runtime.retrieval.sources import Fetch, Source
 
 WhenBusy = Literal["queue", "interrupt", "reject", "merge"]
 AppName = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]

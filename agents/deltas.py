@@ -12,9 +12,9 @@ from types import TracebackType
 
 import orjson
 
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.wording import writable
+from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.store import Store
 
 _GATHER_SECONDS = 0.03
 

@@ -33,17 +33,17 @@ from breadcrumbs.agents.models.base import (
 from breadcrumbs.agents.prompt import build_prompt, problem_in
 from breadcrumbs.agents.tools.base import Toolbox, ToolContext, ToolResult, is_being_cancelled
 from breadcrumbs.agents.tools.output import in_words
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.breadcrumb.text import plain_text, writable
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.inheritance import inherited_tags
-from breadcrumbs.runtime.model_view import withheld
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import Question, as_written, header_of, recent_of, version_of
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.wording import plain_text, writable
-from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.retrieval.model_view import withheld
+from breadcrumbs.runtime.store.batched_reads import Question, recent_of, version_of
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed
 
 CANCEL = "agent.cancel.v1"
 
@@ -126,21 +126,9 @@ class Executor:
         self._remote = remote
         self._max_answer_bytes = max_answer_bytes
 
-    async def look_ahead(self, event: Event) -> tuple[bytes, Seen]:
-        """The same as `look`, of what is just being written: its header says whether it was there by then."""
-        store, owner, session = self._store, event.owner_id, event.session_id
-        header = header_of(store, owner, event.id)
-        answers, cancels = _said_last(store, owner, session or "")
-        await store.ask(header, answers, cancels)
-        return header.answer, Seen(answers.answer, cancels.answer)
-
-    async def look(
-        self, event: Event, ahead: tuple[bytes, Seen] | None = None
-    ) -> tuple[Breadcrumb | None, Seen]:
+    async def look(self, event: Event) -> tuple[Breadcrumb | None, Seen]:
         """What an event speaks of (None: it is gone), and what was said last in its session. One round trip."""
         store, owner, session = self._store, event.owner_id, event.session_id
-        if ahead is not None and (written := as_written(store, event, ahead[0])) is not None:
-            return written, ahead[1]
         trigger = version_of(store, owner, event.id, event.version)
         if session is None:
             await store.ask(trigger)

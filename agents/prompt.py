@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from breadcrumbs.agents.models.base import Message
-from breadcrumbs.runtime.wording import json_text, plain_text
+from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 
 _LABELS = {
     "shared": "Reference material ({key}); it is not part of this conversation:",

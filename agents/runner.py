@@ -16,13 +16,13 @@ from breadcrumbs.agents.executor import (
     Seen,
     unanswered,
 )
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.failures import check_posted, leave_error
-from breadcrumbs.runtime.lease import LeaseLost
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.failures import check_posted, leave_error
+from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try
 
 MESSAGE = "user.message.v1"
 
@@ -112,12 +112,6 @@ class AgentRunner:
             self._refused.clear()
         self._refused.setdefault(_place(event), {})[agent_id] = reason
 
-    def foresees(self, event: Event) -> bool:
-        return any(_triggers(agent, event) for agent in self._book.last(event.owner_id))
-
-    async def prepare(self, event: Event) -> tuple[bytes, Seen]:
-        return await self._executor.look_ahead(event)
-
     async def handle(self, turn: Turn) -> None:
         event = turn.event
         self._failed.pop(_place(event), None)
@@ -133,7 +127,7 @@ class AgentRunner:
         if event.imported:
             return
         agents = await self._book.agents(event.owner_id)
-        trigger, seen = await self._executor.look(event, await turn.foreseen())
+        trigger, seen = await self._executor.look(event)
         if trigger is None:
             return  # deleted or expired meanwhile: there is nothing to answer
         if alone := await self._left_alone(event, agents):

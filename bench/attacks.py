@@ -37,7 +37,7 @@ import orjson
 
 from bench import _common
 from bench._common import Report, Verdict, embedded, percentile, posted
-from breadcrumbs.runtime.embedded import EmbeddedServer, end_process
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer, end_process
 
 HOST: Final = "127.0.0.1"
 KEY: Final = "a-key-of-the-benchmark"

@@ -38,7 +38,7 @@ import uvloop
 
 from bench import _common
 from bench._common import Report, Rounds, Side, Verdict, as_json, embedded, interleaved, percentile, posted
-from breadcrumbs.runtime.embedded import EmbeddedServer, end_process
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer, end_process
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -51,7 +51,7 @@ OURS, BARE, OTHER = "Breadcrumbs", "bare ASGI app", "other checkout"
 
 async def main() -> None:
     parser = _common.options("Breadcrumbs' HTTP side against a bare ASGI app on the same server.")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with this checkout only")
+    _common.add_against(parser)
     options = parser.parse_args()
     report = Report("http", options)
     began = time.monotonic()
@@ -99,7 +99,7 @@ class Served:
             self.port: int = probe.getsockname()[1]
         program, served = [sys.executable, __file__], name
         if checkout is not None:
-            program, served = [f"{checkout}/.venv/bin/python", f"{checkout}/bench/http.py"], OURS
+            program, served = [_common.interpreter_of(checkout), f"{checkout}/bench/http.py"], OURS
         self._argv = [*program, "--serve", served, redis.url, str(self.port), str(os.getpid())]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -184,10 +184,10 @@ async def _end_with(parent: int, server: Any) -> None:
 
 async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any, Callable[[], None]]:
     from breadcrumbs.runtime.http.app import build_app
-    from breadcrumbs.runtime.hub import EventHub
-    from breadcrumbs.runtime.hygiene import Hygiene
-    from breadcrumbs.runtime.settings import Settings
-    from breadcrumbs.runtime.store import Store
+    from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+    from breadcrumbs.runtime.settings.settings import Settings
+    from breadcrumbs.runtime.store.store import Store
+    from breadcrumbs.runtime.streams.hub import EventHub
 
     settings = Settings()
     store = await Store.open(url)

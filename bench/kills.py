@@ -33,9 +33,9 @@ import anyio.to_thread
 import uvloop
 
 from breadcrumbs.context_builder.references import recorded
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.ids import home_lane
-from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.ids import home_lane
+from breadcrumbs.runtime.settings.settings import Settings
 from tests.support.fleet import LEASED, Fleet, fleet, share
 from tests.support.killable_worker import POINTS, Kind, Nursery, Running, Trap
 from tests.support.turns import ALICE, CONTEXT, RESPONSE, Chat

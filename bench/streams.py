@@ -24,7 +24,7 @@ import httpx
 
 from bench import _common
 from bench._common import embedded, percentile
-from breadcrumbs.runtime.embedded import end_process
+from breadcrumbs.runtime.backend.embedded import end_process
 
 HOST = "127.0.0.1"
 HEAVY, PLAIN = ({"x-api-key": f"bench-key-of-tenant-{name}"} for name in ("a", "b"))

@@ -12,7 +12,7 @@ from anyio.from_thread import start_blocking_portal
 from breadcrumbs.agents.tools import Tool
 from breadcrumbs.composition.own_agents import OwnAgent, collect_agents
 from breadcrumbs.composition.processes import hosted_agents, run_own_agents
-from breadcrumbs.runtime.settings import load_settings
+from breadcrumbs.runtime.settings.settings import load_settings
 
 
 def run_agents(agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **settings: Any) -> None:

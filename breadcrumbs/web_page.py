@@ -16,9 +16,10 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.http.operations import Answer, Call, Operation, Parameter
-from breadcrumbs.runtime.http.problems import NOT_FOUND
-from breadcrumbs.runtime.http.replies import Header, Reply
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Operation, Parameter
+from breadcrumbs.runtime.http.api.problems import NOT_FOUND
+from breadcrumbs.runtime.http.api.replies import Header, Reply
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -13,11 +13,11 @@ import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.tokens import TokenCounter
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
-from breadcrumbs.runtime.model_view import hints_for, view_of, withheld
-from breadcrumbs.runtime.sources import Found, Source
-from breadcrumbs.runtime.wording import plain_text
-from breadcrumbs.runtime.worker import TurnFailed
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, users_of
+from breadcrumbs.runtime.breadcrumb.text import plain_text
+from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
+from breadcrumbs.runtime.retrieval.sources import Found, Source
+from breadcrumbs.runtime.workers.worker import TurnFailed
 
 Place = Literal["conversation", "elsewhere", "shared"]
 """Of this session; of another one; of none."""

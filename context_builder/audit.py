@@ -14,12 +14,12 @@ from uuid import UUID
 
 from breadcrumbs.context_builder.config import CONSUMER
 from breadcrumbs.context_builder.references import Kept, NoContext, Recorded, recorded
-from breadcrumbs.runtime import record as bodies
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
-from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.keys import BODY
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.survey import FoundKey, scan
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
+from breadcrumbs.runtime.store import record as bodies
+from breadcrumbs.runtime.store.keys import BODY
+from breadcrumbs.runtime.store.scan import FoundKey, scan
+from breadcrumbs.runtime.store.store import Store
 
 _AT_ONCE = 200
 

@@ -17,20 +17,20 @@ from uuid import UUID
 import anyio
 import structlog
 
-from breadcrumbs.context_builder.checking import (
+from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.config_checks import (
     MAX_BYTES,
     ConfigComplaint,
     ConfigError,
     check_config,
     parse_configs,
 )
-from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.runtime.access.policy import restriction_of
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import recent_shared
-from breadcrumbs.runtime.remembered import Remembered
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.store.batched_reads import recent_shared
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.owner_cache import Remembered
 
 __all__ = [
     "CONFIG_SCHEMA",
@@ -98,14 +98,6 @@ class ConfigBook:
         if time.monotonic() - self._looked > _FRESH_SECONDS:
             self._look()
         return self._in_force(await self._own.get(owner))
-
-    def last(self, owner: UUID) -> tuple[ContextConfig, ...]:
-        """The same, as they were last read."""
-        return self._in_force(self._own.last(owner) or ())
-
-    def is_fresh(self, owner: UUID) -> bool:
-        """Whether those need not be read again yet."""
-        return self._own.is_fresh(owner)
 
     def _in_force(self, own: tuple[ContextConfig, ...]) -> tuple[ContextConfig, ...]:
         if not own:

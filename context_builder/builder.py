@@ -17,29 +17,29 @@ from breadcrumbs.context_builder.book import CONFIG_SCHEMA, ConfigBook, config_i
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig, Exclude, Formatting, Output
 from breadcrumbs.context_builder.references import references_only
 from breadcrumbs.context_builder.tokens import token_counter
-from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import (
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     MAX_TAGS,
     SESSION,
     Breadcrumb,
     BreadcrumbCreate,
     BreadcrumbUpdate,
 )
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.selectors import Selector
+from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED, inherited_tags
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.failures import check_posted, leave_error
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED, inherited_tags
-from breadcrumbs.runtime.lease import LeaseLost
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import Question, as_written, header_of, newest_of, plain, version_of
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.selectors import Selector
-from breadcrumbs.runtime.session_state import PAUSED, RESUMED, STATE_CHANGE
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.sources import Fetched, Fetching, Keep, Source, fetch
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import AWAY, INTERNAL, Turn, TurnFailed, is_worth_another_try
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.retrieval.sources import Fetched, Fetching, Keep, Source, fetch
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.batched_reads import Question, newest_of, plain, version_of
+from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.failures import check_posted, leave_error
+from breadcrumbs.runtime.workers.worker import AWAY, INTERNAL, Turn, TurnFailed, is_worth_another_try
 
 _CREATOR = "context-builder"
 MOST_HOPS = 16
@@ -56,16 +56,6 @@ class _Material:
     paused_at: int | None
     """Since when nobody shall answer in this session."""
     fetching: Fetching
-
-
-@dataclass(frozen=True, slots=True)
-class _Foreseen:
-    """What was found out before the event came."""
-
-    configs: list[ContextConfig]
-    loaded: list[_Material]
-    header: bytes
-    """Of the trigger, as it was written."""
 
 
 class ContextBuilder:
@@ -101,26 +91,6 @@ class ContextBuilder:
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
         return False
 
-    def foresees(self, event: Event) -> bool:
-        if event.schema_name in (CONFIG_SCHEMA, STATE_CHANGE):
-            return False
-        return bool(_matching(self._book.last(event.owner_id), event))
-
-    async def prepare(self, event: Event) -> _Foreseen:
-        owner = event.owner_id
-        # As they were last read: its turn will know whether they still hold.
-        configs = _matching(self._book.last(owner), event)
-        # First, so that the rest is asked after the trigger was there.
-        header = header_of(self._store, owner, event.id)
-        loading = self._load(configs, event, event.lane, beside=header)
-        if self._book.is_fresh(owner):
-            loaded = await loading
-        else:  # so that nobody need wait for that when the event comes
-            loaded, _ = await asyncio.gather(loading, self._book.configs(owner))
-        for material in loaded:
-            material.fetching.fetched()  # where a listing failed, this is for nothing: its turn asks once more
-        return _Foreseen(configs, loaded, header.answer)
-
     async def handle(self, turn: Turn) -> None:
         if turn.event.schema_name == CONFIG_SCHEMA:
             await check_posted(
@@ -155,13 +125,7 @@ class ContextBuilder:
     ) -> tuple[Breadcrumb | None, Sequence[ContextConfig], Sequence[_Material]]:
         """What an event speaks of (None: it is gone), the configs that react to it, and what each needs."""
         event = turn.event
-        foreseen: _Foreseen | None = await turn.foreseen()
         configs = await self._matching(event)
-        # A config that was posted before the trigger may have come to be known after it was looked ahead.
-        if foreseen is not None and foreseen.configs == configs:
-            trigger = as_written(self._store, event, foreseen.header)
-            if trigger is not None:
-                return trigger, configs, foreseen.loaded
         # All that the contexts are made of is asked for together with the trigger: its event says enough.
         asked = version_of(self._store, event.owner_id, event.id, event.version)
         loaded = await self._load(configs, event, event.lane, beside=asked)
@@ -458,7 +422,7 @@ def context_breadcrumb(
         "trigger_version": trigger.version,
         "trigger_created": trigger.created,
         "as_of": as_of,
-        "as_of_time": clock.to_text(as_of),
+        "as_of_time": times.to_text(as_of),
         "config": config.digest,
         "parts": parts,
         "explain": made.explain(parts),

@@ -18,11 +18,11 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from breadcrumbs.runtime.breadcrumb import SESSION, SchemaName, Tag
-from breadcrumbs.runtime.edge import canonical
-from breadcrumbs.runtime.inheritance import inherited_tags
-from breadcrumbs.runtime.selectors import Selector
-from breadcrumbs.runtime.sources import Source, Tags
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, SchemaName, Tag
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.selectors import Selector
+from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.retrieval.sources import Source, Tags
 
 CONSUMER: Final = "consumer:"
 AT: Final = "at"

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from breadcrumbs.context_builder.checking import MAX_BYTES
+from breadcrumbs.context_builder.config_checks import MAX_BYTES
 from breadcrumbs.runtime.errors import BreadcrumbsError, Forbidden
 
 NO_FILE: Final = "none"

@@ -25,16 +25,16 @@ from breadcrumbs.context_builder.assembly import (
 from breadcrumbs.context_builder.builder import build_context, context_id
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
 from breadcrumbs.context_builder.references import Dropped, Kept, NoContext, Recorded, Reference, recorded
-from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, users_of
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.model_view import hints_for, view_of
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.schema_hints import DEFINES, DEFINITION, SchemaHints, speaks_for_all
-from breadcrumbs.runtime.sources import Keep
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of
+from breadcrumbs.runtime.retrieval.schema_hints import DEFINES, DEFINITION, SchemaHints, speaks_for_all
+from breadcrumbs.runtime.retrieval.sources import Keep
+from breadcrumbs.runtime.store.store import Store
 
 Visible: TypeAlias = Callable[[Breadcrumb], bool]
 
@@ -195,7 +195,7 @@ async def explain(
         made_at=context.updated_at,
         trigger_id=str(record.trigger_id),
         trigger_version=record.trigger_version,
-        as_of=clock.to_text(record.as_of),
+        as_of=times.to_text(record.as_of),
         config=record.config,
         tokens=record.tokens,
         budget=record.budget,
@@ -503,7 +503,7 @@ async def _time_of(
             if (
                 version.context.get("trigger_id") == str(trigger.id)
                 and isinstance(made, int)
-                and made <= clock.LATEST
+                and made <= times.LATEST
             ):
                 return max(trigger.created, made)
     except NotFound:
@@ -517,7 +517,7 @@ def _explained(config: ContextConfig, trigger: Breadcrumb, made: Assembled, as_o
         session_id=trigger.session_id,
         trigger_id=str(trigger.id),
         trigger_version=trigger.version,
-        as_of=clock.to_text(as_of),
+        as_of=times.to_text(as_of),
         config=config.digest,
         tokens=made.tokens,
         budget=made.budget,

@@ -17,8 +17,8 @@ from uuid import UUID
 import orjson
 
 from breadcrumbs.context_builder.assembly import TRIGGER, Place, Reason
-from breadcrumbs.runtime import clock
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 
 _PLACES: dict[str, Place] = {place[0]: place for place in get_args(Place)}
 _REASONS = frozenset(get_args(Reason))
@@ -143,7 +143,7 @@ def _read(context: Mapping[str, Any]) -> Recorded:
 
 def _time(value: Any) -> int:
     time = int(value)
-    if not 0 <= time <= clock.LATEST:
+    if not 0 <= time <= times.LATEST:
         raise ValueError(time)
     return time
 

@@ -14,10 +14,10 @@ import orjson
 import pytest
 from hypothesis import settings
 
-from breadcrumbs.runtime import record
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.fresh import Fresh
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.write_cache import Fresh
 from tests.support.servers import Cluster, Server, redis_binary
 from tests.support.supervisor import restore_interrupts
 

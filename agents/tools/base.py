@@ -35,7 +35,7 @@ from breadcrumbs.agents.models.base import ToolSpec
 from breadcrumbs.agents.tools.output import as_json, in_one_line, in_words
 from breadcrumbs.agents.tools.parameters import Arguments, parameters_of
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 
 DEFAULT_TIMEOUT: Final = 30.0
 MAX_THREADS: Final = 32

@@ -19,7 +19,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from breadcrumbs.runtime.edge import parse_json
+from breadcrumbs.runtime.breadcrumb.json_input import parse_json
 from breadcrumbs.runtime.errors import InvalidInput
 
 MAX_ARGUMENT_BYTES: Final = 64 * 1024

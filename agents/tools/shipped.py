@@ -15,11 +15,12 @@ from pydantic import Field
 
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, tool
 from breadcrumbs.agents.tools.calculator import MAX_LENGTH, evaluate
-from breadcrumbs.runtime.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.model_view import hints_for, view_of, withheld
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.schema_hints import all_definitions
+from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
+from breadcrumbs.runtime.retrieval.schema_hints import all_definitions
+from breadcrumbs.runtime.schema_names import TEXT_KEYS
 
 # --- calculator ----------------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_titl
     view = view_of(crumb, hints)
     parts = [crumb.title] if with_title else []
     parts += [str(crumb.document.get("description", ""))]
-    said = [view[name] for name in ("message", "content", "text") if isinstance(view.get(name), str)]
+    said = [view[name] for name in TEXT_KEYS if isinstance(view.get(name), str)]
     rest = {
         name: value
         for name, value in view.items()

@@ -14,10 +14,10 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, SESSION, check_is_user, user_tags
+from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, SESSION, check_is_user, user_tags
+from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.names import hidden_character
-from breadcrumbs.runtime.session_state import ADK_SESSION, STATE_HOLDER
+from breadcrumbs.runtime.store.state import ADK_SESSION, STATE_HOLDER
 
 _READABLE: Final = "@+=,"
 _LONGEST: Final = MAX_TAG_LENGTH - len(SESSION)

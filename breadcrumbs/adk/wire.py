@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from pydantic.alias_generators import to_camel
 
-from breadcrumbs.runtime.credentials import ASKS_FOR_CREDENTIAL, strip_credentials
-from breadcrumbs.runtime.edge import MAX_DEPTH, depth
+from breadcrumbs.runtime.breadcrumb.credentials import ASKS_FOR_CREDENTIAL, strip_credentials
+from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, depth
+from breadcrumbs.runtime.breadcrumb.text import writable
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.wording import writable
 
 APP, USER, TEMP = "app:", "user:", "temp:"
 

@@ -14,8 +14,8 @@ from breadcrumbs.cli.options import DEFAULT_URL
 from breadcrumbs.cli.output import CommandError, command
 
 if TYPE_CHECKING:
-    from breadcrumbs.client.effects import Reply
     from breadcrumbs.client.errors import ServerUnreachable
+    from breadcrumbs.client.replies import Reply
     from breadcrumbs.client.sync import Client
 
 _CREDENTIALS_HINT = "  set CRUMB_API_KEY or CRUMB_TOKEN, or pass --token"
@@ -53,12 +53,12 @@ def command_errors(url: str) -> Iterator[None]:
 
 
 def _unreachable(url: str, error: ServerUnreachable) -> CommandError:
-    from breadcrumbs.client.effects import Lost
+    from breadcrumbs.client.replies import ConnectionLost
 
     lost = error.__cause__
-    if isinstance(lost, Lost) and lost.refused:
+    if isinstance(lost, ConnectionLost) and lost.refused:
         return CommandError(f"nothing answers at {url}. Is it running? Start it with: {command()} up")
-    if isinstance(lost, Lost) and lost.timed_out:
+    if isinstance(lost, ConnectionLost) and lost.timed_out:
         return CommandError(f"{url} did not answer in time. crumb doctor may know why")
     return CommandError(str(error))
 
@@ -76,7 +76,7 @@ def send_json(
 
 def path_of(*names: str) -> str:
     """Build a path. Each name becomes one segment, whatever characters it has."""
-    from breadcrumbs.client.core import segment
+    from breadcrumbs.client.requests import segment
 
     return "".join(f"/{segment(name)}" for name in names)
 

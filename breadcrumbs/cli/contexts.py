@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from breadcrumbs.context_builder.book import ConfigError
     from breadcrumbs.context_builder.config import ContextConfig
     from breadcrumbs.context_builder.explain import Difference, Explanation, Rebuilt
-    from breadcrumbs.runtime.settings import Settings
-    from breadcrumbs.runtime.store import Store
+    from breadcrumbs.runtime.settings.settings import Settings
+    from breadcrumbs.runtime.store.store import Store
 
 T = TypeVar("T")
 
@@ -269,7 +269,7 @@ def context_preview(
     crumb context preview --session demo --config context.json --diff
     """
     from breadcrumbs.context_builder.explain import diff, preview
-    from breadcrumbs.runtime.ids import parse_id
+    from breadcrumbs.runtime.breadcrumb.ids import parse_id
 
     loaded, named = _load_settings(settings, data, redis), read_owner(owner)
     trigger_id = None if trigger is None else parse_id(trigger, what="--trigger")
@@ -436,7 +436,7 @@ async def _audit(store: Store, owner: UUID | None, history: bool) -> Report:
 
 
 def _load_settings(config: Path | None, data: Path | None, redis: str | None) -> Settings:
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     return load_settings(config=config, data=data, redis=redis)
 
@@ -464,7 +464,7 @@ def _on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
 
 def _choose_owner(settings: Settings, named: UUID | None) -> UUID:
     """Return the named owner, or the only one that the settings have."""
-    from breadcrumbs.runtime.settings import DEVELOPER
+    from breadcrumbs.runtime.settings.settings import DEVELOPER
 
     if named is not None:
         return named

@@ -420,8 +420,10 @@ def _event_gist(event: Mapping[str, Any]) -> str:
     """Return the text of an event in one line: its message, its title, or its context as JSON."""
     import orjson
 
+    from breadcrumbs.runtime.breadcrumb.text import find_text
+
     context = event.get("context") or {}
-    for text in (context.get("message"), context.get("content"), event.get("title")):
+    for text in (find_text(context), event.get("title")):
         if isinstance(text, str) and text.strip():
             return one_line(text, 160)
     return one_line(orjson.dumps(context).decode(), 160) if context else ""

@@ -12,8 +12,8 @@ from breadcrumbs.cli.output import OK, PROBLEM, command, console, for_people, pr
 from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
 
 if TYPE_CHECKING:
-    from breadcrumbs.runtime.doctor import Finding
-    from breadcrumbs.runtime.settings import Settings
+    from breadcrumbs.runtime.maintenance.checks import Finding
+    from breadcrumbs.runtime.settings.settings import Settings
 
 _MARKS = {"ok": ("✓", "green"), "wrong": ("✗", "red"), "skipped": ("·", "dim")}
 
@@ -41,8 +41,8 @@ def doctor(
     crumb doctor --fix
     crumb doctor --redis redis://db:6379/0 --json | jq '.findings[] | select(.status == "wrong")'
     """
-    from breadcrumbs.runtime.doctor import Finding, check_python
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.maintenance.checks import Finding, check_python
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     findings = [check_python()]
     try:
@@ -64,7 +64,7 @@ def _api_url(settings: Settings) -> str:
 
 
 def _check_api(url: str) -> Finding:
-    from breadcrumbs.runtime.doctor import Finding
+    from breadcrumbs.runtime.maintenance.checks import Finding
 
     with open_client(url, token="") as client:  # no token: what is checked is public
         try:
@@ -96,7 +96,7 @@ def _check_storage(settings: Settings, *, served: bool, fix: bool) -> list[Findi
         server_address,
         shown_address,
     )
-    from breadcrumbs.runtime.doctor import Finding, check_binary, check_data_directory
+    from breadcrumbs.runtime.maintenance.checks import Finding, check_binary, check_data_directory
 
     findings = []
     if settings.redis is None:
@@ -121,7 +121,7 @@ def _check_storage(settings: Settings, *, served: bool, fix: bool) -> list[Findi
 
 async def _check_store(settings: Settings, url: str, *, served: bool, fix: bool) -> list[Finding]:
     from breadcrumbs.composition.storage import has_store, open_store
-    from breadcrumbs.runtime import doctor as checks
+    from breadcrumbs.runtime.maintenance import checks
 
     if not await has_store(settings, url):
         return [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from breadcrumbs.cli.output import console, escaped, fail, one_line, shown_time, visible
 from breadcrumbs.context_builder.audit import Report
 from breadcrumbs.context_builder.explain import Difference, ExplainedItem, Explanation, Rebuilt, part_sizes
-from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.breadcrumb.text import plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console

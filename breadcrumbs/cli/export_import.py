@@ -31,9 +31,9 @@ from breadcrumbs.cli.output import OK, PROBLEM, CommandError, fail, for_people, 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from breadcrumbs.runtime.query import Query
-    from breadcrumbs.runtime.settings import Settings
-    from breadcrumbs.runtime.transfer import Imported
+    from breadcrumbs.runtime.breadcrumb.query import Query
+    from breadcrumbs.runtime.maintenance.export_import import Imported
+    from breadcrumbs.runtime.settings.settings import Settings
 
 _MAX_BAD_LINES = 20  # shown on a terminal
 _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
@@ -69,9 +69,9 @@ def export(
     Works on the store itself, whether crumb up is running or not.
     """
     from breadcrumbs.composition.storage import server_address
-    from breadcrumbs.runtime.breadcrumb import parse_time
-    from breadcrumbs.runtime.query import MAX_LIMIT, Query
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.breadcrumb.breadcrumb import parse_time
+    from breadcrumbs.runtime.breadcrumb.query import MAX_LIMIT, Query
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(config=config, data=data, redis=redis)
     query = Query(
@@ -114,8 +114,8 @@ class _Export:
 
     async def _write(self, file: IO[bytes]) -> int:
         from breadcrumbs.composition.storage import has_store, open_store, shown_address
-        from breadcrumbs.runtime.survey import owners
-        from breadcrumbs.runtime.transfer import export_lines
+        from breadcrumbs.runtime.maintenance.export_import import export_lines
+        from breadcrumbs.runtime.store.scan import owners
 
         if not await has_store(self.settings, self.server):
             raise CommandError(
@@ -196,7 +196,7 @@ def import_(
     import asyncio
 
     from breadcrumbs.composition.storage import server_address
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(config=config, data=data, redis=redis)
     owned_by = read_owner(owner)
@@ -261,7 +261,7 @@ async def _import(
     settings: Settings, server: str, source: _Source, owner: UUID | None, dry_run: bool
 ) -> Imported:
     from breadcrumbs.composition.storage import open_store
-    from breadcrumbs.runtime.transfer import Imported, import_lines
+    from breadcrumbs.runtime.maintenance.export_import import Imported, import_lines
 
     store = await open_store(settings, server)
     try:

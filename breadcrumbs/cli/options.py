@@ -47,7 +47,7 @@ Data = Annotated[
 
 def read_since(text: str) -> datetime:
     """Read `--since`: a time, or how long ago. A time without a zone is local time."""
-    from breadcrumbs.runtime.ttl import parse_duration
+    from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
     try:
         moment = datetime.fromisoformat(text)

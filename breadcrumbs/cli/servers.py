@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from breadcrumbs.composition.http_server import ReadyServer
-    from breadcrumbs.runtime.settings import Settings
+    from breadcrumbs.runtime.settings.settings import Settings
 
 ContextConfig = Annotated[
     Path | None,
@@ -83,7 +83,7 @@ def up(
     Ctrl-C stops it; started again, the data is there. Only this machine can reach it, unless API keys are
     set (config/crumb.example.toml shows how).
     """
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(
         config=config,
@@ -117,7 +117,7 @@ def serve(
     crumb serve --redis redis://db:6379/0 --port 8081
     crumb serve --redis redis+cluster://node1:7000
     """
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(
         config=config,
@@ -154,7 +154,7 @@ def build_contexts(
     The config can be edited while it runs; an edit that does not work is refused with its line.
     """
     from breadcrumbs.composition.processes import run_context_builder
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(
         config=config,
@@ -192,7 +192,7 @@ def run_agents(
     Ctrl-C or SIGTERM lets it finish what it has begun; others take over the rest.
     """
     from breadcrumbs.composition.processes import run_agent_runner
-    from breadcrumbs.runtime.settings import load_settings
+    from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(
         config=config,

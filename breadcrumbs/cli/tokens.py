@@ -77,7 +77,7 @@ def _read_uuid(text: str | None, name: str) -> str | None:
 
 
 def _read_seconds(text: str) -> int:
-    from breadcrumbs.runtime.ttl import parse_duration
+    from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
     try:
         return max(1, int(parse_duration(text).total_seconds()))

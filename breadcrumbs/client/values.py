@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from breadcrumbs.runtime.wording import plain_text
+from breadcrumbs.runtime.breadcrumb.text import plain_text
 
 SESSION = "session:"
 

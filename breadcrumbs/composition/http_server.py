@@ -26,17 +26,17 @@ from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.storage import data_directory, open_store
 from breadcrumbs.composition.workers import WorkerParts, config_file, open_book, running_workers
 from breadcrumbs.context_builder.book import ConfigBook
-from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
-from breadcrumbs.context_builder.http_config import ConfigRoutes
-from breadcrumbs.runtime.connection_limits import ConnectionLimits
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.context_builder.http.configs import ConfigRoutes
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 from breadcrumbs.web_page import WebPage
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.settings.settings import Settings
 
 _SECRET_NAMES = frozenset(
     ("token", "access_token", "authorization", "api_key", "x_api_key", "password", "secret", "token_secret")

@@ -16,7 +16,7 @@ from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import FunctionAgent
 from breadcrumbs.agents.tools import Tool
 from breadcrumbs.agents.tools.output import in_words
-from breadcrumbs.runtime.breadcrumb import complaints_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
 from breadcrumbs.runtime.errors import StartupError
 
 OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]

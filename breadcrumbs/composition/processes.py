@@ -26,8 +26,8 @@ from breadcrumbs.composition.workers import (
 )
 from breadcrumbs.context_builder.builder import ContextBuilder
 from breadcrumbs.runtime.errors import StartupError
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.worker import Worker
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.workers.worker import Worker
 
 
 def run_context_builder(settings: Settings) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from breadcrumbs.runtime.embedded import EmbeddedServer, default_data_dir
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_dir
 from breadcrumbs.runtime.errors import StartupError, StoreUnavailable
-from breadcrumbs.runtime.opening import store_exists
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.opening import store_exists
+from breadcrumbs.runtime.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

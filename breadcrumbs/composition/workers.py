@@ -12,26 +12,26 @@ from uuid import UUID
 
 import anyio
 
-from breadcrumbs.agents.adk.servers import AdkServers
-from breadcrumbs.agents.adk.turn import AdkTurns
 from breadcrumbs.agents.book import Agent, AgentBook, definitions_from
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.registry import ModelPool
+from breadcrumbs.agents.remote_adk.servers import AdkServers
+from breadcrumbs.agents.remote_adk.turn import AdkTurns
 from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents
 from breadcrumbs.context_builder.book import ConfigBook, ConfigError
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_file import ConfigFile
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
-from breadcrumbs.runtime.leasing import start_at_newest_event
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Handler, TurnFailed, Worker
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.leases import start_at_newest_event
+from breadcrumbs.runtime.workers.worker import Handler, TurnFailed, Worker
 
 # Context configs
 

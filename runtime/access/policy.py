@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from breadcrumbs.runtime.access.principal import Principal
-from breadcrumbs.runtime.breadcrumb import (
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     MAX_TAGS,
     SESSION,
     USER,
@@ -27,9 +27,10 @@ from breadcrumbs.runtime.breadcrumb import (
     session_of,
     users_of,
 )
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import (
+from breadcrumbs.runtime.settings.settings import Role
+from breadcrumbs.runtime.store.state import (
     ADK_EVENT,
     ADK_SESSION,
     ONLY_CREDENTIALS,
@@ -40,7 +41,6 @@ from breadcrumbs.runtime.session_state import (
     STATEFUL,
     Guard,
 )
-from breadcrumbs.runtime.settings import Role
 
 # Operations
 

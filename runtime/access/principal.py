@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from breadcrumbs.runtime.settings import ALL_ROLES, Role
+from breadcrumbs.runtime.settings.settings import ALL_ROLES, Role
 
 
 @dataclass(frozen=True, slots=True)

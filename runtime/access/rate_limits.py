@@ -12,11 +12,11 @@ from uuid import UUID
 import anyio
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.connection import Script
+from breadcrumbs.runtime.backend.connection import Script
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.errors import RateLimited
-from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.rates import Class, Rate, RateLimits
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.rates import Class, Rate, RateLimits
+from breadcrumbs.runtime.store.store import Store
 
 _SPEND = Script("spend")
 

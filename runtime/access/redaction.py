@@ -10,9 +10,9 @@ import orjson
 
 from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.access.principal import Principal
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, users_of
-from breadcrumbs.runtime.credentials import strip_credentials
-from breadcrumbs.runtime.session_state import SHARED_DELTA, decode_state
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, users_of
+from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
+from breadcrumbs.runtime.store.state import SHARED_DELTA, decode_state
 
 
 def visible_state(principal: Principal, held: list[bytes]) -> dict[str, Any]:

@@ -12,43 +12,46 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
-from breadcrumbs.runtime.http import (
-    docs,
-    routes_auth,
-    routes_breadcrumbs,
-    routes_dead_letters,
-    routes_events,
-    routes_operations,
-    routes_registry,
-    routes_sessions,
-    routes_system,
-)
+from breadcrumbs.runtime.http.api import docs
+from breadcrumbs.runtime.http.api.openapi import build_document
+from breadcrumbs.runtime.http.api.operations import Operation
+from breadcrumbs.runtime.http.api.problems import NOT_FOUND, problem
 from breadcrumbs.runtime.http.auth import Authenticator
-from breadcrumbs.runtime.http.guard import Guard
-from breadcrumbs.runtime.http.observe import Metrics, Observer
+from breadcrumbs.runtime.http.middleware.guard import Guard
+from breadcrumbs.runtime.http.middleware.metrics import Metrics, Observer
+from breadcrumbs.runtime.http.middleware.unsent import UnsentReplies
 from breadcrumbs.runtime.http.open_streams import OpenStreams
-from breadcrumbs.runtime.http.openapi import build_document
-from breadcrumbs.runtime.http.operations import SLASH, Operation, Resource
-from breadcrumbs.runtime.http.problems import NOT_FOUND, problem
+from breadcrumbs.runtime.http.resource import SLASH, Resource
+from breadcrumbs.runtime.http.routes import (
+    auth,
+    breadcrumbs,
+    dead_letters,
+    events,
+    messages,
+    operations,
+    records,
+    sessions,
+    system,
+)
+from breadcrumbs.runtime.http.routes.event_stream import EventStream
 from breadcrumbs.runtime.http.services import Pages, Services
-from breadcrumbs.runtime.http.stream import EventStream
-from breadcrumbs.runtime.http.unsent import UnsentReplies
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.registry import Registry
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.records import Registry
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    *routes_sessions.OPERATIONS,
-    *routes_breadcrumbs.OPERATIONS,
-    *routes_events.OPERATIONS,
-    *routes_registry.OPERATIONS,
-    *routes_dead_letters.OPERATIONS,
-    *routes_operations.OPERATIONS,
-    *routes_auth.OPERATIONS,
-    *routes_system.OPERATIONS,
+    *sessions.routes,
+    *messages.routes,
+    *breadcrumbs.routes,
+    *events.OPERATIONS,
+    *records.OPERATIONS,
+    *dead_letters.routes,
+    *operations.routes,
+    *auth.routes,
+    *system.routes,
 )
 
 
@@ -100,7 +103,7 @@ class Application:
     def document(self) -> dict[str, Any]:
         """The OpenAPI document. Few ask for it, and making it takes longer than all the rest of a start."""
         return build_document(
-            self._operations, version=routes_system.VERSION, development_mode=self._development_mode
+            self._operations, version=system.VERSION, development_mode=self._development_mode
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -24,12 +24,18 @@ from joserfc.jwk import OctKey
 from starlette.requests import HTTPConnection
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, USER, check_is_user, check_name, check_session_id
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+    MAX_TAG_LENGTH,
+    USER,
+    check_is_user,
+    check_name,
+    check_session_id,
+)
+from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.errors import InvalidInput, Unauthenticated
-from breadcrumbs.runtime.ids import parse_id
-from breadcrumbs.runtime.names import hidden_character
-from breadcrumbs.runtime.settings import ALL_ROLES, DEVELOPER, ApiKey, Role, Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.settings import ALL_ROLES, DEVELOPER, ApiKey, Role, Settings
+from breadcrumbs.runtime.store.store import Store
 
 DEVELOPER_AGENT: Final = UUID("00000000-0000-0000-0000-000000000002")
 """Who writes what is posted without a token in the development mode."""

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 from starlette.types import Scope
 
-from breadcrumbs.runtime.connection_limits import ConnectionLimits
+from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 
 AUTHENTICATED: Final = "breadcrumbs.authenticated"
 """ASGI extension of our server: a function that marks the connection as authenticated."""

@@ -21,15 +21,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from breadcrumbs.runtime.http.connections import (
-    AUTHENTICATED,
-    ConnectionTable,
-    Phase,
-    TrackedConnection,
-    network_of,
-)
-from breadcrumbs.runtime.http.guard import NO_STORE, SECURITY_HEADERS
-from breadcrumbs.runtime.http.problems import (
+from breadcrumbs.runtime.http.api.problems import (
     HEAD_TOO_LARGE,
     MALFORMED,
     REQUEST_TIMEOUT,
@@ -38,8 +30,16 @@ from breadcrumbs.runtime.http.problems import (
     ProblemType,
     problem,
 )
-from breadcrumbs.runtime.http.replies import Header, Reply
-from breadcrumbs.runtime.http.stream import ABORT
+from breadcrumbs.runtime.http.api.replies import Header, Reply
+from breadcrumbs.runtime.http.connections import (
+    AUTHENTICATED,
+    ConnectionTable,
+    Phase,
+    TrackedConnection,
+    network_of,
+)
+from breadcrumbs.runtime.http.middleware.guard import NO_STORE, SECURITY_HEADERS
+from breadcrumbs.runtime.http.routes.event_stream import ABORT
 
 WAITING, HEAD, BODY, HANDLING, DRAINING = Phase
 

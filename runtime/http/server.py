@@ -16,9 +16,9 @@ from typing import Any, Literal, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from breadcrumbs.runtime.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.http.connections import ConnectionTable, fit_to_descriptors
 from breadcrumbs.runtime.http.protocol import LimitedProtocol
+from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 
 
 class HttpServer(uvicorn.Server):

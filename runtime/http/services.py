@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.http.auth import Authenticator
-from breadcrumbs.runtime.http.observe import Metrics
+from breadcrumbs.runtime.http.middleware.metrics import Metrics
+from breadcrumbs.runtime.http.middleware.unsent import UnsentReplies
 from breadcrumbs.runtime.http.open_streams import OpenStreams
-from breadcrumbs.runtime.http.unsent import UnsentReplies
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.registry import Registry
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.records import Registry
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 
 
 @dataclass(frozen=True, slots=True)

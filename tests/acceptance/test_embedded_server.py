@@ -21,8 +21,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from breadcrumbs.runtime import embedded
-from breadcrumbs.runtime.embedded import EmbeddedServer, default_data_dir, server_binary
+from breadcrumbs.runtime.backend import embedded
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_dir, server_binary
 from breadcrumbs.runtime.errors import DataDirectoryInUse, StartupError
 from tests.support.servers import Cluster, Server, free_port
 
@@ -62,7 +62,7 @@ def owner_process(data_dir: Path, prelude: str = "") -> Iterator[tuple[subproces
         import sys, time
         from pathlib import Path
         import redis
-        from breadcrumbs.runtime import embedded
+        from breadcrumbs.runtime.backend import embedded
         {prelude}
         server = embedded.EmbeddedServer(Path(sys.argv[1]))
         server.start()
@@ -269,7 +269,7 @@ def test_a_forked_copy_of_the_owner_does_not_stop_the_server(tmp_path: Path) -> 
     script = """
         import os, sys
         from pathlib import Path
-        from breadcrumbs.runtime.embedded import EmbeddedServer
+        from breadcrumbs.runtime.backend.embedded import EmbeddedServer
         server = EmbeddedServer(Path(sys.argv[1]))
         server.start()
         child = os.fork()

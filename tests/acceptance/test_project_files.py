@@ -37,16 +37,16 @@ from markdown_it.token import Token
 from typer.testing import CliRunner
 
 from breadcrumbs.cli.app import app
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.connection_limits import ConnectionLimits
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 from breadcrumbs.runtime.errors import StartupError
-from breadcrumbs.runtime.events import EventLog
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.questions import newest_of
-from breadcrumbs.runtime.settings import DEFAULT_TTLS, Settings, load_settings
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.ttl import parse_duration
+from breadcrumbs.runtime.events.event import EventLog
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
+from breadcrumbs.runtime.settings.settings import DEFAULT_TTLS, Settings, load_settings
+from breadcrumbs.runtime.store.batched_reads import newest_of
+from breadcrumbs.runtime.store.store import Store
 from tests.support.servers import Server, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -718,7 +718,7 @@ def test_the_documented_parameters_are_those_of_the_server(base_url: str) -> Non
 
 
 def test_the_documented_problems_are_those_of_the_code() -> None:
-    from breadcrumbs.runtime.http.problems import PROBLEM_TYPES
+    from breadcrumbs.runtime.http.api.problems import PROBLEM_TYPES
 
     rows = [row for row in tables("docs/http.md") if len(row) == 3 and row[0].isdigit()]
     assert [(int(row[0]), row[1].strip("`")) for row in rows] == [

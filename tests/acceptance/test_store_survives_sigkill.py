@@ -17,10 +17,10 @@ import anyio.to_thread
 import pytest
 from redis import Redis
 
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound, StoreFull, StoreUnavailable
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, MESSAGE, change, crumb, everything
 from tests.store.contract.importing import foreign
 from tests.store.keyspace import events, keyspace, without

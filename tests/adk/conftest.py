@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from breadcrumbs.adk import BreadcrumbSessionService
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.store.store import Store
 from tests.adk.support import crumb_serve, unique
 
 

@@ -23,12 +23,12 @@ from breadcrumbs.adk import BreadcrumbSessionService
 from breadcrumbs.adk.http import OPERATIONS
 from breadcrumbs.adk.wire import Json
 from breadcrumbs.runtime.errors import StoreUnavailable
+from breadcrumbs.runtime.http.api.openapi import build_document
 from breadcrumbs.runtime.http.app import build_app
-from breadcrumbs.runtime.http.openapi import build_document
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 from tests.adk.support import unique
 from tests.adk.test_service import everything
 from tests.http.conftest import BASE, KEY, KEYS, OTHER_KEY, OWNER, WEAK_KEY, problem
@@ -635,7 +635,7 @@ def test_the_routes_need_no_google_adk() -> None:
 async def test_a_service_over_http_is_told_what_to_do_when_nothing_answers() -> None:
     service = BreadcrumbSessionService("http://127.0.0.1:9")
     backend: Any = await service._backend()
-    backend._client._core.retries = 0
+    backend._client._connection.retries = 0
     with pytest.raises(Exception, match="crumb up"):
         await service.create_session(app_name="a", user_id="u")
     await service.close()

@@ -13,7 +13,7 @@ from google.adk.cli.utils.service_factory import create_session_service_from_opt
 from google.genai import types
 
 from breadcrumbs.adk import BreadcrumbSessionService
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from tests.adk.support import APP, Parrot, crumb_serve, runner_on, say, spoken, unique
 from tests.support.process import Process
 from tests.support.servers import free_port

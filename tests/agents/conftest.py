@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.store.store import Store
 from tests.support.adk_backend import FakeAdk, fake_adk
 from tests.support.model_server import ModelServer
 from tests.support.turns import opened

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.store import Store
 from tests.support.adk_agents import (
     chatting,
     forgotten,

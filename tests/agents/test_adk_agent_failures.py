@@ -11,7 +11,7 @@ import orjson
 import pytest
 import structlog
 
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.support.adk_agents import (
     chatting,
     forgotten,

@@ -10,14 +10,14 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from breadcrumbs.agents.adk.servers import AdkServers
 from breadcrumbs.agents.answer import parse_answer, product
 from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.composition.workers import WorkerParts, agent_worker, running
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
 from tests.support.adk_agents import (
     MESSAGES,
     chatting,

@@ -11,8 +11,8 @@ import structlog
 
 from breadcrumbs.agents import book
 from breadcrumbs.agents.book import AgentBook, definitions_from
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.store.store import Store
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 DEFINITION = {

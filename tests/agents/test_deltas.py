@@ -11,8 +11,8 @@ import pytest
 
 from breadcrumbs.agents import deltas
 from breadcrumbs.agents.deltas import DeltaWriter
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.keys import Keys
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.keys import Keys
 
 SOMEBODY = UUID(int=1)
 EVENT = Event("created", SOMEBODY, SOMEBODY, 1, "user.message.v1", ["session:s"], None, 0, 7)

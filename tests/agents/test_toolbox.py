@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from breadcrumbs.agents.tools import Toolbox, load_tools, shipped_tools
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, content_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, content_of
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
-from breadcrumbs.runtime.llm_view import apply_hints
+from breadcrumbs.runtime.hints.hints import apply_hints
 from tests.support.tools import CONTEXT
 
 # --- The toolbox ---------------------------------------------------------------------------------------

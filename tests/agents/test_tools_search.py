@@ -10,10 +10,10 @@ import pytest
 
 from breadcrumbs.agents.tools import ToolContext, shipped
 from breadcrumbs.agents.tools.shipped import EXCERPT, MOST_FOUND, breadcrumb_search
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.store.store import Store
 
 AGENT = "default-chat-assistant"
 

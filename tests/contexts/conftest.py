@@ -11,8 +11,8 @@ import pytest
 
 from breadcrumbs.context_builder import builder
 from breadcrumbs.context_builder.tokens import Estimate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import SHIPPED
 from tests.support.process import Process
 from tests.support.servers import free_port

@@ -14,11 +14,11 @@ import orjson
 from breadcrumbs.context_builder.book import ConfigBook, parse_configs
 from breadcrumbs.context_builder.builder import ContextBuilder, context_id
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Worker
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import Worker
 
 OWNER = UUID("aaaaaaaa-0000-4000-8000-00000000000a")
 SHIPPED = Path(__file__).parents[2] / "config" / "context-builder-config.json"

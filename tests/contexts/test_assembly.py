@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs.context_builder.assembly import Assembled, TriggerWithheld, assemble
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.model_view import view_of
-from breadcrumbs.runtime.sources import Found
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.retrieval.model_view import view_of
+from breadcrumbs.runtime.retrieval.sources import Found
 from tests.contexts.support import ANSWERS, MESSAGES, OWNER, config
 
 

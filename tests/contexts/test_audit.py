@@ -11,12 +11,12 @@ import orjson
 import pytest
 
 from breadcrumbs.context_builder.audit import audit_isolation
-from breadcrumbs.runtime import record
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.ids import home_lane, lane_for
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import (
     ANSWERS,
     MESSAGES,
@@ -208,7 +208,7 @@ async def test_a_builder_that_forgot_the_session_filter_would_be_found(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The audit does not believe the builder: it looks at what was really shown."""
-    from breadcrumbs.runtime import sources
+    from breadcrumbs.runtime.retrieval import sources
 
     def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any, most: int) -> Any:
         return sources._Way(listing=lambda: sources._listed(store, owner, source, limit, keep, most))

@@ -17,10 +17,10 @@ import structlog
 
 from breadcrumbs.context_builder.book import ConfigBook, ConfigError, own_configs
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import MESSAGES, OWNER, book_of, building, context_of, document, post, texts
 
 WITHIN = 1.0

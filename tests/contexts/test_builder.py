@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from breadcrumbs.context_builder.builder import MOST_HOPS, ContextBuilder
-from breadcrumbs.runtime.breadcrumb import MAX_TAGS, Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAGS, Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Worker
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import Worker
 from tests.contexts.support import OWNER, book_of, building, context_of, document, post, texts
 
 

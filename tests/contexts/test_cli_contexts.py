@@ -15,10 +15,10 @@ from typer.testing import CliRunner, Result
 
 from breadcrumbs.cli import contexts
 from breadcrumbs.cli.app import app
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.ids import home_lane
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.ids import home_lane
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import MESSAGES, book_of, building, context_of, document, post
 
 

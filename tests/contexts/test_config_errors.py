@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs.context_builder.book import ConfigError, parse_configs
-from breadcrumbs.context_builder.json_places import NotJson, PlacedJson
+from breadcrumbs.context_builder.json_positions import NotJson, PlacedJson
 from tests.contexts.support import document
 
 GOOD = """{

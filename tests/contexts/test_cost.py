@@ -10,9 +10,9 @@ import pytest
 from breadcrumbs.context_builder.book import parse_configs
 from breadcrumbs.context_builder.builder import build_context
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import SHIPPED, config, post
 
 

@@ -18,10 +18,10 @@ from breadcrumbs.context_builder.explain import (
     rebuild,
 )
 from breadcrumbs.context_builder.references import recorded
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import (
     ANSWERS,
     MESSAGES,

@@ -14,19 +14,19 @@ import jsonschema_rs
 import pytest
 
 from breadcrumbs.context_builder.explain import explain, rebuild
-from breadcrumbs.context_builder.http import OPERATIONS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
-from breadcrumbs.runtime.conditions import Evaluation
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.selectors import parse_selector
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.http.app import Application, build_app
-from breadcrumbs.runtime.http.stream import StreamFilter
-from breadcrumbs.runtime.hub import EventHub, Subscription
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.selectors import parse_selector
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.http.routes.event_stream import StreamFilter
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.conditions import Evaluation
+from breadcrumbs.runtime.streams.hub import EventHub, Subscription
 from tests.contexts.support import MESSAGES, OWNER, book_of, building, context_of, document, post
 
 KEY = "a-key-of-the-owner-of-these-contexts"
@@ -69,7 +69,7 @@ async def opened(url: str, **settings: Any) -> AsyncIterator[Site]:
     store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
     hub = EventHub(store)
     try:
-        app = build_app(store, hub, Hygiene(store, chosen), chosen, OPERATIONS)
+        app = build_app(store, hub, Hygiene(store, chosen), chosen, tuple(CONTEXTS))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8081") as client:
             yield Site(app, store, client)

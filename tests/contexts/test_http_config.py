@@ -20,14 +20,14 @@ from breadcrumbs.composition.workers import config_file
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.config import json_schema
 from breadcrumbs.context_builder.config_file import ConfigFile
-from breadcrumbs.context_builder.http import OPERATIONS
-from breadcrumbs.context_builder.http_config import ConfigRoutes
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.context_builder.http.configs import ConfigRoutes
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.http.app import Application, build_app
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 from tests.contexts.support import (
     ANSWERS,
     MESSAGES,
@@ -101,7 +101,7 @@ async def opened(
     hub = EventHub(store)
     book = ConfigBook(store, None if file is None else file.path)
     try:
-        operations = (*OPERATIONS, *ConfigRoutes(book, file).operations)
+        operations = (*CONTEXTS, *ConfigRoutes(book, file).operations)
         app = build_app(store, hub, Hygiene(store, settings), settings, operations)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(

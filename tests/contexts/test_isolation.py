@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from breadcrumbs.context_builder.builder import build_context
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.runtime import sources
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.retrieval import sources
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import OWNER, config, post
 from tests.support.fake import FakeConnection
 

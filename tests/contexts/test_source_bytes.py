@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from breadcrumbs.runtime.questions import RECENT_BYTES
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.sources import Source, fetch
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.retrieval.sources import Source, fetch
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import crumb
 
 MB = 1_000_000

@@ -26,9 +26,9 @@ import pytest
 import redis
 
 from breadcrumbs.composition.http_server import ServerServices, assembled_services
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.web_page import WebPage
 from tests.contexts.support import SHIPPED, book_of, building, document
 from tests.http.conftest import BASE, KEY, OTHER, OTHER_KEY, OWNER

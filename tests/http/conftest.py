@@ -14,14 +14,14 @@ from uuid import UUID
 import httpx
 import pytest
 
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.http.api.operations import Operation
 from breadcrumbs.runtime.http.app import Application, build_app
-from breadcrumbs.runtime.http.operations import Operation
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.settings import DEVELOPER, Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 from tests.support.process import Process
 from tests.support.servers import free_port
 

@@ -11,10 +11,10 @@ import uvloop
 
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
-from breadcrumbs.runtime.hub import EventHub
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
 
 
 async def serve(url: str, port: int, namespace: str) -> None:

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from breadcrumbs.runtime.access import policy
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from tests.http.access_table import PRINCIPALS, TABLE, Row, readers_of
 from tests.http.access_world import (
     MARKER,

@@ -19,7 +19,7 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.errors import Unauthenticated
 from breadcrumbs.runtime.http import auth
 from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, Authenticator
-from breadcrumbs.runtime.settings import DEVELOPER, Settings
+from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
 from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER, WEAK_KEY, MakeSite, Site, problem
 
 SECRET = "a secret that signs tokens, long enough"

@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.settings.settings import DEVELOPER
 from tests.http.conftest import KEY, OTHER_KEY, Site, problem
 
 JSON = {"Content-Type": "application/json"}

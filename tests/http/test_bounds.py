@@ -15,11 +15,11 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.quotas import Quotas
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.quotas import Quotas
+from breadcrumbs.runtime.store.store import Store
 from tests.http.conftest import KEY, KEYS, OWNER, MakeSite, Site, problem, running_site
 from tests.http.test_stream import _token, live
 from tests.store.contract.base import change, crumb

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import anyio
 import pytest
 
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.settings.settings import DEVELOPER
 from tests.http.conftest import (
     AGENT_A,
     AGENT_B,

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.http.connections import network_of
 from tests.http.conftest import KEY, KEYS
 from tests.http.raw_http import (

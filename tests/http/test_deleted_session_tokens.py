@@ -10,12 +10,12 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
-from breadcrumbs.runtime import writes
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.events import Event, Operation
-from breadcrumbs.runtime.http.stream import StreamFilter
-from breadcrumbs.runtime.sessions import Sessions
+from breadcrumbs.runtime.events.event import Event, Operation
+from breadcrumbs.runtime.http.routes.event_stream import StreamFilter
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store import script_calls
 from tests.contexts.support import document
 from tests.http.conftest import KEY, OWNER, MakeSite, Site, problem
 from tests.http.sessions import begin, say
@@ -124,7 +124,7 @@ async def test_a_stream_that_is_opened_while_there_is_no_session_is_refused(keye
 async def test_deletions_of_other_sessions_do_not_end_the_token_of_a_live_session(
     keyed: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writes, "MAX_DELETIONS", 2)
+    monkeypatch.setattr(script_calls, "MAX_DELETIONS", 2)
     early = await keyed.token(KEY, session_id="s")
     await say(keyed, "s", "hi", early)
     other = await keyed.token(KEY, user_id="ann")

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from breadcrumbs.runtime.http.api.problems import PROBLEM_TYPES
 from breadcrumbs.runtime.http.app import OPERATIONS
-from breadcrumbs.runtime.http.problems import PROBLEM_TYPES
 from tests.http.conftest import KEYS, MakeSite, Site
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from breadcrumbs.runtime.settings import OWN_EXTENSION, Settings
+from breadcrumbs.runtime.settings.settings import OWN_EXTENSION, Settings
 from tests.http.conftest import KEYS, MakeSite, Site, problem
 
 EXTENSION = OWN_EXTENSION

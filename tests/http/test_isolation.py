@@ -24,14 +24,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
-from breadcrumbs.context_builder.http import OPERATIONS as CONTEXTS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.http.api.operations import Operation
 from breadcrumbs.runtime.http.app import OPERATIONS
 from breadcrumbs.runtime.http.auth import Authenticator
-from breadcrumbs.runtime.http.operations import Operation
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.sessions import Belonging, Sessions
+from breadcrumbs.runtime.sessions.sessions import Belonging, Sessions
 from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER, Site, running_site
 
 AGENT = UUID("cccccccc-0000-4000-8000-000000000003")
@@ -331,7 +331,7 @@ def _reading_by_id_looks_at_the_owner_only(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _lists_ignore_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    from breadcrumbs.runtime.store import Store
+    from breadcrumbs.runtime.store.store import Store
 
     real = Store.list
 
@@ -346,7 +346,7 @@ def _selectors_belong_to_the_agent_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _definitions_speak_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    from breadcrumbs.runtime import schema_hints
+    from breadcrumbs.runtime.retrieval import schema_hints
 
     monkeypatch.setattr(schema_hints, "speaks_for_all", lambda definition: True)
 

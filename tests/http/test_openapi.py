@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from breadcrumbs.runtime.http import app
+from breadcrumbs.runtime.http.api.openapi import build_document
+from breadcrumbs.runtime.http.api.problems import PROBLEM_TYPES
 from breadcrumbs.runtime.http.app import OPERATIONS
-from breadcrumbs.runtime.http.openapi import build_document
-from breadcrumbs.runtime.http.problems import PROBLEM_TYPES
-from breadcrumbs.runtime.http.stream import KNOWN_PARAMETERS
-from breadcrumbs.runtime.http.waiting import LONGEST_WAIT
+from breadcrumbs.runtime.http.routes.event_stream import KNOWN_PARAMETERS
+from breadcrumbs.runtime.http.routes.waiting import LONGEST_WAIT
 from tests.http.conftest import MakeSite, Site
 from tests.support.openapi import call_and_check
 

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.lease import Lease
-from breadcrumbs.runtime.leasing import Leases
-from breadcrumbs.runtime.overview import MOST_LOOKED_AT
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.overview import MOST_LOOKED_AT
+from breadcrumbs.runtime.store.lease import Lease
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.leases import Leases
 from tests.http.conftest import KEY, OTHER_KEY, WEAK_KEY, Site, problem, running_site
 from tests.support.servers import Cluster
 

@@ -12,12 +12,12 @@ import pytest
 
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import RateLimited
 from breadcrumbs.runtime.http.app import OPERATIONS
-from breadcrumbs.runtime.rates import Budget, Rate, RateLimits, parse_rate
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.settings.rates import Budget, Rate, RateLimits, parse_rate
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
 from tests.http.conftest import KEY, KEYS, OTHER_KEY, WEAK_KEY, MakeSite, Site, problem, running_site
 from tests.support.servers import Cluster
 

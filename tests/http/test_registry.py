@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT
-from breadcrumbs.runtime.registry import MAX_SELECTORS
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.records import MAX_SELECTORS
 from tests.http.conftest import AGENT_A, AGENT_B, KEY, OTHER, OTHER_KEY, OWNER, Site, problem, running_site
 from tests.support.servers import Server
 

@@ -9,9 +9,9 @@ import pytest
 
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.settings import DEVELOPER
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.store import Store
 from tests.http.conftest import AGENT_A, AGENT_B, KEY, Site, problem
 from tests.http.turns import answering, echo, messages, patch, say, texts
 from tests.support.turns import MESSAGE, RESPONSE, spoken

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 import anyio
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.settings.settings import DEVELOPER
 from tests.http.conftest import Site, problem
 from tests.http.sessions import answer_to, begin, held, ids, nulls_in, read, say
 

@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
-from breadcrumbs.runtime import store as store_module
-from breadcrumbs.runtime import transfer
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.maintenance import export_import
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store import store as store_module
 from tests.http.conftest import Site, problem, running_site
 from tests.http.sessions import begin, held, read, say
 
@@ -105,9 +105,9 @@ async def test_a_backup_with_such_a_session_can_be_restored(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = await legacy(site, monkeypatch)
-    line = transfer.encode(await site.store.get(DEVELOPER, UUID(id)))
+    line = export_import.encode(await site.store.get(DEVELOPER, UUID(id)))
     await site.store.delete(DEVELOPER, UUID(id))
-    await site.store.restore(*transfer.decode(line))
+    await site.store.restore(*export_import.decode(line))
     assert (await read(site, OVERRIDE))["id"] == OVERRIDE
 
 

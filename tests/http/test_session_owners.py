@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import ADK_SESSION, STATE_HOLDER
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.store.state import ADK_SESSION, STATE_HOLDER
 from tests.http.conftest import KEY, OWNER, WEAK_KEY, Site, problem
 from tests.http.sessions import begin, ids, read, say
 from tests.http.turns import answering
@@ -374,8 +374,8 @@ async def test_who_may_only_write_is_told_nothing_of_what_is_there(keyed: Site) 
 
 
 async def test_a_cursor_tells_nothing(keyed: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("breadcrumbs.runtime.sessions._MOST_SEEN", 2)
-    monkeypatch.setattr("breadcrumbs.runtime.sessions._AT_ONCE", 1)
+    monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._MOST_SEEN", 2)
+    monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._AT_ONCE", 1)
     ann, eve = await tokens(keyed)
     for n in range(3):
         await say(keyed, f"anns-{n}", "hi", ann)

@@ -9,7 +9,7 @@ import pytest
 
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.settings.settings import DEVELOPER
 from tests.http.conftest import Site, problem
 from tests.http.turns import (
     LONG,

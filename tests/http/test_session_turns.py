@@ -14,8 +14,8 @@ import pytest
 
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.settings.settings import DEVELOPER
 from tests.http.conftest import Site, problem, running_site
 from tests.http.turns import (
     LONG,

@@ -9,10 +9,10 @@ import anyio
 import httpx
 import pytest
 
-from breadcrumbs.runtime import transfer
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import STATE_HOLDER
-from breadcrumbs.runtime.sessions import Sessions
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.maintenance import export_import
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.state import STATE_HOLDER
 from tests.http.conftest import AGENT_A, AGENT_B, KEY, OWNER, Site, problem
 from tests.http.sessions import answer_to, begin, held, ids, nulls_in, read, say
 
@@ -214,7 +214,10 @@ async def test_a_value_of_the_state_is_as_secret_and_as_private_as_what_set_it(k
         changed = await keyed.client.patch("/sessions/s", json={"state": {}}, headers=headers)
         assert changed.json()["state"] == expected
     # The same after an export.
-    lines = [transfer.decode(transfer.encode(crumb, [])) async for crumb in keyed.store.walk(OWNER, Query())]
+    lines = [
+        export_import.decode(export_import.encode(crumb, []))
+        async for crumb in keyed.store.walk(OWNER, Query())
+    ]
     await keyed.client.delete("/sessions/s", headers=curator)
     for crumb, history in lines:
         await keyed.store.restore(crumb, history)
@@ -267,9 +270,9 @@ async def test_who_may_read_a_value_of_the_state_follows_the_breadcrumb_that_set
     for headers, state in zip((one, two, curator), expected, strict=True):
         forked = await keyed.client.post("/sessions/s/fork", headers=headers)
         assert forked.json()["state"] == state
-    lines = [line async for line in transfer.export_lines(keyed.store, OWNER, Query(session_id="s"))]
+    lines = [line async for line in export_import.export_lines(keyed.store, OWNER, Query(session_id="s"))]
     await keyed.client.delete("/sessions/s", headers=curator)
-    async for _ in transfer.import_lines(keyed.store, lines):
+    async for _ in export_import.import_lines(keyed.store, lines):
         pass
     assert await shown() == expected
 

@@ -19,20 +19,20 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.runtime import pubsub
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.conditions import Evaluation
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend import pubsub
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.link import Address, LinkLost
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.events import Event
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
-from breadcrumbs.runtime.hub import MOST_WAITING_BYTES, EventHub, Subscription
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.multiplexer import Address, LinkLost
-from breadcrumbs.runtime.settings import DEVELOPER, Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.conditions import Evaluation
+from breadcrumbs.runtime.streams.hub import MOST_WAITING_BYTES, EventHub, Subscription
 from tests.http.conftest import AGENT_A, AGENT_B, KEY, KEYS, OTHER, OTHER_KEY, OWNER
 
 

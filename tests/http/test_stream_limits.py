@@ -14,8 +14,8 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.runtime import hub as hub_module
-from breadcrumbs.runtime.sessions import Sessions
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.streams import hub as hub_module
 from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER
 from tests.http.test_stream import Live, Stream, _token, live
 

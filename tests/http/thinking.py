@@ -11,7 +11,7 @@ import anyio
 
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.settings.settings import DEVELOPER
 from tests.support.turns import opened, working
 
 

@@ -11,7 +11,7 @@ import orjson
 
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
-from breadcrumbs.runtime.settings import DEVELOPER
+from breadcrumbs.runtime.settings.settings import DEVELOPER
 from tests.http.conftest import Site
 from tests.support.turns import Working, eventually, opened, spoken, working
 

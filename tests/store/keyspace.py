@@ -10,7 +10,7 @@ from uuid import UUID
 
 import orjson
 
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 
 Keyspace = dict[bytes, tuple[str, Any]]
 

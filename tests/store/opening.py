@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from breadcrumbs.runtime.connection import Connection
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.connection import Connection
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import Opener
 
 

@@ -17,12 +17,12 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
+from breadcrumbs.runtime.backend.link import LinkLost
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.multiplexer import LinkLost
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import STATE_CHANGE
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.state import STATE_CHANGE
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, ANSWER, BOB, MESSAGE, change, crumb, everything
 from tests.store.keyspace import events, keyspace, lane_of
 from tests.support.servers import PRIMARIES, SLOTS, Cluster, Server
@@ -213,7 +213,7 @@ async def test_a_lane_moves_to_another_node_under_load_and_nothing_is_lost(clust
 async def test_a_lane_stuck_halfway_is_unavailable_and_half_writes_nothing(
     cluster_server: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("breadcrumbs.runtime.connection._PATIENCE", 0.2)
+    monkeypatch.setattr("breadcrumbs.runtime.backend.connection._PATIENCE", 0.2)
     cluster_server.flush()
     async with opened(cluster_server) as store:
         session = "stuck"

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from breadcrumbs.runtime.connection import Script, StandaloneConnection, as_store_error, parse_address
+from breadcrumbs.runtime.backend.connection import Script, StandaloneConnection, as_store_error, parse_address
+from breadcrumbs.runtime.backend.link import Address, LinkLost, ReplyError
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StartupError, StoreError, StoreFull, StoreUnavailable
-from breadcrumbs.runtime.multiplexer import Address, LinkLost, ReplyError
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.support.servers import Cluster, Server
 
 

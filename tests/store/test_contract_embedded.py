@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from redis import Redis
 
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from tests.store.contract import StoreContract
 from tests.store.contract.base import Opener
 from tests.store.opening import opener_of

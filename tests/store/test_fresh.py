@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from breadcrumbs.runtime import fresh
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.questions import newest_of, version_of
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.store import write_cache
+from breadcrumbs.runtime.store.batched_reads import newest_of, version_of
+from breadcrumbs.runtime.store.store import Store
 from tests.support.turns import opened
 
 OWNER, AGENT = UUID(int=7), UUID(int=8)
@@ -113,7 +113,7 @@ async def test_what_has_expired_is_gone(
 async def test_only_the_last_few_are_kept_and_nothing_large(
     embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fresh, "_MOST", 3)
+    monkeypatch.setattr(write_cache, "_MOST", 3)
     async with two_processes(embedded_server) as (mine, _):
         ids = [(await mine.create(OWNER, note(str(number)))).id for number in range(5)]
         assert [mine.fresh.knows(OWNER, id) for id in ids] == [False, False, True, True, True]

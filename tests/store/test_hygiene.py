@@ -10,12 +10,12 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.events import EventLog
-from breadcrumbs.runtime.hygiene import Hygiene
-from breadcrumbs.runtime.leasing import Leases
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.events.event import EventLog
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.leases import Leases
 
 OWNER = UUID(int=1)
 

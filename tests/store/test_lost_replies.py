@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound, StoreUnavailable, VersionMismatch
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import AGENT, ALICE, OTHER_AGENT, change, crumb, everything
 from tests.store.contract.importing import foreign
 from tests.store.keyspace import events

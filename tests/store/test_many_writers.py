@@ -4,7 +4,7 @@ import asyncio
 
 from redis import Redis
 
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from tests.store.contract.base import ALICE, change, crumb
 from tests.store.opening import opener_of
 

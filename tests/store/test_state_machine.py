@@ -20,8 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Page, Query, Sort
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     IdempotencyMismatch,
@@ -29,8 +30,7 @@ from breadcrumbs.runtime.errors import (
     SessionConflict,
     VersionMismatch,
 )
-from breadcrumbs.runtime.query import Page, Query, Sort
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import AGENT, ALICE, BOB, everything
 from tests.store.keyspace import events, keys_that_mention, keyspace, kind_of, without
 

@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from breadcrumbs.runtime import tail
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.tail import Follower
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.events import reader
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.events.reader import Follower
+from breadcrumbs.runtime.store.store import Store
 from tests.support.servers import Server
 from tests.support.turns import eventually, opened
 
@@ -174,7 +174,7 @@ async def test_who_begins_again_gets_again_what_came_after_that(store: Store) ->
 async def test_a_follower_that_takes_nothing_reads_by_itself_later_and_holds_nobody_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "_MOST_WAITING", 5)
+    monkeypatch.setattr(reader, "_MOST_WAITING", 5)
     quick = Listener(store)
     slow: Follower[str] = Follower(store.tail)
     for lane in range(store.lanes):

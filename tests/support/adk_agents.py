@@ -13,9 +13,9 @@ from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, running
 from breadcrumbs.context_builder.book import ConfigBook
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
 from tests.support.adk_backend import APP, Exchange
 from tests.support.turns import ALICE, Chat, Working, all_taken, config, eventually
 

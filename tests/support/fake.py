@@ -14,8 +14,8 @@ from typing import Any
 from fakeredis import FakeAsyncRedis, FakeServer
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from breadcrumbs.runtime.connection import Run, Script, as_store_error
-from breadcrumbs.runtime.multiplexer import Command, LinkLost, ReplyError
+from breadcrumbs.runtime.backend.connection import Run, Script, as_store_error
+from breadcrumbs.runtime.backend.link import Command, LinkLost, ReplyError
 
 
 class FakeConnection:

@@ -15,13 +15,13 @@ import anyio
 import anyio.to_thread
 
 from breadcrumbs.context_builder.references import recorded
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import home_lane
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StoreError
-from breadcrumbs.runtime.ids import home_lane
-from breadcrumbs.runtime.leasing import Leases
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import INTERNAL
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.leases import Leases
+from breadcrumbs.runtime.workers.worker import INTERNAL
 from tests.support.killable_worker import Kind, Nursery, Post, Running, Trap
 from tests.support.turns import ALICE, CONTEXT, ERROR, MESSAGE, RESPONSE, Chat, eventually
 

@@ -31,12 +31,12 @@ import orjson
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.composition import processes, workers
-from breadcrumbs.runtime.connection import parse_address
-from breadcrumbs.runtime.lease import LeaseLost
-from breadcrumbs.runtime.leasing import Leases
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Fence, Store
-from breadcrumbs.runtime.worker import Worker
+from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.workers.leases import Leases
+from breadcrumbs.runtime.workers.worker import Worker
 
 Kind = Literal["build-contexts", "run-agents"]
 

@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from breadcrumbs.runtime.embedded import end_process, log_tail, server_binary, spawn_tied
+from breadcrumbs.runtime.backend.embedded import end_process, log_tail, server_binary, spawn_tied
 
 HOST = "127.0.0.1"
 SLOTS = 16384

@@ -27,14 +27,14 @@ from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tools import Tool, Toolbox
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate
-from breadcrumbs.runtime.events import Event, EventLog
-from breadcrumbs.runtime.ids import home_lane
-from breadcrumbs.runtime.inheritance import DEFAULT_INHERITED
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.schema_hints import SchemaHints
-from breadcrumbs.runtime.store import Store, Written
-from breadcrumbs.runtime.worker import Worker, _Lane
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import home_lane
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
+from breadcrumbs.runtime.events.event import Event, EventLog
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.store.store import Store, Written
+from breadcrumbs.runtime.workers.worker import Worker, _Lane
 
 ALICE = UUID("00000000-0000-7000-8000-00000000a11c")
 BOB = UUID("00000000-0000-7000-8000-0000000000b0")

@@ -14,12 +14,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from breadcrumbs.runtime.connection import BlockingLink, Connection, Run, Script
+from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Run, Script
+from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.events import EventLog
-from breadcrumbs.runtime.multiplexer import Command
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Handler, SessionKey, Worker, _Lane
+from breadcrumbs.runtime.events.event import EventLog
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import Handler, SessionKey, Worker, _Lane
 
 _WAITS_FOR_OTHERS = 20
 
@@ -145,17 +145,12 @@ class SteppedWorker(Worker):
         self.ready: list[tuple[_Lane, SessionKey]] = []
         """Sessions that have something to do."""
         self.actors: list[Actor] = []
-        self._preparing: list[Actor] = []
-        """Those of them that turns may wait for."""
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
         if function == self._work:
             self.ready.append((args[0], args[1]))
             return
-        actor = Actor(lambda: function(*args))
-        self.actors.append(actor)
-        if function == self._prepare:
-            self._preparing.append(actor)
+        self.actors.append(Actor(lambda: function(*args)))
 
     async def take_free_lanes(self, most: int) -> None:
         for number in await self.leases.free_lanes():
@@ -182,12 +177,7 @@ class SteppedWorker(Worker):
     async def handle_all(self) -> None:
         """Do all that there is to do, from its beginning to its end."""
         while self.ready:
-            actor = self.begin(0)
-            await actor.settle()
-            while not actor.over:
-                self._preparing = [other for other in self._preparing if not other.over]
-                for other in (*self._preparing, actor):
-                    await other.step()
+            await self.begin(0).finish()
 
     def give_back(self, which: int) -> None:
         lanes = [lane for lane in self._lanes.values() if not lane.closing]

@@ -13,8 +13,8 @@ from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.functions import agent as decorated_as_agent
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
-from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
+from breadcrumbs.runtime.store.store import Store
 from tests.support.tools import Counting, use
 from tests.support.turns import (
     ASSISTANT,

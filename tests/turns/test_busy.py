@@ -11,13 +11,13 @@ from breadcrumbs.agents.executor import CANCEL
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_turns import outcome_of
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.transfer import export_lines, import_lines
-from breadcrumbs.runtime.worker import INTERNAL
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.maintenance.export_import import export_lines, import_lines
+from breadcrumbs.runtime.sessions.outcomes import outcome_of
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import INTERNAL
 from tests.support.turns import (
     ASSISTANT,
     CONTEXT,

@@ -12,12 +12,12 @@ import anyio
 import pytest
 
 from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, open_book
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.dead_letters import DeadLetter, DeadLetters
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.session_retries import retry_letter
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.sessions.retries import retry_letter
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.dead_letters import DeadLetter, DeadLetters
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 

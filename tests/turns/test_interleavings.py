@@ -31,12 +31,12 @@ from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.references import recorded
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.connection import StandaloneConnection, parse_address
-from breadcrumbs.runtime.keys import Keys
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import INTERNAL
+from breadcrumbs.runtime.backend.connection import StandaloneConnection, parse_address
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import INTERNAL
 from tests.support.servers import Server
 from tests.support.turns import (
     ALICE,
@@ -162,7 +162,6 @@ class Machine:
             for handler in (handlers.builder, handlers.runner):
                 worker = SteppedWorker(store, handler, f"{handler.kind} {number}")
                 world.crew.workers.append(worker)
-                store.onlookers.append(worker.expect)
         return world
 
 
@@ -297,11 +296,8 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
     monkeypatch.setattr(anyio, "sleep", at_once)
     # Configs are edited here, not by time: what a worker has read stays until the schedule says so.
     monkeypatch.setattr("breadcrumbs.context_builder.book._FRESH_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.runtime.schema_hints._LIFETIME", 1e9)
-    # What a worker was told ahead of an event has to be right whenever the event comes, not only soon.
-    monkeypatch.setattr("breadcrumbs.runtime.foresight._FRESH_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.runtime.foresight._MOST", 1_000)
+    monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._FRESH_SECONDS", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._LIFETIME", 1e9)
     whole = [
         {"key": "conversation", "schema_name": schema, "fetch": {"method": "recent", "limit": 100}}
         for schema in (MESSAGE, RESPONSE)

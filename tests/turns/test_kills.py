@@ -23,10 +23,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
 from tests.support.fleet import LEASE, LEASED, PATIENCE, Fleet, fleet, shares
 from tests.support.killable_worker import POINTS, Kind, Nursery, Running, Trap
 from tests.support.turns import ALICE, CONTEXT, RESPONSE, Chat, eventually

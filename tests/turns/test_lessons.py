@@ -10,12 +10,12 @@ import pytest
 
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.dead_letters import DeadLetters
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.errors import IdempotencyMismatch, StoreUnavailable, VersionMismatch
-from breadcrumbs.runtime.session_retries import retry_letter
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.sessions.retries import retry_letter
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.dead_letters import DeadLetters
 from tests.http.conftest import running_site
 from tests.support.turns import ALICE, MESSAGE, Chat, opened, recite, spoken, working
 

@@ -9,8 +9,8 @@ import pytest
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
-from breadcrumbs.runtime import worker
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers import worker
 from tests.support.turns import (
     CONTEXT,
     MESSAGE,

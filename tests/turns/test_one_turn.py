@@ -17,13 +17,13 @@ from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ToolCall
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import shipped_tools
-from breadcrumbs.runtime import sources
-from breadcrumbs.runtime.breadcrumb import BreadcrumbUpdate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import About
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.retrieval import sources
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.state import About
+from breadcrumbs.runtime.store.store import Store
 from tests.support.turns import (
     ASSISTANT,
     BOB,
@@ -81,7 +81,7 @@ async def test_R1_the_scenario_fails_when_results_do_not_inherit_tags(
         removed += 1
         return []
 
-    for module in ("agents.answer", "agents.executor", "context_builder.builder", "runtime.failures"):
+    for module in ("agents.answer", "agents.executor", "context_builder.builder", "runtime.workers.failures"):
         monkeypatch.setattr(f"breadcrumbs.{module}.inherited_tags", nothing)
     model = FunctionModel(recite)
     async with working(store, model) as chat:

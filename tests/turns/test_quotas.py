@@ -9,12 +9,12 @@ import pytest
 
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.quotas import Quotas
-from breadcrumbs.runtime.session_retries import retry
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.sessions.retries import retry
+from breadcrumbs.runtime.store.quotas import Quotas
+from breadcrumbs.runtime.store.store import Store
 from tests.support.turns import ALICE, MESSAGE, agent, recite, working
 
 

@@ -13,12 +13,12 @@ from breadcrumbs.agents.book import definitions_from
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.tools import shipped_tools
 from breadcrumbs.composition.workers import config_path
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.connection import Run
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.multiplexer import Command
-from breadcrumbs.runtime.settings import Settings
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.backend.connection import Run
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.link import Command
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
 from tests.support.turns import RESPONSE, Chat, compose, opened, recite
 from tests.turns.stepping import Actor, SteppedConnection, SteppedWorker
 

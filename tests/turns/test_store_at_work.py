@@ -11,9 +11,9 @@ import anyio.lowlevel
 import pytest
 
 from breadcrumbs.agents.models.scripted import FunctionModel
+from breadcrumbs.runtime.breadcrumb.ids import new_id
 from breadcrumbs.runtime.errors import StoreFull, StoreUnavailable
-from breadcrumbs.runtime.ids import new_id
-from breadcrumbs.runtime.store import Store, Written
+from breadcrumbs.runtime.store.store import Store, Written
 from tests.support.turns import (
     CONTEXT,
     RESPONSE,

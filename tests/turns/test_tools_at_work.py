@@ -15,9 +15,9 @@ from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ToolCall
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import Tool, tool
+from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane, new_id
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.ids import derived_id, home_lane, new_id
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.support.tools import Counting, use
 from tests.support.turns import (
     ASSISTANT,

@@ -9,13 +9,13 @@ from functools import partial
 import anyio
 import pytest
 
-from breadcrumbs.runtime.attempts import Attempts
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.leasing import Leases
-from breadcrumbs.runtime.liveness import Liveness
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.worker import Turn, TurnFailed, Worker
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.attempts import Attempts
+from breadcrumbs.runtime.workers.leases import Leases
+from breadcrumbs.runtime.workers.liveness import Liveness
+from breadcrumbs.runtime.workers.worker import Turn, TurnFailed, Worker
 from tests.support.servers import Cluster, Server
 from tests.support.turns import Chat, eventually, opened
 from tests.turns.test_worker_unit import Recorder, all_done, begun, done, running, taken

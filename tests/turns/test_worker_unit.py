@@ -14,19 +14,19 @@ from typing import Any
 import anyio
 import pytest
 
-from breadcrumbs.runtime.attempts import Attempts
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.connection import parse_address
-from breadcrumbs.runtime.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.link import Multiplexer
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import StoreError, StoreUnavailable
-from breadcrumbs.runtime.events import Event
-from breadcrumbs.runtime.failures import leave_error
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.lease import Lease, LeaseLost
-from breadcrumbs.runtime.leasing import Leases
-from breadcrumbs.runtime.multiplexer import Multiplexer
-from breadcrumbs.runtime.store import Fence, Store
-from breadcrumbs.runtime.worker import Turn, TurnFailed, Worker, _Place, _Reruns
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.lease import Lease, LeaseLost
+from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.workers.attempts import Attempts
+from breadcrumbs.runtime.workers.failures import leave_error
+from breadcrumbs.runtime.workers.leases import Leases
+from breadcrumbs.runtime.workers.worker import Turn, TurnFailed, Worker, _Place, _Reruns
 from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
 from tests.turns.stepping import SteppedConnection, SteppedWorker
 
@@ -45,12 +45,6 @@ class Recorder:
 
     async def wants(self, event: Event) -> bool:
         return event.schema_name == MESSAGE
-
-    def foresees(self, event: Event) -> bool:
-        return False
-
-    async def prepare(self, event: Event) -> None:
-        pass
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
         return False

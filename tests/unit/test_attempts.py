@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breadcrumbs.runtime.attempts import NO_ATTEMPTS, Attempts, Mark
+from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS, Attempts, Mark
 
 
 def lose(attempts: Attempts, *, alone: bool, stalled: bool = False) -> Attempts:

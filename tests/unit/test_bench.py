@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench._common import CreateCommand, posted
-from breadcrumbs.runtime.connection import Script
+from breadcrumbs.runtime.backend.connection import Script
 
 
 async def test_the_command_that_a_create_sends_can_be_sent_again_with_another_id() -> None:

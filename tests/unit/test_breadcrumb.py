@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.runtime import record
-from breadcrumbs.runtime.breadcrumb import (
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     MAX_TAG_LENGTH,
     MAX_TAGS,
     Breadcrumb,
@@ -21,8 +20,9 @@ from breadcrumbs.runtime.breadcrumb import (
     parse_time,
     session_of,
 )
+from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry
 from breadcrumbs.runtime.errors import InvalidInput, SessionConflict
-from breadcrumbs.runtime.ttl import NEVER, Expiry
+from breadcrumbs.runtime.store import record
 
 OWNER, AGENT = UUID(int=1), UUID(int=2)
 

@@ -26,10 +26,8 @@ from breadcrumbs.cli.client import open_client
 from breadcrumbs.cli.crumbs import Draft, changed_lines, read_context, read_ttl
 from breadcrumbs.cli.options import read_since
 from breadcrumbs.cli.output import CommandError, UsageError, one_line, visible
-from breadcrumbs.client import sessions
-from breadcrumbs.client.core import Core, filter_params, segment
-from breadcrumbs.client.effects import Send
 from breadcrumbs.client.errors import BreadcrumbsError, ProblemError
+from breadcrumbs.client.requests import filter_params, segment, session_path
 from breadcrumbs.composition.storage import shown_address
 
 # post
@@ -104,7 +102,7 @@ def test_a_lifetime_is_a_span_a_time_or_never(text: str, fields: dict[str, Any])
 
 
 def test_tags_are_sent_so_that_they_mean_themselves() -> None:
-    found = dict(filter_params(session="s", tags=["a,b", '["c"]'], any_tags=["x:*"]))
+    found = dict(filter_params({"session": "s", "tags": ["a,b", '["c"]'], "any_tags": ["x:*"]}))
     assert found == {"all_tags": '["a,b","[\\"c\\"]"]', "any_tags": '["x:*"]', "session_id": "s"}
 
 
@@ -265,8 +263,7 @@ def test_an_id_is_one_part_of_a_path_whatever_it_is(id: str) -> None:
     request = httpx.Client(base_url="http://127.0.0.1").build_request("GET", path)
     assert request.url.raw_path.decode() == path
     assert [unquote(part) for part in path.split("/")] == ["", "sessions", id, "fork"]
-    sent = next(sessions.read(Core("http://x", token=None, api_key=None, retries=0), id))
-    assert isinstance(sent, Send) and sent.request.path == f"/sessions/{segment(id)}"
+    assert session_path(id) == f"/sessions/{segment(id)}"
 
 
 # What is shown as a table

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from breadcrumbs.composition.logs import configure_logs, without_secrets
-from breadcrumbs.runtime.settings import Settings
+from breadcrumbs.runtime.settings.settings import Settings
 
 
 @pytest.fixture(autouse=True)

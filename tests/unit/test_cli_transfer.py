@@ -12,14 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.runtime import survey, transfer
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate, content_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+    Breadcrumb,
+    BreadcrumbCreate,
+    BreadcrumbUpdate,
+    content_of,
+)
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.ttl import Expiry
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.ttl import Expiry
+from breadcrumbs.runtime.maintenance import export_import
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store import scan
+from breadcrumbs.runtime.store.store import Store
 from tests.support.fake import FakeConnection
 
 OWNER, AGENT = UUID(int=7), UUID(int=8)
@@ -86,9 +92,9 @@ def breadcrumbs(draw: st.DrawFn) -> Breadcrumb:
 
 @given(breadcrumbs())
 def test_a_breadcrumb_comes_in_as_it_went_out(crumb: Breadcrumb) -> None:
-    line = transfer.encode(crumb)
+    line = export_import.encode(crumb)
     assert b"\n" not in line
-    assert transfer.decode(line) == (crumb, [])
+    assert export_import.decode(line) == (crumb, [])
 
 
 @given(breadcrumbs(), st.lists(names, min_size=1, max_size=3))
@@ -98,12 +104,12 @@ def test_its_history_comes_in_as_it_went_out(crumb: Breadcrumb, titles: list[str
         replace(newest, version=number, json=orjson.dumps({**newest.document, "title": title}))
         for number, title in enumerate(titles, start=1)
     ]
-    assert transfer.decode(transfer.encode(newest, older)) == (newest, older)
+    assert export_import.decode(export_import.encode(newest, older)) == (newest, older)
 
 
 @given(breadcrumbs())
 def test_another_owner_can_be_given_to_it(crumb: Breadcrumb) -> None:
-    assert transfer.decode(transfer.encode(crumb), owner=OWNER)[0] == replace(crumb, owner_id=OWNER)
+    assert export_import.decode(export_import.encode(crumb), owner=OWNER)[0] == replace(crumb, owner_id=OWNER)
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -116,10 +122,10 @@ def deep(levels: int) -> dict[str, Any]:
 def test_what_is_as_deep_as_a_request_may_be_survives() -> None:
     # The breadcrumb itself is the first level, its context the second.
     crumb = replace(plain(), json=orjson.dumps({"title": "", "tags": [], "context": deep(63)}), version=2)
-    assert transfer.decode(transfer.encode(crumb, [replace(crumb, version=1)]))[0] == crumb
+    assert export_import.decode(export_import.encode(crumb, [replace(crumb, version=1)]))[0] == crumb
     deeper = replace(crumb, json=orjson.dumps({"title": "", "tags": [], "context": deep(64)}))
     with pytest.raises(InvalidInput, match="nests deeper"):
-        transfer.decode(transfer.encode(deeper))
+        export_import.decode(export_import.encode(deeper))
 
 
 def plain(**fields: Any) -> Breadcrumb:
@@ -129,7 +135,7 @@ def plain(**fields: Any) -> Breadcrumb:
 
 def line_with(**changes: Any) -> bytes:
     """A good line with some fields changed, or left out where the value is `...`."""
-    document = orjson.loads(transfer.encode(plain()))["breadcrumb"] | changes
+    document = orjson.loads(export_import.encode(plain()))["breadcrumb"] | changes
     return orjson.dumps({"breadcrumb": {name: value for name, value in document.items() if value is not ...}})
 
 
@@ -165,7 +171,7 @@ def line_with(**changes: Any) -> bytes:
 )
 def test_a_line_that_the_api_would_have_refused_is_refused(line: bytes, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
-        transfer.decode(line)
+        export_import.decode(line)
 
 
 @pytest.mark.parametrize(
@@ -179,16 +185,16 @@ def test_a_line_that_the_api_would_have_refused_is_refused(line: bytes, says: st
 )
 def test_a_history_that_cannot_be_is_refused(change: dict[str, Any], says: str) -> None:
     newest = replace(plain(), version=2)
-    line = orjson.loads(transfer.encode(newest, [replace(newest, version=1)]))
+    line = orjson.loads(export_import.encode(newest, [replace(newest, version=1)]))
     line["history"][0] |= change
     with pytest.raises(InvalidInput, match=says):
-        transfer.decode(orjson.dumps(line))
+        export_import.decode(orjson.dumps(line))
 
 
 def test_two_older_versions_with_one_number_are_refused() -> None:
     newest = replace(plain(), version=3)
     with pytest.raises(InvalidInput, match="must differ"):
-        transfer.decode(transfer.encode(newest, [replace(newest, version=1)] * 2))
+        export_import.decode(export_import.encode(newest, [replace(newest, version=1)] * 2))
 
 
 # With a store
@@ -205,12 +211,12 @@ async def exported(
     store: Store, owner: UUID, query: Query | None = None, *, history: bool = True
 ) -> list[bytes]:
     query = query or Query(sort="created_at")
-    return [line async for line in transfer.export_lines(store, owner, query, history=history)]
+    return [line async for line in export_import.export_lines(store, owner, query, history=history)]
 
 
-async def imported(store: Store, lines: list[bytes], **options: Any) -> transfer.Imported:
-    result = transfer.Imported()
-    async for count in transfer.import_lines(store, lines, **options):
+async def imported(store: Store, lines: list[bytes], **options: Any) -> export_import.Imported:
+    result = export_import.Imported()
+    async for count in export_import.import_lines(store, lines, **options):
         result = count
     return result
 
@@ -248,13 +254,13 @@ async def test_an_import_that_is_repeated_changes_nothing_and_counts_it(store: S
 
 
 async def test_a_line_that_comes_twice_is_written_once(store: Store) -> None:
-    line = transfer.encode(plain())
+    line = export_import.encode(plain())
     result = await imported(store, [line, line])
     assert (result.written, result.already_there) == (1, 1)
 
 
 async def test_bad_lines_are_named_by_number_and_the_others_go_in(store: Store) -> None:
-    lines = [b"{}", b"\n", transfer.encode(plain()), b"no json"]
+    lines = [b"{}", b"\n", export_import.encode(plain()), b"no json"]
     result = await imported(store, lines)
     assert result.written == 1
     assert [bad.number for bad in result.bad_lines] == [1, 4]
@@ -263,15 +269,15 @@ async def test_bad_lines_are_named_by_number_and_the_others_go_in(store: Store) 
 
 async def test_a_dry_run_counts_and_writes_nothing(store: Store) -> None:
     crumb = plain()
-    result = await imported(store, [transfer.encode(crumb)], dry_run=True)
+    result = await imported(store, [export_import.encode(crumb)], dry_run=True)
     assert result.written == 1
     with pytest.raises(NotFound):
         await store.get(OWNER, crumb.id)
-    assert await survey.owners(store) == []
+    assert await scan.owners(store) == []
 
 
 async def test_what_has_expired_meanwhile_is_left_out(store: Store) -> None:
-    result = await imported(store, [transfer.encode(replace(plain(), expires=2_000))])
+    result = await imported(store, [export_import.encode(replace(plain(), expires=2_000))])
     assert (result.written, result.expired) == (0, 1)
 
 
@@ -287,7 +293,7 @@ async def test_every_owner_is_found_by_a_survey_and_keeps_to_their_own(store: St
     owners = sorted(uuid4() for _ in range(3))
     for owner in owners:
         await fill(store, owner, 4)
-    assert await survey.owners(store) == owners
+    assert await scan.owners(store) == owners
     for owner in owners:
         found = [orjson.loads(line)["breadcrumb"]["owner_id"] for line in await exported(store, owner)]
         assert set(found) == {str(owner)}
@@ -327,8 +333,8 @@ async def _updated_often(store: Store, times: int) -> UUID:
 async def test_a_long_history_is_exported_in_lines_of_a_limited_size_and_comes_back_whole(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_LINE_BYTES", 50_000)
-    monkeypatch.setattr(transfer, "_SHORT_HISTORY", 20_000)
+    monkeypatch.setattr(export_import, "_LINE_BYTES", 50_000)
+    monkeypatch.setattr(export_import, "_SHORT_HISTORY", 20_000)
     id = await _updated_often(store, 40)
     before = await store.history(OWNER, id)
     lines = await exported(store, OWNER)
@@ -349,8 +355,8 @@ async def test_a_long_history_is_exported_in_lines_of_a_limited_size_and_comes_b
 async def test_the_rest_of_a_history_without_its_breadcrumb_is_a_bad_line(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_LINE_BYTES", 50_000)
-    monkeypatch.setattr(transfer, "_SHORT_HISTORY", 20_000)
+    monkeypatch.setattr(export_import, "_LINE_BYTES", 50_000)
+    monkeypatch.setattr(export_import, "_SHORT_HISTORY", 20_000)
     id = await _updated_often(store, 40)
     _, *rest = await exported(store, OWNER)
     await store.delete(OWNER, id)

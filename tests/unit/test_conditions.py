@@ -10,12 +10,13 @@ from uuid import UUID
 import orjson
 import pytest
 
-from breadcrumbs.runtime import jsonpath, selectors
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.conditions import Evaluation, Pacer
-from breadcrumbs.runtime.jsonpath import MAX_NODES, Budget
-from breadcrumbs.runtime.selectors import ContextMatch, Selector, parse_selector
+from breadcrumbs.runtime.breadcrumb import selectors
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.selectors import ContextMatch, Selector, parse_selector
+from breadcrumbs.runtime.hints import jsonpath
+from breadcrumbs.runtime.hints.jsonpath import MAX_NODES, Budget
+from breadcrumbs.runtime.streams.conditions import Evaluation, Pacer
 
 OWNER = UUID(int=1)
 WHOLE = Principal(OWNER, UUID(int=2))

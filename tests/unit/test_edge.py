@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.runtime.edge import MAX_DEPTH, canonical, depth, parse_json
+from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, canonical, depth, parse_json
 from breadcrumbs.runtime.errors import InvalidInput
 
 integers = st.integers(-(1 << 63), (1 << 64) - 1)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breadcrumbs.runtime.breadcrumb.ids import MAX_LANES, derived_id, home_lane, lane_for, new_id, parse_id
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.ids import MAX_LANES, derived_id, home_lane, lane_for, new_id, parse_id
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 

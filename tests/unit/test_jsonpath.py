@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.jsonpath import MAX_LENGTH, MAX_NODES, MAX_STEPS, MISSING, compile_path
+from breadcrumbs.runtime.hints.jsonpath import MAX_LENGTH, MAX_NODES, MAX_STEPS, MISSING, compile_path
 
 TOOLS = {
     "requestedBy": "agent-1",

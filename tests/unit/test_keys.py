@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from breadcrumbs.runtime.keys import Keys
+from breadcrumbs.runtime.store.keys import Keys
 
 OWNERS = [UUID(int=0), UUID(int=1), UUID(int=(1 << 128) - 1)]
 KEYS = Keys("bc", 16)

@@ -11,9 +11,9 @@ from typing import Any
 import hiredis
 import pytest
 
-from breadcrumbs.runtime.connection import parse_address
-from breadcrumbs.runtime.embedded import EmbeddedServer
-from breadcrumbs.runtime.multiplexer import Address, LinkLost, Multiplexer, ReplyError
+from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.backend.link import Address, LinkLost, Multiplexer, ReplyError
 from tests.support.servers import Server
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

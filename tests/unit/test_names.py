@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from breadcrumbs.runtime.names import hidden_character
+from breadcrumbs.runtime.breadcrumb.names import hidden_character
 
 BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.positions import PositionCodec
+from breadcrumbs.runtime.events.positions import PositionCodec
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 SECRET = b"secret of the store" * 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from breadcrumbs.runtime.multiplexer import ReplyError
-from breadcrumbs.runtime.pubsub import _Listener
+from breadcrumbs.runtime.backend.link import ReplyError
+from breadcrumbs.runtime.backend.pubsub import _Listener
 
 
 async def test_what_is_published_is_passed_on_before_the_turn_of_the_loop_ends() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from breadcrumbs.runtime.remembered import Remembered
+from breadcrumbs.runtime.workers.owner_cache import Remembered
 
 ALICE, BOB = UUID(int=1), UUID(int=2)
 
@@ -33,11 +33,11 @@ class Shelf:
 async def test_it_is_read_once_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = Shelf()
     book = Remembered(shelf.read)
-    assert book.last(ALICE) is None and not book.is_fresh(ALICE)
+    assert book.last(ALICE) is None
     assert [await book.get(ALICE), await book.get(ALICE), await book.get(BOB)] == [1, 1, 2]
-    assert book.is_fresh(ALICE) and book.last(ALICE) == 1
-    monkeypatch.setattr("breadcrumbs.runtime.remembered._FRESH_SECONDS", -0.001)
-    assert not book.is_fresh(ALICE) and book.last(ALICE) == 1
+    assert book.last(ALICE) == 1
+    monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._FRESH_SECONDS", -0.001)
+    assert book.last(ALICE) == 1
     assert await book.get(ALICE) == 3
 
 
@@ -79,7 +79,7 @@ async def test_a_reading_that_failed_is_told_to_all_who_waited_and_tried_again_b
 
 
 async def test_it_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("breadcrumbs.runtime.remembered._MOST", 10)
+    monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._MOST", 10)
     book = Remembered(Shelf().read)
     for number in range(100):
         await book.get(UUID(int=number))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from breadcrumbs.runtime.breadcrumb.selectors import ContextMatch, Selector, json_equal, parse_selector
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.jsonpath import MAX_NODES
-from breadcrumbs.runtime.selectors import ContextMatch, Selector, json_equal, parse_selector
+from breadcrumbs.runtime.hints.jsonpath import MAX_NODES
 
 OWNER = UUID("018f0000-0000-7000-8000-000000000001")
 OTHER = UUID("018f0000-0000-7000-8000-000000000002")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 from breadcrumbs.runtime.errors import StartupError
-from breadcrumbs.runtime.settings import DEFAULT_TTLS, Settings, load_settings
-from breadcrumbs.runtime.ttl import parse_duration
+from breadcrumbs.runtime.settings.settings import DEFAULT_TTLS, Settings, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "config" / "crumb.example.toml"

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from breadcrumbs.runtime import clock
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType, parse_duration, plan
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.ttl import NEVER, Expiry, TtlConfig, TtlType, parse_duration, plan
 
 MOMENT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-AT = clock.from_datetime(MOMENT)
+AT = times.from_datetime(MOMENT)
 HOUR = 3_600_000_000
 
 
@@ -143,6 +143,6 @@ def test_what_is_missing_or_out_of_range_is_said_where_it_is(
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2255, 1, 1)))
 def test_times_survive_as_microseconds(moment: datetime) -> None:
     aware = moment.replace(tzinfo=UTC)
-    microseconds = clock.from_datetime(aware)
-    assert datetime.fromisoformat(clock.to_text(microseconds)) == aware
+    microseconds = times.from_datetime(aware)
+    assert datetime.fromisoformat(times.to_text(microseconds)) == aware
     assert int(float(microseconds)) == microseconds, "scores are doubles"

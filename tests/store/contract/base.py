@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.store.store import Store
 
 ALICE = UUID("a11ce000-0000-4000-8000-000000000001")
 BOB = UUID("b0b00000-0000-4000-8000-000000000002")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StateTooLarge
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_forks import fork
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.sessions.forks import fork
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import AGENT, ALICE, ANSWER, Contract, Opener, change, crumb
 from tests.store.keyspace import keyspace
 
@@ -76,7 +76,7 @@ class Bounds(Contract):
     async def test_a_page_ends_early_when_it_has_looked_at_too_many_bytes(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("breadcrumbs.runtime.listing.MOST_SCANNED_BYTES", 100_000)
+        monkeypatch.setattr("breadcrumbs.runtime.store.listing.MOST_SCANNED_BYTES", 100_000)
         for number in range(30):
             await store.create(
                 ALICE, large(str(number), 20_000, session="chat", tags=("rare",) * (not number))

@@ -10,11 +10,11 @@ from uuid import uuid4
 import orjson
 import pytest
 
-from breadcrumbs.runtime import clock
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.ids import home_lane, lane_for
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import AGENT, ALICE, ANSWER, BOB, MESSAGE, Contract, change, crumb, everything
 from tests.store.keyspace import events, keyspace, kind_of, lane_of
 
@@ -170,7 +170,7 @@ class Creating(Contract):
     async def test_times_are_shown_as_rfc_3339_with_microseconds(self, store: Store) -> None:
         written = await store.create(ALICE, crumb())
         found = await store.get(ALICE, written.id)
-        assert found.full()["created_at"] == clock.to_text(written.created)
+        assert found.full()["created_at"] == times.to_text(written.created)
         assert found.created_at.endswith("Z") and len(found.created_at) == 27
 
     async def test_a_script_flush_between_calls_is_not_noticed(self, store: Store) -> None:

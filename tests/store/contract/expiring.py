@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import new_id
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.ttl import Expiry
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.ids import new_id
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.ttl import Expiry
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import (
     ALICE,
     ANSWER,

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import IdempotencyMismatch, InvalidInput
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import AGENT, ALICE, BOB, Contract, Opener, change, crumb, everything
 from tests.store.keyspace import events, keyspace
 

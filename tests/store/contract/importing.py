@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 import orjson
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for, new_id
+from breadcrumbs.runtime.breadcrumb.query import Query, Sort
 from breadcrumbs.runtime.errors import AlreadyExists, NotFound
-from breadcrumbs.runtime.ids import home_lane, lane_for, new_id
-from breadcrumbs.runtime.query import Query, Sort
-from breadcrumbs.runtime.questions import newest_of, version_of
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.batched_reads import newest_of, version_of
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import (
     AGENT,
     ALICE,

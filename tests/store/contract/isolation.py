@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, BOB, MESSAGE, Contract, Opener, change, crumb, everything, titles
 from tests.store.keyspace import Keyspace, keyspace, kind_of
 

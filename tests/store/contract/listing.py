@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
+from breadcrumbs.runtime.breadcrumb.query import MAX_LIMIT, MAX_OFFSET, Query, Sort
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput
-from breadcrumbs.runtime.ids import lane_for
-from breadcrumbs.runtime.query import MAX_LIMIT, MAX_OFFSET, Query, Sort
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import (
     ALICE,
     ANSWER,
@@ -203,7 +203,7 @@ class Listing(Contract):
     async def test_a_filter_that_hardly_matches_ends_pages_early_and_loses_nothing(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("breadcrumbs.runtime.listing.MOST_SCANNED", 10)
+        monkeypatch.setattr("breadcrumbs.runtime.store.listing.MOST_SCANNED", 10)
         for number in range(300):
             await store.create(ALICE, crumb(str(number), session=f"s{number % 7}"))
         rare = Query(limit=2, keep=lambda item: int(item.title) % 97 == 0)

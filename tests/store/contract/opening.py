@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StartupError
-from breadcrumbs.runtime.query import Query
 from tests.store.contract.base import ALICE, Contract, Opener, crumb, everything, titles
 from tests.store.keyspace import keyspace
 

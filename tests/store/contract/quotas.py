@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import QuotaExceeded
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.quotas import Quota, Quotas, Usage
-from breadcrumbs.runtime.sessions import Sessions
-from breadcrumbs.runtime.store import Store
-from breadcrumbs.runtime.survey import owners
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.quotas import Quota, Quotas, Usage
+from breadcrumbs.runtime.store.scan import owners
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, BOB, Contract, Opener, change, crumb
 from tests.store.keyspace import keyspace, kind_of
 

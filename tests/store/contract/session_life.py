@@ -10,18 +10,18 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.runtime import transfer
-from breadcrumbs.runtime import writes as writes_module
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.dead_letters import DeadLetters
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput, NotFound, SessionGone, VersionMismatch
-from breadcrumbs.runtime.ids import derived_id
-from breadcrumbs.runtime.leasing import Leases
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.session_state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATE_HOLDER, About
-from breadcrumbs.runtime.sessions import Belonging, Sessions
-from breadcrumbs.runtime.store import Fence, Store
+from breadcrumbs.runtime.maintenance import export_import
+from breadcrumbs.runtime.sessions.sessions import Belonging, Sessions
+from breadcrumbs.runtime.store import script_calls as writes_module
+from breadcrumbs.runtime.store.state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATE_HOLDER, About
+from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.workers.dead_letters import DeadLetters
+from breadcrumbs.runtime.workers.leases import Leases
 from tests.store.contract.base import AGENT, ALICE, ANSWER, BOB, MESSAGE, Contract, Opener, change, crumb
 from tests.store.contract.importing import NOON, foreign
 from tests.store.keyspace import Keyspace, events, keyspace, kind_of, without
@@ -260,13 +260,13 @@ class SessionLife(Contract):
         await store.create(ALICE, crumb("hello", session="s"))
         facts = await sessions.get(ALICE, "s", first_message=True)
         lines = [
-            transfer.encode(one, (await store.history(ALICE, one.id))[1:])
+            export_import.encode(one, (await store.history(ALICE, one.id))[1:])
             async for one in store.walk(ALICE, Query())
         ]
         for namespace, order in (("one", 1), ("two", -1)):
             other = await opener(namespace=namespace)
             for line in lines[::order]:
-                await other.restore(*transfer.decode(line))
+                await other.restore(*export_import.decode(line))
             back = await Sessions(other).get(ALICE, "s", first_message=True)
             assert (back.state, back.about, back.counts) == (facts.state, facts.about, facts.counts)
             assert (back.created, back.active) == (facts.created, facts.active)
@@ -312,8 +312,8 @@ class SessionLife(Contract):
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Rather than looking at every session of a large store in one request."""
-        monkeypatch.setattr("breadcrumbs.runtime.sessions._MOST_SEEN", 10)
-        monkeypatch.setattr("breadcrumbs.runtime.sessions._AT_ONCE", 5)
+        monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._MOST_SEEN", 10)
+        monkeypatch.setattr("breadcrumbs.runtime.sessions.sessions._AT_ONCE", 5)
         for number in range(33):
             await store.create(ALICE, crumb(session=f"s{number}"))
         found, pages, cursor = [], 0, None

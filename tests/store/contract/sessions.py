@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS
+from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput, SessionConflict
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, MESSAGE, Contract, change, crumb, everything
 from tests.store.keyspace import keyspace
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from breadcrumbs.runtime.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound, VersionMismatch
-from breadcrumbs.runtime.query import Query
-from breadcrumbs.runtime.store import Store
+from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import (
     AGENT,
     ALICE,

@@ -6,7 +6,7 @@ import json
 
 from playwright.async_api import expect
 
-from breadcrumbs.runtime.settings import OWN_EXTENSION
+from breadcrumbs.runtime.settings.settings import OWN_EXTENSION
 from tests.web.extension_support import (
     ELSEWHERE,
     EXTENSION,

@@ -1,0 +1,386 @@
+"""A turn of an agent that lives on an ADK server.
+
+The breadcrumbs of the session are the conversation; the server's own session is its memory of it, and may be
+lost at any moment. A turn goes on with that memory only where it is known to hold exactly what the session
+holds: which takes two notes. Before a run, `adk.session.v1` says which message is about to be given to which
+session of the server. The answer, in the write that makes it visible, says what the server knew then. Wherever
+the two do not fit together (a run that came to nothing, a message that was deleted, another agent's answer, a
+changed state, a server that says 404), the server gets a new session, begun with state and history from the
+breadcrumbs. So nothing is lost, and no message is told twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+import anyio
+import structlog
+
+from breadcrumbs.agents.answer import RESPONSE, Answer
+from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.executor import Origin, creator_of
+from breadcrumbs.agents.models.base import ModelError, OnDelta
+from breadcrumbs.agents.prompt import build_prompt
+from breadcrumbs.agents.remote_adk.answer import TEMPORARY, AdkReply
+from breadcrumbs.agents.remote_adk.client import Forgotten
+from breadcrumbs.agents.remote_adk.servers import AdkServers, RemoteApp
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.breadcrumb.text import plain_text
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.hints.hints import apply_hints
+from breadcrumbs.runtime.store.state import decode_about, decode_state
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.worker import INTERNAL, Turn, TurnFailed
+
+MESSAGE = "user.message.v1"
+RECORD = "adk.session.v1"
+
+BACKGROUND = "breadcrumbs_context"
+"""Name in the server's state: what a context holds besides the conversation."""
+HISTORY = "breadcrumbs_history"
+"""Name in the server's state: what was said before, where a server does not take events."""
+
+_USERS, _APPS = "user:", "app:"
+_SHARED = (_USERS, _APPS, TEMPORARY)
+"""State that is not the session's alone."""
+
+_TIDYING_SECONDS = 5.0
+_MOST_HISTORY = 2_000
+_MOST_HISTORY_BYTES = 4 << 20
+_PLAIN = re.compile(r"[A-Za-z0-9_.@-]{1,100}")
+
+_log = structlog.get_logger("breadcrumbs.adk")
+
+
+class AdkTurns:
+    """Lets agents of the kind `adk` answer."""
+
+    def __init__(self, store: Store, servers: AdkServers) -> None:
+        self._store = store
+        self._servers = servers
+
+    async def answer(
+        self,
+        turn: Turn,
+        agent: Agent,
+        trigger: Breadcrumb,
+        origin: Origin,
+        parts: Sequence[dict[str, Any]],
+        on_delta: OnDelta,
+    ) -> Answer:
+        try:
+            remote = self._servers.resolve(agent)
+        except InvalidInput as error:
+            raise TurnFailed(f"{agent.definition.agent_id}: {error}") from error
+        said = next((item for part in parts for item in part["items"] if item.get("id") == origin.id), None)
+        if said is None:
+            raise TurnFailed("the message to answer is not in its context")
+        (message,) = build_prompt("", [{"place": "conversation", "items": [said]}], agent.definition.agent_id)
+        talk = _Talk(self._store, turn, agent, remote, trigger, origin)
+        await talk.look(background=_background(parts))
+        try:
+            reply = await talk.run(message.content, on_delta)
+        except ModelError as error:
+            raise remote.server.explain(error) from None
+        return Answer(reply.text, glue=talk.glue(reply, is_message=said.get("schema_name") == MESSAGE))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How much of a conversation somebody knows, in a few bytes."""
+
+    messages: int = 0
+    answers: int = 0
+    state: str = ""
+
+    def as_json(self) -> list[Any]:
+        return [self.messages, self.answers, self.state]
+
+
+class _Talk:
+    """One turn of one agent with its server."""
+
+    def __init__(
+        self,
+        store: Store,
+        turn: Turn,
+        agent: Agent,
+        remote: RemoteApp,
+        trigger: Breadcrumb,
+        origin: Origin,
+    ) -> None:
+        self._store = store
+        self._turn = turn
+        self._agent_id = agent.definition.agent_id
+        self._server, self._app = remote.server, remote.app
+        self._owner, self._session_id = trigger.owner_id, trigger.session_id
+        self._trigger, self._origin = trigger, origin
+        self._user = ""
+        self._state: dict[str, Any] = {}
+        self._of_the_user: dict[str, Any] = {}
+        self._now = _Known()
+        self._record: Breadcrumb | None = None
+        self._remote_session = ""
+
+    @property
+    def _record_id(self) -> UUID:
+        return derived_id(
+            self._turn.event.lane, "adk", self._agent_id, str(self._owner), self._session_id or ""
+        )
+
+    # Before the run
+
+    async def look(self, *, background: dict[str, Any]) -> None:
+        """What there is to know before a run, in one round trip."""
+        store, owner, lane, session = self._store, self._owner, self._turn.event.lane, self._session_id
+        user: str | None = next(
+            (tag[len(_USERS) :] for tag in inherited_tags(self._trigger.tags, ("user",))), None
+        )
+        if session is not None:
+            call, keys = store.connection.call, store.keys
+            messages, answers, flat, self._record = await asyncio.gather(
+                call(
+                    lane,
+                    b"ZCOUNT",
+                    keys.by_session(lane, owner, session, MESSAGE),
+                    b"-inf",
+                    b"(%d" % self._origin.created,
+                ),
+                call(lane, b"ZCARD", keys.by_session(lane, owner, session, RESPONSE)),
+                call(lane, b"HGETALL", keys.state(lane, owner, session)),
+                self._get(self._record_id),
+            )
+            state = decode_state(flat)
+            user = user or decode_about(flat).user_id
+            self._state = {name: value for name, value in state.items() if not name.startswith(_SHARED)}
+            # Never what is the app's: that is everybody's, and a client may have written it here.
+            self._of_the_user = {name: value for name, value in state.items() if name.startswith(_USERS)}
+            self._now = _Known(int(messages), int(answers))
+        if background:
+            self._state[BACKGROUND] = background
+        self._now = _Known(self._now.messages, self._now.answers, _digest(self._state))
+        self._user = _user_id(owner, user, session or self._origin.id)
+
+    async def run(self, text: str, on_delta: OnDelta) -> AdkReply:
+        """Go on with the server's session, or with a new one. Where it has forgotten: exactly one more try."""
+        known = self._known_session()
+        if known is not None and await self._is_in_step(known):
+            try:
+                return await self._run(known, text, on_delta)
+            except Forgotten as error:
+                _log.info(
+                    "an ADK server has forgotten a session", server=self._server.name, reason=error.reason
+                )
+                known = None
+        try:
+            return await self._run(await self._new_session(instead_of=known), text, on_delta)
+        except Forgotten:
+            # Says it better where it is the app that is gone.
+            await self._server.require(self._app, again=True)
+            raise
+
+    async def _run(self, remote_session: str, text: str, on_delta: OnDelta) -> AdkReply:
+        await self._note(remote_session)
+        self._remote_session = remote_session
+        try:
+            return await self._server.run(self._app, self._user, remote_session, text, on_delta)
+        finally:
+            if self._session_id is None:
+                # Nobody will ever go on with it; also where the turn was stopped.
+                with anyio.move_on_after(_TIDYING_SECONDS, shield=True):
+                    await self._server.delete_session(self._app, self._user, remote_session)
+
+    def _known_session(self) -> str | None:
+        """The server's session of the last turn."""
+        noted = {} if self._record is None else self._record.context
+        session = noted.get("adk_session")
+        here = (noted.get("server"), noted.get("app"), noted.get("user")) == self._place
+        return session if here and isinstance(session, str) and session else None
+
+    async def _is_in_step(self, session: str) -> bool:
+        """Whether the server's session holds what ours holds."""
+        last_message = self._record.context.get("trigger_id") if self._record is not None else None
+        last = await self._get(derived_id(self._turn.event.lane, "answer", self._agent_id, str(last_message)))
+        told = last.context.get("adk") if last is not None else None
+        if not isinstance(told, dict):
+            return False  # the last run came to nothing: who knows how far it got
+        return told.get("session") == session and told.get("knows") == self._now.as_json()
+
+    async def _new_session(self, *, instead_of: str | None) -> str:
+        """A session on the server that begins where ours is. A server that makes none ends the turn at once."""
+        server, app, user = self._server, self._app, self._user
+        await server.require(app)
+        events = await self._history()
+        made = await server.create_session(app, user, state=self._state, events=events)
+        if made.events < len(events):
+            _log.info("this ADK server takes no history but in the state", server=server.name)
+            await server.delete_session(app, user, made.id)
+            lines = [
+                {"author": event["author"], "text": event["content"]["parts"][0]["text"]} for event in events
+            ]
+            made = await server.create_session(app, user, state={**self._state, HISTORY: lines}, events=[])
+        lost = {name: value for name, value in self._of_the_user.items() if name not in made.state}
+        if lost:
+            try:
+                await server.add_state(app, user, made.id, lost)
+            except ModelError as error:
+                _log.warning("an ADK server lost a user's state", server=server.name, reason=error.reason)
+        if instead_of is not None:
+            await server.delete_session(app, user, instead_of)
+        return made.id
+
+    async def _note(self, remote_session: str) -> None:
+        """Which message is about to be given to which of the server's sessions."""
+        if self._session_id is None:
+            return  # a message of no session is a conversation of its own
+        server, app, user = self._place
+        new = BreadcrumbCreate.parse(
+            {
+                "schema_name": RECORD,
+                "title": f"Session of {self._agent_id} on {server}"[:200],
+                "tags": ["adk:session", INTERNAL, SESSION + self._session_id],
+                "context": {
+                    "agent_id": self._agent_id,
+                    "server": server,
+                    "app": app,
+                    "user": user,
+                    "adk_session": remote_session,
+                    "trigger_id": self._origin.id,
+                },
+            }
+        )
+        self._record = await self._store.put(
+            self._owner,
+            self._record_id,
+            new,
+            after=self._record,
+            slim=lambda crumb: crumb.json,
+            fence=self._turn.fence(acknowledge=False),
+        )
+
+    async def _history(self) -> list[dict[str, Any]]:
+        """What was said before, as events, each with its own time."""
+        if self._session_id is None:
+            return []
+        said = [*await self._newest(MESSAGE), *await self._newest(RESPONSE)]
+        said = [crumb for crumb in said if crumb.sensitivity != "secret" and crumb.visibility != "private"]
+        said = [
+            crumb for crumb in said if crumb.schema_name == RESPONSE or crumb.created < self._origin.created
+        ]
+        asked = {str(crumb.id): crumb.created for crumb in said if crumb.schema_name == MESSAGE}
+
+        def place(crumb: Breadcrumb) -> tuple[int, int]:
+            """An answer stands behind its message, also where others were posted before it came."""
+            answers = crumb.schema_name == RESPONSE
+            return (
+                asked.get(str(crumb.context.get("trigger_id")), crumb.created) if answers else crumb.created
+            ), crumb.created
+
+        events: list[dict[str, Any]] = []
+        size = 0
+        for crumb in sorted(said, key=place, reverse=True):
+            if (event := self._event(crumb)) is None:
+                continue
+            size += len(event["content"]["parts"][0]["text"])
+            if len(events) == _MOST_HISTORY or size > _MOST_HISTORY_BYTES:
+                _log.warning("an ADK session begins without its oldest messages", events=len(events))
+                break
+            events.append(event)
+        return events[::-1]
+
+    async def _newest(self, schema: str) -> list[Breadcrumb]:
+        found: list[Breadcrumb] = []
+        query = Query(session_id=self._session_id, schema_name=schema, limit=200)
+        async for crumb in self._store.walk(self._owner, query):
+            found.append(crumb)
+            if len(found) > _MOST_HISTORY:
+                break
+        return found
+
+    def _event(self, crumb: Breadcrumb) -> dict[str, Any] | None:
+        text = plain_text(apply_hints(crumb.context, crumb.document.get("llm_hints")))
+        if not text.strip():
+            return None
+        author, role, invocation = "user", "user", crumb.id
+        if crumb.schema_name == RESPONSE:
+            author, role, invocation = (
+                self._author(crumb),
+                "model",
+                crumb.context.get("trigger_id") or crumb.id,
+            )
+        return {
+            "id": str(crumb.id),
+            "invocationId": f"crumb-{invocation}",
+            "author": author,
+            "timestamp": crumb.created / 1_000_000,
+            "content": {"role": role, "parts": [{"text": text}]},
+        }
+
+    def _author(self, answer: Breadcrumb) -> str:
+        """Who said it, in the words of the app: its own answers it must find under the names it gave them."""
+        speaker, told = creator_of(answer), answer.context.get("adk")
+        own = speaker == self._agent_id and isinstance(told, dict)
+        author = told.get("author") if own and isinstance(told, dict) else speaker
+        return author if isinstance(author, str) and author not in ("", "user") else "another_agent"
+
+    # After the run
+
+    def glue(self, reply: AdkReply, *, is_message: bool) -> dict[str, Any]:
+        """What the answer says of the server: in one write with it, so that neither is there without the other."""
+        state = {name: value for name, value in reply.state_delta.items() if not name.startswith(_SHARED)}
+        knows = _Known(
+            self._now.messages + int(is_message), self._now.answers + 1, _digest({**self._state, **state})
+        )
+        server, app, user = self._place
+        glue: dict[str, Any] = {
+            "adk": {
+                "server": server,
+                "app": app,
+                "user": user,
+                "session": self._remote_session,
+                "author": reply.author or app,
+                "knows": knows.as_json(),
+            }
+        }
+        kept = {name: value for name, value in reply.state_delta.items() if not name.startswith(_APPS)}
+        return glue | ({"state_delta": kept} if kept else {})
+
+    @property
+    def _place(self) -> tuple[str, str, str]:
+        return self._server.name, self._app, self._user
+
+    async def _get(self, id: UUID) -> Breadcrumb | None:
+        try:
+            return await self._store.get(self._owner, id, count_read=False)
+        except NotFound:
+            return None
+
+
+def _background(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What a context holds besides the conversation, by its key."""
+    return {
+        part["key"]: [plain_text(item["content"]) for item in part["items"]]
+        for part in parts
+        if part["place"] != "conversation"
+    }
+
+
+def _user_id(owner: UUID, user: str | None, session: str) -> str:
+    """Whose the session is, for the server. Two owners never meet in it, nor two sessions of nobody in particular."""
+    if user is None:
+        return f"{owner}.~{_digest(session)}"
+    return f"{owner}.{user}" if _PLAIN.fullmatch(user) else f"{owner}.~{_digest(['user', user])}"
+
+
+def _digest(value: Any) -> str:
+    return blake2b(canonical(value), digest_size=12).hexdigest()

@@ -1,0 +1,240 @@
+"""JSON with the place of everything in it, so that whatever is wrong can be shown where it is.
+
+orjson says where JSON ends to be JSON, but not where a value stands, and of two equal keys it silently keeps
+one. A config is read by people who make typing mistakes: the commonest ones get words of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from json import JSONDecodeError
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_SPACE = " \t\r\n"
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_WORD = re.compile(r"[A-Za-z_][\w-]*|-?\.?\d[\w.]*|.", re.DOTALL)
+_CONSTANTS = {"true": True, "false": False, "null": None}
+_OTHER_SPELLINGS = {"True": "true", "False": "false", "None": "null", "undefined": "null", "nil": "null"}
+
+
+class Place(NamedTuple):
+    """Both count from 1, in characters."""
+
+    line: int
+    column: int
+
+
+class NotJson(ValueError):
+    """The text is not JSON from this place on."""
+
+    def __init__(self, message: str, place: Place) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+
+
+class PlacedJson:
+    """A document that was read, and where everything in it stands."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._text = _decoded(raw)
+        self._values: dict[Path, int] = {}
+        self._keys: dict[Path, int] = {}
+        self._twice: list[tuple[Path, int, int]] = []
+        self._at = 0
+        self.value: Any = self._document()
+
+    @property
+    def twice(self) -> list[tuple[Path, Place, Place]]:
+        """Keys that stand twice in one object: which, where the first, where the second."""
+        return [(path, self._place(first), self._place(second)) for path, first, second in self._twice]
+
+    def place_of(self, path: Sequence[str | int], *, key: bool = False) -> Place:
+        """Where a value (or its key) stands; where it is missing, the nearest thing around it."""
+        wanted = tuple(path)
+        if key and wanted in self._keys:
+            return self._place(self._keys[wanted])
+        while wanted not in self._values:
+            wanted = wanted[:-1]
+        return self._place(self._values[wanted])
+
+    def _place(self, at: int) -> Place:
+        return Place(self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at))
+
+    def _fail(self, message: str, at: int | None = None) -> NoReturn:
+        raise NotJson(message, self._place(self._at if at is None else at))
+
+    # Reading
+
+    def _document(self) -> Any:
+        self._skip_space()
+        if self._at == len(self._text):
+            self._fail("there is nothing in it")
+        value = self._value(())
+        self._skip_space()
+        if self._at < len(self._text):
+            self._fail(
+                "there is more after the end of the document; several values go into one list: [ … , … ]"
+            )
+        return value
+
+    def _value(self, path: Path) -> Any:
+        if len(path) > MAX_DEPTH:
+            self._fail(f"it nests deeper than {MAX_DEPTH} levels")
+        self._values[path] = self._at
+        match self._text[self._at : self._at + 1]:
+            case "{":
+                return self._object(path)
+            case "[":
+                return self._array(path)
+            case '"':
+                return self._string()
+        number = _NUMBER.match(self._text, self._at)
+        word = _WORD.match(self._text, self._at)
+        found = word[0] if word else ""
+        if number is not None and len(number[0]) >= len(found):
+            self._at = number.end()
+            return self._number(number)
+        if found not in _CONSTANTS:
+            self._fail(_no_value(found))
+        self._at += len(found)
+        return _CONSTANTS[found]
+
+    def _object(self, path: Path) -> dict[str, Any]:
+        opened = self._at
+        found: dict[str, Any] = {}
+        self._step("{")
+        while self._text[self._at : self._at + 1] != "}":
+            at = self._at
+            if self._text[at : at + 1] != '"':
+                self._fail(self._no_key(opened))
+            name = self._string()
+            member = (*path, name)
+            if name in found:
+                self._twice.append((member, self._keys[member], at))
+            self._keys[member] = at
+            self._skip_space()
+            if self._text[self._at : self._at + 1] != ":":
+                self._fail(f'a : and a value belong after "{name}"')
+            self._step(":")
+            found[name] = self._value(member)
+            self._separator("}", opened)
+        self._at += 1
+        return found
+
+    def _array(self, path: Path) -> list[Any]:
+        opened = self._at
+        found: list[Any] = []
+        self._step("[")
+        while self._text[self._at : self._at + 1] != "]":
+            if self._at == len(self._text):
+                self._fail(self._unclosed(opened))
+            found.append(self._value((*path, len(found))))
+            self._separator("]", opened)
+        self._at += 1
+        return found
+
+    def _separator(self, end: str, opened: int) -> None:
+        """Past the comma to the next member, or onto the end."""
+        self._skip_space()
+        found = self._text[self._at : self._at + 1]
+        if found == end:
+            return
+        if not found:
+            self._fail(self._unclosed(opened))
+        if found != ",":
+            self._fail(_COMMENT if found in "/#" else f"a comma or {end} is missing before this")
+        comma = self._at
+        self._step(",")
+        if self._text[self._at : self._at + 1] == end:
+            self._fail(f"nothing follows this comma but {end}: take it away", comma)
+
+    def _string(self) -> str:
+        begin = self._at
+        try:
+            text, self._at = scanstring(self._text, begin + 1, True)
+        except JSONDecodeError as error:
+            if error.msg.startswith("Unterminated"):
+                self._fail('this text has no end: a " is missing', begin)
+            if error.msg.startswith("Invalid control"):
+                self._fail(
+                    'a line break or tab in a text: a " is missing, or write it as \\n or \\t', error.pos
+                )
+            self._fail(
+                r'after a backslash only " \ / b f n r t or u and four digits may follow: write \\', error.pos
+            )
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            self._fail("half of a surrogate pair (\\ud800 … \\udfff) is no character", begin)
+        return str(text)
+
+    def _number(self, found: re.Match[str]) -> int | float:
+        if len(found[0]) > 400:
+            self._fail("this number is too long", found.start())
+        if found[1] is None and found[2] is None:
+            return int(found[0])
+        value = float(found[0])
+        if math.isinf(value):
+            self._fail("this number is too large", found.start())
+        return value
+
+    def _step(self, character: str) -> None:
+        self._at += len(character)
+        self._skip_space()
+
+    def _skip_space(self) -> None:
+        while self._at < len(self._text) and self._text[self._at] in _SPACE:
+            self._at += 1
+
+    def _no_key(self, opened: int) -> str:
+        found = self._text[self._at : self._at + 1]
+        if not found:
+            return self._unclosed(opened)
+        if found in "/#":
+            return _COMMENT
+        return "a field begins with its name in double quotes"
+
+    def _unclosed(self, opened: int) -> str:
+        place = self._place(opened)
+        bracket = self._text[opened]
+        end = {"{": "}", "[": "]"}[bracket]
+        return f"the end is reached, but the {bracket} of line {place.line}, column {place.column} needs its {end}"
+
+
+_COMMENT = "JSON knows no comments"
+
+
+def _no_value(found: str) -> str:
+    if not found:
+        return "the end is reached, but a value is missing"
+    if found in _OTHER_SPELLINGS:
+        return f"{found} is written {_OTHER_SPELLINGS[found]}"
+    if found == "'":
+        return 'text stands in double quotes: "…"'
+    if found in "/#":
+        return _COMMENT
+    if found[0].isalpha():
+        return f'{found[:40]} is no JSON value: text stands in double quotes, "{found[:40]}"'
+    if found[0] in "-.+0123456789":
+        return f"{found[:40]} is no JSON number"
+    return "a value belongs here"
+
+
+def _decoded(raw: bytes) -> str:
+    start = Place(1, 1)
+    if raw.startswith(b"\xef\xbb\xbf"):
+        raise NotJson("it begins with a byte order mark (BOM): save it as UTF-8 without one", start)
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise NotJson("it is UTF-16: save it as UTF-8", start)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8")
+        place = Place(before.count("\n") + 1, len(before) - before.rfind("\n"))
+        raise NotJson("here are bytes that are not UTF-8: save it as UTF-8", place) from None

@@ -1,0 +1,495 @@
+"""The breadcrumb: what a client may write, and what the store gives back.
+
+`BreadcrumbCreate` and `BreadcrumbUpdate` are the two things a client may send. Both turn into a `Content`,
+the validated part that a client decides. The store adds what it alone decides (id, version, times, agents)
+and gives back a `Breadcrumb`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import sha256
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from uuid import UUID
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.cached import once
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.names import hidden_character
+from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType, plan
+from breadcrumbs.runtime.errors import Complaint, InvalidInput, SessionConflict
+from breadcrumbs.runtime.hints.hints import check_hints
+
+MAX_TAGS: Final = 64
+MAX_TAG_LENGTH: Final = 256
+MAX_TITLE_LENGTH: Final = 500
+LARGE: Final = 16 << 10
+"""Documents above this many bytes are not kept parsed while a page is built."""
+SESSION: Final = "session:"
+USER: Final = "user:"
+USER_MESSAGE: Final = "user:message"
+"""RCRT's mark of a user's message, and no user: a user cannot be called `message`."""
+
+Visibility = Literal["public", "team", "private"]
+Sensitivity = Literal["low", "pii", "secret"]
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def check_name(text: str) -> str:
+    """Names are compared byte by byte and shown in one line, so they hold nothing invisible."""
+    if found := _CONTROL.search(text):
+        raise ValueError(
+            f"control characters and line breaks are not allowed here, and this holds U+{ord(found[0]):04X}"
+        )
+    if not text.strip():
+        raise ValueError("must not be empty or only white space")
+    return text
+
+
+def _lower(value: object) -> object:
+    # RCRT's server writes "Public", its SDK "public".
+    return value.lower() if isinstance(value, str) else value
+
+
+def _one_line(text: str) -> str:
+    if _CONTROL.search(text):
+        raise ValueError("control characters and line breaks are not allowed here")
+    return text
+
+
+Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH), AfterValidator(check_name)]
+SchemaName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_name)]
+Title = Annotated[str, Field(max_length=MAX_TITLE_LENGTH), AfterValidator(_one_line)]
+
+_SET_BY_THE_STORE = {
+    "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "checksum", "size_bytes",
+}  # fmt: skip
+
+
+class BreadcrumbCreate(BaseModel):
+    """A new breadcrumb, as a client sends it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_name: SchemaName | None = Field(None, examples=["user.message.v1"])
+    title: Title = Field("", examples=["Hello"])
+    description: Annotated[str, Field(max_length=10_000)] | None = None
+    semantic_version: Annotated[str, Field(max_length=100), AfterValidator(check_name)] | None = None
+    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] = Field(
+        [], examples=[["user:message", "session:abc"]]
+    )
+    context: dict[str, Any] = Field({}, examples=[{"message": "Hello!", "session_id": "abc"}])
+    visibility: Annotated[Visibility, BeforeValidator(_lower)] | None = None
+    sensitivity: Annotated[Sensitivity, BeforeValidator(_lower)] | None = None
+    llm_hints: dict[str, Any] | None = None
+    ttl: AwareDatetime | None = Field(None, description="When it expires (RFC 3339)")
+    ttl_type: TtlType | None = None
+    ttl_config: TtlConfig | None = None
+
+    @classmethod
+    def parse(cls, document: object) -> Self:
+        return _validated(cls, document)
+
+
+class BreadcrumbUpdate(BaseModel):
+    """A change: fields that are present replace, `context` and `tags` whole."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_name: SchemaName | None = None
+    title: Title | None = None
+    description: Annotated[str, Field(max_length=10_000)] | None = None
+    semantic_version: Annotated[str, Field(max_length=100), AfterValidator(check_name)] | None = None
+    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] | None = None
+    context: dict[str, Any] | None = None
+    visibility: Annotated[Visibility, BeforeValidator(_lower)] | None = None
+    sensitivity: Annotated[Sensitivity, BeforeValidator(_lower)] | None = None
+    llm_hints: dict[str, Any] | None = None
+    ttl: AwareDatetime | None = None
+    ttl_type: TtlType | None = None
+    ttl_config: TtlConfig | None = None
+
+    @classmethod
+    def parse(cls, document: object) -> Self:
+        change = _validated(cls, document)
+        if not change.model_fields_set:
+            raise InvalidInput("the change is empty: send at least one field to replace", where="body")
+        return change
+
+
+def _validated(model: type[_Model], document: object) -> _Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise InvalidInput("the breadcrumb is not valid", complaints=complaints_of(error)) from None
+
+
+def complaints_of(error: ValidationError) -> list[Complaint]:
+    """pydantic's findings in words that say what to do."""
+    found = []
+    for detail in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
+        where = ".".join(str(part) for part in detail["loc"])
+        message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            message = (
+                "this field is set by the store: leave it out"
+                if where in _SET_BY_THE_STORE
+                else "there is no such field: put data of your own into `context`"
+            )
+        found.append(Complaint(where, message))
+    return found
+
+
+def session_of(tags: Sequence[str]) -> str | None:
+    """The session that tags name; two different ones are a conflict."""
+    session = None
+    for tag in tags:
+        if tag.startswith(SESSION):
+            if session is not None and tag != session:
+                raise SessionConflict(
+                    "a breadcrumb belongs to at most one session: send one session: tag", where="tags"
+                )
+            session = tag
+    return None if session is None else session[len(SESSION) :]
+
+
+def users_of(tags: Sequence[str]) -> list[str]:
+    """The tags that say whose a breadcrumb is. `user:message` is RCRT's mark of a user's message, not a user."""
+    return [tag for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE]
+
+
+def user_in(tags: Sequence[str]) -> str | None:
+    """The user that tags name, the first if there are several."""
+    return next((tag[len(USER) :] for tag in users_of(tags)), None)
+
+
+def user_tags(user: str | None) -> list[str]:
+    """The tag of a user; none where the id fits into no tag, as ADK takes any text, or would be RCRT's mark."""
+    if user is None or USER + user == USER_MESSAGE or len(USER + user) > MAX_TAG_LENGTH:
+        return []
+    try:
+        check_name(user)
+    except ValueError:
+        return []
+    return [USER + user]
+
+
+def check_is_user(user: str) -> None:
+    """That a user's tag would be no other mark."""
+    if USER + user == USER_MESSAGE:
+        raise InvalidInput(
+            f"no user is called {user!r}: the tag {USER_MESSAGE!r} is on every message. Put something before it",
+            where="user_id",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The part of a breadcrumb that its writer decides: validated, and under the session rule."""
+
+    schema_name: str
+    """"" where the writer gave none."""
+    session_id: str | None
+    tags: tuple[str, ...]
+    json: bytes
+    """Exactly what is stored and passed through on reads."""
+    document: dict[str, Any]
+    """What it says. Nobody may change what is in it."""
+    expiry: Expiry
+
+    @property
+    def indexed_tags(self) -> set[str]:
+        """The tags that get an index of their own: a session is found by its own index."""
+        return {tag for tag in self.tags if not tag.startswith(SESSION)}
+
+
+def content_of(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Content:
+    """Apply the session rule, the TTL rule and the hints check, and freeze the result."""
+    tags, context, session = _under_session_rule(list(dict.fromkeys(new.tags)), new.context)
+    _check_hints(new.llm_hints)
+    said_nothing = new.ttl_type is None and new.ttl is None and new.ttl_config is None
+    expiry = default_ttl if said_nothing else plan(new.ttl_type, new.ttl, new.ttl_config)
+    document: dict[str, Any] = {"title": new.title, "tags": tags, "context": context}
+    if new.schema_name is not None:
+        document["schema_name"] = new.schema_name
+    for field in ("description", "semantic_version", "visibility", "sensitivity", "llm_hints", "ttl_type"):
+        value = getattr(new, field)
+        if value is not None:
+            document[field] = value
+    if new.ttl is not None:
+        document["ttl"] = times.to_text(times.from_datetime(new.ttl))
+    if new.ttl_config is not None:
+        document["ttl_config"] = new.ttl_config.model_dump(mode="json", exclude_unset=True)
+    if not said_nothing:
+        document["ttl_source"] = "explicit"
+    elif default_ttl is not NEVER:
+        document["ttl_source"] = "schema-default"
+    try:
+        json = orjson.dumps(document)
+    except orjson.JSONEncodeError as error:
+        raise InvalidInput(f"this cannot be written as JSON: {error}", where="context") from None
+    return Content(new.schema_name or "", session, tuple(tags), json, document, expiry)
+
+
+def _under_session_rule(
+    tags: list[str], context: dict[str, Any]
+) -> tuple[list[str], dict[str, Any], str | None]:
+    tagged = session_of(tags)
+    stated = context.get("session_id")
+    if stated is not None:
+        if not isinstance(stated, str):
+            raise SessionConflict("context.session_id must be text", where="context.session_id")
+        if tagged is not None and stated != tagged:
+            raise SessionConflict(
+                f"the tag says session {tagged!r} and context.session_id says {stated!r}: send one of them",
+                where="context.session_id",
+            )
+    session = tagged if tagged is not None else stated
+    if session is None:
+        return tags, context, None
+    check_session_id(session)
+    if tagged is None:
+        if len(tags) >= MAX_TAGS:
+            raise InvalidInput(f"at most {MAX_TAGS} tags, the session's included", where="tags")
+        tags = [*tags, SESSION + session]
+    if stated is None:
+        context = {**context, "session_id": session}
+    return tags, context, session
+
+
+def check_session_id(session: str) -> str:
+    try:
+        check_name(session)
+    except ValueError as error:
+        raise InvalidInput(f"the session id is not usable: {error}", where="session_id") from None
+    if len(session) > MAX_TAG_LENGTH - len(SESSION):
+        raise InvalidInput(
+            f"a session id has at most {MAX_TAG_LENGTH - len(SESSION)} characters", where="session_id"
+        )
+    return session
+
+
+def check_new_session_id(session: str) -> str:
+    """Check the name of a session that is to begin. Stricter than `check_session_id`: older stores have other names."""
+    if hidden := hidden_character(session):
+        raise InvalidInput(
+            f"a session id holds no invisible characters, and {hidden}: leave it out", where="session_id"
+        )
+    return check_session_id(session)
+
+
+def check_new_user_tags(tags: Sequence[str], known: Sequence[str] = ()) -> None:
+    """Refuse users with invisible characters in their names. `known`: tags that the breadcrumb has already."""
+    for tag in users_of(tags):
+        if tag not in known and (hidden := hidden_character(tag[len(USER) :])):
+            raise InvalidInput(
+                f"a user id holds no invisible characters, and {hidden}: leave it out", where="tags"
+            )
+
+
+def _check_hints(hints: dict[str, Any] | None) -> None:
+    if hints is not None and (found := check_hints(hints)):
+        raise InvalidInput("llm_hints cannot be applied", complaints=found)
+
+
+@dataclass(frozen=True)
+class Breadcrumb:
+    """One version of a breadcrumb, as the store has it."""
+
+    id: UUID
+    owner_id: UUID
+    version: int
+    """Starts at 1; the store counts, nobody else."""
+    created: int
+    """Microseconds since 1970, by the server's clock, strictly increasing in a lane."""
+    updated: int
+    expires: int
+    """0: by time, never."""
+    max_reads: int
+    """0: may be read any number of times. Negative: the limit counts only once `expires` has passed too."""
+    created_by: UUID | None
+    updated_by: UUID | None
+    json: bytes
+    """The content as it was stored."""
+
+    # The same object is given to whoever reads the same version (see record.py): nobody may change what is in it.
+
+    def saying(self, document: dict[str, Any]) -> Self:
+        """Itself, where it is known already what its JSON says."""
+        self.__dict__["document"] = document
+        return self
+
+    def unparsed(self) -> Breadcrumb:
+        """Return the breadcrumb without its cached parsed JSON if that is large."""
+        return replace(self) if len(self.json) > LARGE else self
+
+    def without_context(self) -> Breadcrumb:
+        """Itself with an empty context, where the breadcrumb is large."""
+        if len(self.json) <= LARGE:
+            return self
+        return replace(self, json=orjson.dumps({**self.document, "context": {}}))
+
+    @once
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = orjson.loads(self.json)
+        return document
+
+    @once
+    def schema_name(self) -> str | None:
+        return self.document.get("schema_name")
+
+    @property
+    def title(self) -> str:
+        return str(self.document["title"])
+
+    @once
+    def tags(self) -> list[str]:
+        tags: list[str] = self.document["tags"]
+        return tags
+
+    @once
+    def context(self) -> dict[str, Any]:
+        context: dict[str, Any] = self.document["context"]
+        return context
+
+    @once
+    def session_id(self) -> str | None:
+        return session_of(self.tags)
+
+    @once
+    def visibility(self) -> str:
+        return str(self.document.get("visibility", "team"))
+
+    @once
+    def sensitivity(self) -> str:
+        return str(self.document.get("sensitivity", "low"))
+
+    @once
+    def id_text(self) -> str:
+        return str(self.id)
+
+    @once
+    def created_at(self) -> str:
+        return times.to_text(self.created)
+
+    @property
+    def updated_at(self) -> str:
+        return times.to_text(self.updated)
+
+    def changed_by(self, change: BreadcrumbUpdate, *, merge_context: bool = False) -> BreadcrumbCreate:
+        """The whole content after a change; the session stays, whether the change names it or not."""
+        fields = dict(self.document)
+        fields.pop("ttl_source", None)
+        given = change.model_dump(include=change.model_fields_set, exclude={"context", "ttl_config"})
+        if given.keys() & {"ttl", "ttl_type"} or "ttl_config" in change.model_fields_set:
+            for field in ("ttl", "ttl_type", "ttl_config"):
+                fields.pop(field, None)
+        for field, value in given.items():
+            if value is None:
+                fields.pop(field, None)  # null clears, as in RFC 7396
+            else:
+                fields[field] = value
+        if change.ttl_config is not None:
+            fields["ttl_config"] = change.ttl_config
+        if "context" in change.model_fields_set:
+            context = change.context or {}
+            fields["context"] = merge_patch(self.context, context) if merge_context else dict(context)
+        fields.setdefault("title", "")
+        fields.setdefault("tags", [])
+        self._keep_session(fields)
+        return BreadcrumbCreate.parse(fields)
+
+    def _keep_session(self, fields: dict[str, Any]) -> None:
+        session = self.session_id
+        stated = fields["context"].get("session_id")
+        for claimed in (session_of(fields["tags"]), stated):
+            if claimed is not None and claimed != session:
+                raise SessionConflict(
+                    f"a breadcrumb stays in its session ({session or 'none'}): post a new one in {claimed!r} instead",
+                    where="tags",
+                )
+        if session is not None:
+            if SESSION + session not in fields["tags"]:
+                fields["tags"] = [*fields["tags"], SESSION + session]
+            fields["context"] = {**fields["context"], "session_id": session}
+
+    def full(self) -> dict[str, Any]:
+        """Everything there is to know, as RCRT's `/full` shows it."""
+        raw_context = canonical(self.context)
+        view = {
+            "id": str(self.id),
+            "owner_id": str(self.owner_id),
+            "version": self.version,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            **self.document,
+            "visibility": self.visibility,
+            "sensitivity": self.sensitivity,
+            "checksum": sha256(raw_context).hexdigest(),
+            "size_bytes": len(raw_context),
+        }
+        if self.created_by is not None:
+            view["created_by"] = str(self.created_by)
+        if self.updated_by is not None:
+            view["updated_by"] = str(self.updated_by)
+        if self.expires:
+            view["expires_at"] = times.to_text(self.expires)
+        return view
+
+    def list_item(self, *, include_context: bool = False) -> dict[str, Any]:
+        item: dict[str, Any] = {"id": str(self.id), "title": self.title}
+        if self.schema_name is not None:
+            item["schema_name"] = self.schema_name
+        item |= {
+            "tags": self.tags,
+            "version": self.version,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+        }
+        if include_context:
+            item["context"] = self.context
+        return item
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7396: objects are merged, null removes, anything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+def parse_time(text: str, *, where: str) -> int:
+    """An RFC 3339 time from a query or an import."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidInput(f"{where} must be a time with a zone, such as 2026-11-16T09:00:00Z", where=where)
+    microseconds = times.from_datetime(moment)
+    if not 0 <= microseconds <= times.LATEST:
+        raise InvalidInput(f"{where} is out of range", where=where)
+    return microseconds

@@ -1,0 +1,149 @@
+"""When a breadcrumb stops to exist.
+
+| ttl_type   | needs                                   | gone                                          |
+|------------|-----------------------------------------|-----------------------------------------------|
+| `never`    | nothing                                 | never, whatever the default of its schema     |
+| `datetime` | `ttl`                                   | at that time                                  |
+| `duration` | `ttl_config.duration` (or seconds …)    | that long after the write                     |
+| `usage`    | `ttl_config.max_reads`                  | after that many reads by id                   |
+| `hybrid`   | `max_reads` and a `ttl` or a duration   | at the first of both; `hybrid_mode: "all"`: at the last |
+
+A `ttl` alone means `datetime`. A breadcrumb that says nothing gets the default of its schema, if there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+)
+
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.errors import InvalidInput
+
+TtlType = Literal["never", "datetime", "duration", "usage", "hybrid"]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SHORT = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_LONGEST = timedelta(days=36500)
+
+
+def parse_duration(value: object) -> timedelta:
+    """Read `90`, `"90s"`, `"15m"`, `"12h"`, `"7d"`, `"2w"` or ISO 8601 (`"PT1H30M"`)."""
+    seconds: float
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value
+    elif isinstance(value, str) and (short := _SHORT.fullmatch(value.strip())):
+        seconds = float(short[1]) * _UNITS[short[2]]
+    elif isinstance(value, str) and value.startswith("P"):
+        seconds = _iso_seconds(value)
+    else:
+        raise ValueError("a duration is a number of seconds, or text such as 90s, 15m, 12h, 7d, PT1H30M")
+    if not 0 < seconds <= _LONGEST.total_seconds():
+        raise ValueError("a duration must be more than nothing and at most 100 years")
+    return timedelta(seconds=seconds)
+
+
+_ISO = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+
+
+def _iso_seconds(text: str) -> float:
+    match = _ISO.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            "an ISO 8601 duration looks like P7D or PT1H30M (years and months have no fixed length)"
+        )
+    weights = (604800, 86400, 3600, 60, 1)
+    return sum(float(part) * weight for part, weight in zip(match.groups(), weights, strict=True) if part)
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+
+
+class TtlConfig(BaseModel):
+    """The details of a `ttl_type`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    duration: Duration | None = Field(None, description="90, '90s', '15m', '12h', '7d' or ISO 8601")
+    duration_seconds: Annotated[float, Field(gt=0, le=_LONGEST.total_seconds())] | None = None
+    max_reads: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    hybrid_mode: Literal["any", "all"] = "any"
+
+    @field_serializer("duration", mode="wrap", when_used="json-unless-none")
+    def _without_years(self, duration: timedelta, to_iso: SerializerFunctionWrapHandler) -> str:
+        # pydantic writes 400 days as P1Y35D, and years are what we refuse to read.
+        days = duration.days if duration.days >= 365 else 0
+        text: str = to_iso(duration - timedelta(days=days))
+        return f"P{days}D{text[1:]}" if days else text
+
+    @property
+    def lifetime(self) -> timedelta | None:
+        if self.duration is not None:
+            return self.duration
+        return timedelta(seconds=self.duration_seconds) if self.duration_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What the store enforces. Times are microseconds; 0 means no limit of that kind."""
+
+    at: int = 0
+    after: int = 0
+    max_reads: int = 0
+    needs_all: bool = False
+
+
+NEVER = Expiry()
+
+
+def plan(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | None) -> Expiry:
+    """Turn what a client wrote into what the store enforces, or say what is missing."""
+    config = config or TtlConfig()
+    lifetime = config.lifetime
+    kind = ttl_type or (
+        "datetime" if ttl else "duration" if lifetime else "usage" if config.max_reads else "never"
+    )
+    at = times.from_datetime(ttl) if ttl else 0
+    after = int(lifetime.total_seconds() * 1_000_000) if lifetime else 0
+    if at > times.LATEST:
+        raise InvalidInput("ttl is too far in the future: leave it out for no limit", where="ttl")
+    if at < 0:
+        raise InvalidInput("ttl lies before 1970", where="ttl")
+    match kind:
+        case "never":
+            return NEVER
+        case "datetime":
+            _need(at, "ttl_type 'datetime' needs a ttl (an RFC 3339 time)", "ttl")
+            return Expiry(at=at)
+        case "duration":
+            _need(after, "ttl_type 'duration' needs ttl_config.duration", "ttl_config.duration")
+            return Expiry(after=after)
+        case "usage":
+            _need(config.max_reads, "ttl_type 'usage' needs ttl_config.max_reads", "ttl_config.max_reads")
+            return Expiry(max_reads=config.max_reads or 0)
+        case "hybrid":
+            _need(config.max_reads, "ttl_type 'hybrid' needs ttl_config.max_reads", "ttl_config.max_reads")
+            _need(at or after, "ttl_type 'hybrid' needs a ttl or ttl_config.duration", "ttl")
+            return Expiry(
+                at=at,
+                after=0 if at else after,
+                max_reads=config.max_reads or 0,
+                needs_all=config.hybrid_mode == "all",
+            )
+
+
+def _need(value: object, message: str, where: str) -> None:
+    if not value:
+        raise InvalidInput(message, where=where)

@@ -1,0 +1,58 @@
+"""Versions in headers: ETag, If-Match, If-None-Match."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any, Final
+
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Parameter
+from breadcrumbs.runtime.http.api.problems import MALFORMED, HttpProblem
+
+_VERSION: Final = re.compile(r'(?:W/)?"([0-9]{1,15})(?:\.[0-9a-f]{8})?"|([0-9]{1,15})')
+
+IF_MATCH: Final = Parameter(
+    "If-Match",
+    "header",
+    'Only if this is still the newest version: 3, "3", W/"3" or *.',
+    {"type": "string", "pattern": rf"^(\*|{_VERSION.pattern})$"},
+)
+IF_NONE_MATCH: Final = Parameter(
+    "If-None-Match", "header", "The ETag of what you have: 304 if it is the same."
+)
+ETAG_HEADER: Final = {"ETag": "The version, for If-Match and If-None-Match."}
+NOT_MODIFIED: Final = Answer(304, "You have it already.", headers=ETAG_HEADER)
+
+
+def etag_of(version: int, borrowed_hints: Any = None) -> bytes:
+    """The version in quotes.
+
+    A view that was made with the hints of another breadcrumb has a mark of them behind the version: they may
+    change while the version stays. If-Match takes it all the same.
+    """
+    if not borrowed_hints:
+        return b'"%d"' % version
+    return b'"%d.%s"' % (version, sha256(canonical(borrowed_hints)).hexdigest()[:8].encode())
+
+
+def expected_version(call: Call) -> int | None:
+    """The version that If-Match demands; None for any."""
+    given = call.header(b"if-match")
+    text = None if given is None else given.strip(" \t")
+    if text is None or text == "*":
+        return None
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise HttpProblem(MALFORMED, 'If-Match must be a version: 3, "3", W/"3", or * for any')
+    return int(match[1] or match[2])
+
+
+def has_already(call: Call, etag: bytes) -> bool:
+    """Whether If-None-Match says that the client has this."""
+    given = call.headers.get(b"if-none-match")
+    if given is None:
+        return False
+    tags = [tag.strip().removeprefix(b"W/") for tag in given.split(b",")]
+    return etag in tags or b"*" in tags

@@ -1,0 +1,147 @@
+"""The query of GET /breadcrumbs: from its parameters to a `Query`, and on to the next page."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, get_args
+from urllib.parse import urlencode
+
+from starlette.datastructures import QueryParams
+
+from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, check_session_id, parse_time
+from breadcrumbs.runtime.breadcrumb.query import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    MAX_OFFSET,
+    Query,
+    Sort,
+    check_limit,
+)
+from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Parameter
+from breadcrumbs.runtime.http.api.parameters import tag_list
+
+_SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
+_TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
+# A `+` that nobody percent-encoded arrives as a space.
+_LOST_PLUS: Final = re.compile(r" (\d\d:\d\d)$")
+
+_TAG_SCHEMA: Final = {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH}
+
+PAGE_HEADERS: Final = {
+    "X-Has-More": "`true` as long as there is another page.",
+    "Link": 'The next page (`rel="next"`).',
+}
+
+_LIMIT: Final = Parameter(
+    "limit", "query", "How many to give at most. A page also ends at the byte budget of a response.",
+    {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, False, 20,
+)  # fmt: skip
+_CURSOR: Final = Parameter(
+    "cursor", "query", "Where the last page ended: from its Link header, with the same filters."
+)
+PAGING: Final = (_LIMIT, _CURSOR)
+
+PARAMETERS: Final = (
+    Parameter(
+        "tag", "query", "Carries this tag. Repeat it: all must match.", _TAG_SCHEMA, True, "user:message",
+    ),
+    Parameter("tags", "query", "The same as `tag`.", _TAG_SCHEMA, True),
+    Parameter(
+        "all_tags", "query", "Carries all of these tags. A value may also be a JSON array of tags.",
+        {"type": "string", "minLength": 1}, True,
+    ),
+    Parameter(
+        "any_tags", "query", "Carries at least one of these tags. A value may also be a JSON array of tags.",
+        {"type": "string", "minLength": 1}, True,
+    ),
+    Parameter(
+        "schema_name", "query", "Has this schema.", {"type": "string", "minLength": 1, "maxLength": 200},
+    ),
+    Parameter(
+        "session_id", "query", "Belongs to this session.",
+        {"type": "string", "minLength": 1, "maxLength": 248},
+    ),
+    Parameter(
+        "updated_since", "query", "Was written at this time or later (RFC 3339).",
+        {"type": "string", "format": "date-time"}, False, "2026-01-01T00:00:00Z",
+    ),
+    _LIMIT,
+    _CURSOR,
+    Parameter(
+        "offset", "query", "How many to pass over. Use `cursor` for long walks.",
+        {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0},
+    ),
+    Parameter(
+        "sort", "query", "The default is newest first, by update time where `updated_since` is given.",
+        {"type": "string", "enum": list(_SORTS)},
+    ),
+    Parameter(
+        "include_context", "query", "Whether items hold their context.",
+        {"type": "boolean", "default": False},
+    ),
+    Parameter("owner_id", "query", "The token's own owner; any other finds nothing.", UUID_SCHEMA),
+)  # fmt: skip
+
+
+def read_query(given: QueryParams) -> Query:
+    """The query behind the parameters of a request."""
+    since = given.get("updated_since")
+    return Query(
+        schema_name=_filter(given, "schema_name", 200),
+        session_id=check_session_id(given["session_id"]) if "session_id" in given else None,
+        all_tags=tuple(tag for name in ("tag", "tags", "all_tags") for tag in tag_list(given, name)),
+        any_tags=tuple(tag_list(given, "any_tags")),
+        updated_since=None
+        if since is None
+        else parse_time(_LOST_PLUS.sub(r"+\1", since), where="updated_since"),
+        sort=_sort(given.get("sort")),
+        limit=read_number(given, "limit", DEFAULT_LIMIT),
+        offset=read_number(given, "offset", 0),
+        cursor=given.get("cursor"),
+    )
+
+
+def read_limit(given: QueryParams) -> int:
+    limit = read_number(given, "limit", DEFAULT_LIMIT)
+    check_limit(limit)
+    return limit
+
+
+def read_flag(given: QueryParams, name: str) -> bool:
+    text = given.get(name, "false")
+    if text not in _TRUTHS:
+        raise InvalidInput(f"{name} must be true or false", where=name)
+    return _TRUTHS[text]
+
+
+def next_link(path: str, given: QueryParams, cursor: str) -> bytes:
+    """The Link header to the next page: the same filters, from where this page ended."""
+    filters = [(name, value) for name, value in given.multi_items() if name not in ("cursor", "offset")]
+    return f'<{path}?{urlencode([*filters, ("cursor", cursor)])}>; rel="next"'.encode("ascii")
+
+
+def _filter(given: QueryParams, name: str, longest: int) -> str | None:
+    value = given.get(name)
+    if value is not None and not 1 <= len(value) <= longest:
+        raise InvalidInput(f"{name} has 1 to {longest} characters: leave it out for no filter", where=name)
+    return value
+
+
+def read_number(given: QueryParams, name: str, default: int) -> int:
+    """A whole number that a parameter holds."""
+    text = given.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise InvalidInput(f"{name} must be a whole number", where=name)
+    return int(text)
+
+
+def _sort(text: str | None) -> Sort | None:
+    if text is None:
+        return None
+    for known in _SORTS:
+        if text == known:
+            return known
+    raise InvalidInput(f"sort must be one of {', '.join(_SORTS)}", where="sort")

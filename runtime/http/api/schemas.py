@@ -1,0 +1,268 @@
+"""The shapes of answers, for the OpenAPI document and for the type checker.
+
+A key that is not always there is `NotRequired`, never null: a field is real or absent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import BaseModel, ConfigDict, Field, with_config
+from typing_extensions import TypedDict
+
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Sensitivity, Title, Visibility
+from breadcrumbs.runtime.breadcrumb.ttl import TtlType
+from breadcrumbs.runtime.settings.settings import Role
+
+_closed = with_config(extra="forbid")
+
+Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Version = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+@_closed
+class Created(TypedDict):
+    """What the store made of a new breadcrumb."""
+
+    id: Id
+    version: Version
+    created_at: Time
+    updated_at: Time
+    session_id: NotRequired[str]
+
+
+@_closed
+class Updated(TypedDict):
+    """The version that the store now has."""
+
+    ok: Literal[True]
+    id: Id
+    version: Version
+    updated_at: Time
+
+
+@_closed
+class Done(TypedDict):
+    """It was done."""
+
+    ok: Literal[True]
+
+
+@_closed
+class ModelView(TypedDict):
+    """A breadcrumb as a model should see it: `llm_hints` are applied to its context."""
+
+    id: Id
+    title: str
+    description: NotRequired[str]
+    semantic_version: NotRequired[str]
+    schema_name: NotRequired[str]
+    tags: list[str]
+    context: dict[str, Any]
+    version: Version
+    created_at: Time
+    updated_at: Time
+
+
+@_closed
+class FullView(TypedDict):
+    """Everything there is to know about a breadcrumb."""
+
+    id: Id
+    owner_id: Id
+    version: Version
+    created_at: Time
+    updated_at: Time
+    created_by: NotRequired[Id]
+    updated_by: NotRequired[Id]
+    title: str
+    description: NotRequired[str]
+    semantic_version: NotRequired[str]
+    schema_name: NotRequired[str]
+    tags: list[str]
+    context: dict[str, Any]
+    visibility: Visibility
+    sensitivity: Sensitivity
+    llm_hints: NotRequired[dict[str, Any]]
+    ttl: NotRequired[Time]
+    ttl_type: NotRequired[TtlType]
+    ttl_config: NotRequired[dict[str, Any]]
+    ttl_source: NotRequired[Literal["explicit", "schema-default"]]
+    expires_at: NotRequired[Time]
+    checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    size_bytes: Count
+
+
+@_closed
+class HistoryItem(TypedDict):
+    """One version of a breadcrumb."""
+
+    version: Version
+    title: str
+    schema_name: NotRequired[str]
+    tags: list[str]
+    context: NotRequired[dict[str, Any]]
+    updated_at: Time
+    updated_by: NotRequired[Id]
+
+
+@_closed
+class ListItem(TypedDict):
+    """A breadcrumb in a list; `context` on request."""
+
+    id: Id
+    title: str
+    schema_name: NotRequired[str]
+    tags: list[str]
+    version: Version
+    created_at: Time
+    updated_at: Time
+    context: NotRequired[dict[str, Any]]
+
+
+class TokenRequest(BaseModel):
+    """For whom a token is wanted, and what it may do."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    owner_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = None
+    agent_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = None
+    roles: Annotated[list[Role], Field(min_length=1, max_length=16)] | None = None
+    ttl_sec: Annotated[int, Field(ge=1, le=30 * 86_400, strict=True)] | None = None
+    session_id: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Narrow the token to this session"
+    )
+    user_id: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Narrow the token to what carries `user:<user_id>`"
+    )
+
+
+@_closed
+class IssuedToken(TypedDict):
+    """A token, and what is in it."""
+
+    token: str
+    owner_id: Id
+    agent_id: Id
+    roles: list[Role]
+    exp: Annotated[int, Field(description="Seconds since 1970")]
+    session_id: NotRequired[str]
+    user_id: NotRequired[str]
+
+
+@_closed
+class SavedSelector(TypedDict):
+    """A selector that an agent saved."""
+
+    id: Id
+    owner_id: Id
+    agent_id: Id
+    selector: dict[str, Any]
+
+
+@_closed
+class Agent(TypedDict):
+    """An agent of the tenant."""
+
+    id: Id
+    roles: list[Role]
+    created_at: Time
+
+
+class AgentChange(BaseModel):
+    """What an agent may do."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    roles: Annotated[list[Role], Field(max_length=16)]
+
+
+@_closed
+class Tenant(TypedDict):
+    """A tenant."""
+
+    id: Id
+    name: str
+    created_at: Time
+
+
+class TenantChange(BaseModel):
+    """What a tenant is called."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[Title, Field(min_length=1)]
+
+
+@_closed
+class TenantDeleted(TypedDict):
+    """How many breadcrumbs went with the tenant."""
+
+    ok: Literal[True]
+    deleted: Count
+
+
+@_closed
+class Swept(TypedDict):
+    """What a hygiene run did."""
+
+    ok: bool
+    purged: Count
+    trimmed: Count
+    duration_ms: Annotated[float, Field(ge=0)]
+
+
+@_closed
+class Health(TypedDict):
+    """The process is alive."""
+
+    status: Literal["ok"]
+    version: str
+
+
+@_closed
+class ProblemError(TypedDict):
+    """One place that is wrong, and what to do about it."""
+
+    where: str
+    message: str
+    line: NotRequired[Annotated[int, Field(ge=1, description="In a text, from 1")]]
+    column: NotRequired[Annotated[int, Field(ge=1, description="In characters, from 1")]]
+
+
+@_closed
+class Problem(TypedDict):
+    """RFC 9457: what went wrong and what to do about it."""
+
+    type: Annotated[str, Field(json_schema_extra={"format": "uri-reference"})]
+    title: str
+    status: Annotated[int, Field(ge=400, le=599)]
+    detail: str
+    instance: NotRequired[Annotated[str, Field(json_schema_extra={"format": "uri-reference"})]]
+    errors: NotRequired[list[ProblemError]]
+    current_version: NotRequired[Count]
+    retry_after: NotRequired[Annotated[int, Field(ge=1, description="Seconds")]]
+    limit: NotRequired[Count]
+
+
+@_closed
+class DeadLetterView(TypedDict):
+    """An event that a worker has given up on."""
+
+    id: Id
+    kind: str
+    breadcrumb_id: Id
+    version: Version
+    session_id: NotRequired[str]
+    attempts: int
+    last_error: str
+    created_at: Time
+
+
+@_closed
+class Requeued(TypedDict):
+    """It is being tried again."""
+
+    requeued: Literal[True]

@@ -1,0 +1,98 @@
+"""Getting a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.breadcrumb.breadcrumb import check_new_session_id
+from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.errors import Forbidden, Unauthenticated
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Body, Routes
+from breadcrumbs.runtime.http.api.replies import Reply
+from breadcrumbs.runtime.http.api.schemas import IssuedToken, TokenRequest
+from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_new_user_id
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.settings.settings import ALL_ROLES, DEVELOPER
+
+routes = Routes("Access")
+
+
+@routes.operation(
+    id="issueToken",
+    method="POST",
+    path="/auth/token",
+    summary="Get a token",
+    description=(
+        "In the development mode anybody gets any token, and everything may be left out. Otherwise an "
+        "API key is needed: it decides the owner, and the token has at most its roles. `session_id` "
+        "and `user_id` narrow the token to one session or one user."
+    ),
+    uses_store="writes",
+    body=Body(TokenRequest, {"roles": ["emitter", "subscriber"], "ttl_sec": 3600}, required=False),
+    answers=(Answer(200, "The token.", IssuedToken),),
+)
+async def issue_token(call: Call) -> Reply:
+    services = call.services
+    holder = None if services.auth.development_mode else _key_holder(call)
+    wanted = await _request(call)
+    principal = await _narrowed(call, wanted, _principal(wanted, holder))
+    lifetime = wanted.ttl_sec or services.settings.token_ttl.total_seconds()
+    # As in RCRT, whoever gets a token is known as an agent from then on.
+    await services.registry.put_agent(principal.owner_id, principal.agent_id, sorted(principal.roles))
+    token, expires = services.auth.issue(principal, lifetime)
+    answer: IssuedToken = {
+        "token": token,
+        "owner_id": str(principal.owner_id),
+        "agent_id": str(principal.agent_id),
+        "roles": sorted(principal.roles),
+        "exp": expires,
+    }
+    if principal.session_id is not None:
+        answer["session_id"] = principal.session_id
+    if principal.user_id is not None:
+        answer["user_id"] = principal.user_id
+    return Reply.json(answer)
+
+
+def _key_holder(call: Call) -> KeyHolder:
+    auth = call.services.auth
+    holder = auth.key_holder(call.headers)
+    if holder is not None:
+        return holder
+    if b"authorization" not in call.headers and b"x-api-key" not in call.headers:
+        raise Unauthenticated("a token is given for an API key: send yours in X-API-Key")
+    auth.identify(call.headers)  # says what is wrong with it, where it is no good token either
+    raise Forbidden("a token cannot be used to get another token: send an API key in X-API-Key")
+
+
+async def _request(call: Call) -> TokenRequest:
+    document = await call.optional_json()
+    return parse_body(TokenRequest, document, error="the token request is not valid")
+
+
+def _principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
+    """Return the principal that the token is for, without its narrowing."""
+    owner = None if wanted.owner_id is None else parse_id(wanted.owner_id, what="owner_id")
+    agent = None if wanted.agent_id is None else parse_id(wanted.agent_id, what="agent_id")
+    if holder is None:  # development mode: every local program may be anybody
+        return Principal(owner or DEVELOPER, agent or DEVELOPER_AGENT, frozenset(wanted.roles or ALL_ROLES))
+    return policy.admit_token_request(
+        holder.principal, holder.agents, owner_id=owner, agent_id=agent, roles=wanted.roles
+    )
+
+
+async def _narrowed(call: Call, wanted: TokenRequest, principal: Principal) -> Principal:
+    session = None if wanted.session_id is None else check_new_session_id(wanted.session_id)
+    if session is not None:
+        policy.check_no_state_holder(session, where="session_id")
+    user = None if wanted.user_id is None else check_new_user_id(wanted.user_id)
+    principal = replace(principal, session_id=session, user_id=user)
+    if session is None:
+        return principal
+    # The token is for the session that has this name now, or for the next one: see policy.check_session_not_deleted.
+    store = call.services.store
+    deleted = await Sessions(store).last_deletion(principal.owner_id, session)
+    return replace(principal, issued=max(store.now(), (deleted or 0) + 1))

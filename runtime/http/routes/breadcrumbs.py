@@ -1,0 +1,421 @@
+"""Breadcrumbs: post, read, change, remove, list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+from uuid import UUID
+
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.redaction import redact_context
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.errors import InvalidCursor
+from breadcrumbs.runtime.hints.hints import apply_hints
+from breadcrumbs.runtime.http.api import listing
+from breadcrumbs.runtime.http.api.call import Call, read_json
+from breadcrumbs.runtime.http.api.conditions import (
+    ETAG_HEADER,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    NOT_MODIFIED,
+    etag_of,
+    expected_version,
+    has_already,
+)
+from breadcrumbs.runtime.http.api.operations import (
+    ID,
+    JSON_TYPE,
+    MERGE_PATCH_TYPE,
+    Answer,
+    Body,
+    Parameter,
+    Routes,
+)
+from breadcrumbs.runtime.http.api.problems import (
+    IDEMPOTENCY_MISMATCH,
+    INVALID_CURSOR,
+    MALFORMED,
+    NOT_FOUND,
+    QUOTA_EXCEEDED,
+    SESSION_CONFLICT,
+    SESSION_GONE,
+    STATE_TOO_LARGE,
+    VERSION_MISMATCH,
+)
+from breadcrumbs.runtime.http.api.replies import Header, ListReply, Reply
+from breadcrumbs.runtime.http.api.schemas import (
+    Created,
+    Done,
+    FullView,
+    HistoryItem,
+    ListItem,
+    ModelView,
+    Updated,
+)
+from breadcrumbs.runtime.retrieval.schema_hints import own_hints
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.store import check_idempotency_key
+
+IDEMPOTENCY_KEY: Final = Parameter(
+    "Idempotency-Key",
+    "header",
+    "Any text of your own, one per breadcrumb; kept for a day.",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+)
+REPLAYED: Final = {
+    "Idempotency-Replayed": "`true` where the key was used before: this is the first result.",
+}
+_EXAMPLE: Final = {
+    "schema_name": "user.message.v1",
+    "title": "Hello",
+    "tags": ["user:message", "session:abc"],
+    "context": {"message": "Hello!"},
+}
+
+routes = Routes("Breadcrumbs")
+
+# Writing
+
+
+@routes.operation(
+    id="createBreadcrumb",
+    method="POST",
+    path="/breadcrumbs",
+    summary="Post a breadcrumb",
+    description=(
+        "The body, every index and the event are one atomic write. With an Idempotency-Key a retry "
+        "gives the first result again and writes nothing."
+    ),
+    spends="posting",
+    uses_store="writes",
+    parameters=(IDEMPOTENCY_KEY,),
+    body=Body(BreadcrumbCreate, _EXAMPLE),
+    answers=(
+        Answer(
+            201,
+            "It is stored.",
+            Created,
+            headers={"Location": "Where it is.", **ETAG_HEADER, **REPLAYED},
+            sometimes=frozenset(REPLAYED),
+        ),
+    ),
+    may_fail=(
+        NOT_FOUND,
+        SESSION_CONFLICT,
+        SESSION_GONE,
+        IDEMPOTENCY_MISMATCH,
+        STATE_TOO_LARGE,
+        QUOTA_EXCEEDED,
+    ),
+)
+async def create(call: Call) -> Reply:
+    principal = call.principal
+    new = policy.admit_new(principal, BreadcrumbCreate.parse(await call.json()))
+    written = await Sessions(call.services.store).create_as(
+        principal, new, idempotency_key=idempotency_key(call)
+    )
+    created_at = times.to_text(written.created)
+    answer: Created = {
+        "id": str(written.id),
+        "version": written.version,
+        "created_at": created_at,
+        "updated_at": created_at if written.updated == written.created else times.to_text(written.updated),
+    }
+    session = _session_named_in(new)
+    if session is not None:
+        answer["session_id"] = session
+    headers: list[Header] = [
+        (b"location", b"/breadcrumbs/%s" % answer["id"].encode()),
+        (b"etag", etag_of(written.version)),
+    ]
+    if written.replayed:
+        headers.append((b"idempotency-replayed", b"true"))
+    return Reply.json(answer, status=201, headers=headers)
+
+
+@routes.operation(
+    id="updateBreadcrumb",
+    method="PATCH",
+    path="/breadcrumbs/{id}",
+    summary="Change a breadcrumb",
+    description=(
+        "Fields that are present replace, `context` and `tags` as a whole; null clears. As "
+        "`application/merge-patch+json` the context is merged (RFC 7396). Without If-Match the last "
+        "writer wins."
+    ),
+    spends="posting",
+    uses_store="writes",
+    parameters=(ID, IF_MATCH),
+    body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
+    answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
+    may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
+)
+async def update(call: Call) -> Reply:
+    principal, id = call.principal, call.id()
+    expected = expected_version(call)
+    media_type = call.media_type()
+    change = BreadcrumbUpdate.parse(read_json(await call.body()))
+    await _check_session_user(call, id)
+    written = await call.services.store.update(
+        principal.owner_id,
+        id,
+        change,
+        by=principal.agent_id,
+        expected_version=expected,
+        merge_context=media_type == MERGE_PATCH_TYPE,
+        admit=partial(policy.admit_change, principal),
+    )
+    answer: Updated = {
+        "ok": True,
+        "id": str(id),
+        "version": written.version,
+        "updated_at": times.to_text(written.updated),
+    }
+    return Reply.json(answer, headers=[(b"etag", etag_of(written.version))])
+
+
+@routes.operation(
+    id="deleteBreadcrumb",
+    method="DELETE",
+    path="/breadcrumbs/{id}",
+    summary="Remove a breadcrumb",
+    description="With its history, from every index.",
+    spends="posting",
+    uses_store="writes",
+    parameters=(ID, IF_MATCH),
+    answers=(Answer(200, "It is gone.", Done),),
+    may_fail=(MALFORMED, VERSION_MISMATCH),
+)
+async def delete(call: Call) -> Reply:
+    principal, id, expected = call.principal, call.id(), expected_version(call)
+    await _check_session_user(call, id)
+    await call.services.store.delete(
+        principal.owner_id, id, expected_version=expected, allowed=partial(policy.may_see, principal)
+    )
+    answer: Done = {"ok": True}
+    return Reply.json(answer)
+
+
+def idempotency_key(call: Call) -> str | None:
+    """The key of a request, if it has one."""
+    principal, key = call.principal, call.header(b"idempotency-key")
+    if key is None:
+        return None
+    check_idempotency_key(key)
+    if principal.user_id is None:
+        return key
+    # The store keeps keys per owner and session; users that share neither must not meet in one.
+    return sha256(f"{len(principal.user_id)} {principal.user_id} {key}".encode()).hexdigest()
+
+
+def _session_named_in(new: BreadcrumbCreate) -> str | None:
+    for tag in new.tags:
+        if tag.startswith("session:"):
+            return tag[8:]
+    session = new.context.get("session_id")
+    return session if isinstance(session, str) else None
+
+
+async def _check_session_user(call: Call, id: UUID) -> None:
+    """Check the session of a breadcrumb that is about to be changed or deleted."""
+    principal, store = call.principal, call.services.store
+    if not policy.needs_session_user(principal):
+        return
+    crumb = await store.get(principal.owner_id, id, count_read=False)
+    if crumb.session_id is None or not policy.may_see(principal, crumb):
+        return  # the write itself answers that there is no such breadcrumb
+    held = await Sessions(store).belonging(principal.owner_id, crumb.session_id)
+    if held is not None:
+        policy.check_session_user(principal, crumb.session_id, held.user)
+
+
+# Reading
+
+
+@routes.operation(
+    id="getBreadcrumb",
+    method="GET",
+    path="/breadcrumbs/{id}",
+    summary="Read a breadcrumb as a model sees it",
+    description=(
+        "`llm_hints` are applied to the context: the breadcrumb's own, or those of the newest "
+        "`schema.def.v1` breadcrumb tagged `defines:<schema_name>`. Counts as a read where the TTL "
+        "counts reads."
+    ),
+    parameters=(ID, IF_NONE_MATCH),
+    answers=(Answer(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
+)
+async def get_view(call: Call) -> Reply:
+    crumb = await _readable(call)
+    hints, borrowed = own_hints(crumb), None
+    if not hints and crumb.schema_name is not None:
+        hints = borrowed = await call.services.hints.of(crumb.owner_id, crumb.schema_name)
+    etag = etag_of(crumb.version, borrowed)
+    if has_already(call, etag):
+        return Reply(304, headers=[(b"etag", etag)])
+    document = crumb.document
+    view: ModelView = {
+        "id": str(crumb.id),
+        "title": crumb.title,
+        "tags": crumb.tags,
+        "context": apply_hints(crumb.context, hints or None),
+        "version": crumb.version,
+        "created_at": crumb.created_at,
+        "updated_at": crumb.updated_at,
+    }
+    for field in ("description", "semantic_version", "schema_name"):
+        if field in document:
+            view[field] = document[field]
+    return Reply.json(view, headers=[(b"etag", etag)])
+
+
+@routes.operation(
+    id="getBreadcrumbFull",
+    method="GET",
+    path="/breadcrumbs/{id}/full",
+    summary="Read everything there is",
+    description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
+    parameters=(ID, IF_NONE_MATCH),
+    answers=(Answer(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
+)
+async def get_full(call: Call) -> Reply:
+    crumb = await _readable(call)
+    etag = etag_of(crumb.version)
+    if has_already(call, etag):
+        return Reply(304, headers=[(b"etag", etag)])
+    return Reply.json(crumb.full(), headers=[(b"etag", etag)])
+
+
+@routes.operation(
+    id="getBreadcrumbHistory",
+    method="GET",
+    path="/breadcrumbs/{id}/history",
+    summary="Read all versions",
+    description=(
+        "Newest first; without versions that you may not see, and contexts that are secret. A long history "
+        "comes in pages: each ends at `limit` versions or at the byte budget of a response."
+    ),
+    parameters=(ID, *listing.PAGING),
+    answers=(
+        Answer(
+            200,
+            "The versions.",
+            list[HistoryItem],
+            headers=listing.PAGE_HEADERS,
+            sometimes=frozenset({"Link"}),
+        ),
+    ),
+    may_fail=(INVALID_CURSOR,),
+)
+async def get_history(call: Call) -> Reply:
+    principal, id, given = call.principal, call.id(), call.query()
+    page = await call.services.store.history_page(
+        principal.owner_id,
+        id,
+        before=_version_before(given.get("cursor")),
+        limit=listing.read_limit(given),
+        max_bytes=call.services.settings.max_response_bytes,
+    )
+    policy.check_readable(principal, page.newest)
+    headers: list[Header] = [(b"x-has-more", b"false" if page.next_before is None else b"true")]
+    if page.next_before is not None:
+        path = f"/breadcrumbs/{id}/history"
+        headers.append((b"link", listing.next_link(path, given, str(page.next_before))))
+    # An older version may have been somebody else's, or secret, when the newest no longer is.
+    seen = (version.unparsed() for version in page.versions)
+    return ListReply((_version(principal, one) for one in seen if policy.may_see(principal, one)), headers)
+
+
+def _version(principal: Principal, version: Breadcrumb) -> HistoryItem:
+    item: HistoryItem = {
+        "version": version.version,
+        "title": version.title,
+        "tags": version.tags,
+        "updated_at": version.updated_at,
+    }
+    if version.schema_name is not None:
+        item["schema_name"] = version.schema_name
+    if policy.may_read_content(principal, version):
+        item["context"] = redact_context(principal, version).context
+    if version.updated_by is not None:
+        item["updated_by"] = str(version.updated_by)
+    return item
+
+
+def _version_before(cursor: str | None) -> int | None:
+    """The version that the last page of a history ended before."""
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 10 and int(cursor) > 0):
+        raise InvalidCursor("this is not a cursor of a history: take it from the Link header", where="cursor")
+    return int(cursor)
+
+
+async def _readable(call: Call) -> Breadcrumb:
+    store, principal, id = call.services.store, call.principal, call.id()
+    crumb = await store.get(principal.owner_id, id, count_read=False)
+    policy.check_readable(principal, crumb)
+    if crumb.max_reads:
+        # Counted only now: who may not read it must not be able to use it up either.
+        crumb = await store.get(principal.owner_id, id)
+        policy.check_readable(principal, crumb)
+    return redact_context(principal, crumb)
+
+
+# Listing
+
+
+@routes.operation(
+    id="listBreadcrumbs",
+    method="GET",
+    path="/breadcrumbs",
+    summary="List breadcrumbs",
+    description=(
+        "All filters must hold; `any_tags` is an OR inside itself. Newest first unless `sort` says "
+        "otherwise. Parameters that are not listed here are refused."
+    ),
+    parameters=listing.PARAMETERS,
+    answers=(
+        Answer(
+            200,
+            "A page.",
+            list[ListItem],
+            headers=listing.PAGE_HEADERS,
+            sometimes=frozenset({"Link"}),
+        ),
+    ),
+    may_fail=(INVALID_CURSOR,),
+)
+async def list_breadcrumbs(call: Call) -> Reply:
+    principal, given = call.principal, call.query()
+    query = listing.read_query(given)
+    include_context = listing.read_flag(given, "include_context")
+    owner = given.get("owner_id")
+    if owner is not None and not _is_same(owner, principal.owner_id):
+        query.check()
+        return Reply(200, b"[]", headers=[(b"x-has-more", b"false")])
+    query = replace(
+        query, max_bytes=call.services.settings.max_response_bytes, without_contexts=not include_context
+    )
+    page = await call.services.store.list(principal.owner_id, policy.restrict_query(principal, query))
+    headers: list[Header] = [(b"x-has-more", b"false" if page.next_cursor is None else b"true")]
+    if page.next_cursor is not None:
+        headers.append((b"link", listing.next_link("/breadcrumbs", given, page.next_cursor)))
+    return ListReply(
+        (_list_item(principal, crumb, include_context=include_context) for crumb in page.items), headers
+    )
+
+
+def _list_item(principal: Principal, crumb: Breadcrumb, *, include_context: bool) -> dict[str, Any]:
+    crumb = crumb.unparsed()  # what is parsed to encode the item is freed after it
+    if include_context and policy.may_read_content(principal, crumb):
+        return redact_context(principal, crumb).list_item(include_context=True)
+    return crumb.list_item()
+
+
+def _is_same(text: str, owner: UUID) -> bool:
+    return parse_id(text, what="owner_id") == owner

@@ -1,0 +1,378 @@
+"""Sessions: list, create, read, change, delete and fork."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Final
+
+from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+    MAX_TAG_LENGTH,
+    MAX_TITLE_LENGTH,
+    SESSION,
+    USER,
+    BreadcrumbCreate,
+    check_new_session_id,
+    user_tags,
+)
+from breadcrumbs.runtime.breadcrumb.ids import derived_id, new_id, parse_id
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.errors import (
+    AlreadyExists,
+    AnotherSession,
+    InvalidInput,
+    NotFound,
+    VersionMismatch,
+)
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.conditions import IF_MATCH, expected_version
+from breadcrumbs.runtime.http.api.listing import read_number
+from breadcrumbs.runtime.http.api.operations import Answer, Body, Parameter, Routes
+from breadcrumbs.runtime.http.api.problems import (
+    ALREADY_EXISTS,
+    IDEMPOTENCY_MISMATCH,
+    INVALID_CURSOR,
+    MALFORMED,
+    NOT_FOUND,
+    QUOTA_EXCEEDED,
+    SESSION_GONE,
+    STATE_TOO_LARGE,
+    VERSION_MISMATCH,
+)
+from breadcrumbs.runtime.http.api.replies import Reply
+from breadcrumbs.runtime.http.api.session_schemas import (
+    ForkRequest,
+    ListedSession,
+    Session,
+    SessionChange,
+    SessionCreate,
+    SessionDeleted,
+    SessionList,
+)
+from breadcrumbs.runtime.http.auth import check_new_user_id, check_user_id
+from breadcrumbs.runtime.http.routes.breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
+from breadcrumbs.runtime.http.routes.session_views import (
+    DEFAULT_PAGE,
+    SESSION_ID,
+    VERSIONED,
+    facts_of,
+    no_session,
+    replayed_header,
+    session_id,
+    session_path,
+    session_reply,
+    session_view,
+)
+from breadcrumbs.runtime.sessions.forks import fork
+from breadcrumbs.runtime.sessions.sessions import SessionFacts, Sessions
+from breadcrumbs.runtime.store.state import (
+    PAUSED,
+    RESUMED,
+    SESSION_RECORD,
+    STATE_CHANGE,
+    sensitivity_of,
+    what_is_secret,
+)
+
+MOST_SESSIONS: Final = 500
+_LIMIT: Final = Parameter(
+    "limit",
+    "query",
+    "How many to give at most.",
+    {"type": "integer", "minimum": 1, "maximum": MOST_SESSIONS, "default": DEFAULT_PAGE},
+    example=20,
+)
+routes = Routes("Sessions")
+
+
+@routes.operation(
+    id="listSessions",
+    method="GET",
+    path="/sessions",
+    summary="List sessions",
+    description="Yours, the last active one first.",
+    parameters=(
+        _LIMIT,
+        Parameter("cursor", "query", "Where the last page ended: its `next_cursor`."),
+        Parameter(
+            "user_id",
+            "query",
+            "Of this user.",
+            {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(USER)},
+        ),
+    ),
+    answers=(Answer(200, "A page.", SessionList),),
+    may_fail=(INVALID_CURSOR,),
+)
+async def list_sessions(call: Call) -> Reply:
+    principal, given = call.principal, call.query()
+    limit = read_number(given, "limit", DEFAULT_PAGE)
+    if not 1 <= limit <= MOST_SESSIONS:
+        raise InvalidInput(f"limit must be from 1 to {MOST_SESSIONS}", where="limit")
+    user = check_user_id(given["user_id"]) if "user_id" in given else None
+
+    def keep(facts: SessionFacts) -> bool:
+        return policy.may_see_session(principal, facts.id, facts.user) and user in (None, facts.user)
+
+    cursor = None
+    if principal.session_id is not None:
+        if "cursor" in given:
+            raise InvalidInput("this token is for one session: there is no next page", where="cursor")
+        try:
+            found = [facts for facts in (await facts_of(call, principal.session_id),) if keep(facts)]
+        except NotFound:
+            found = []
+    else:
+        filtered = user is not None or policy.needs_session_user(principal)
+        page = await Sessions(call.services.store).page(
+            principal.owner_id,
+            limit=limit,
+            cursor=given.get("cursor"),
+            keep=keep if filtered else None,
+        )
+        found, cursor = page.items, page.next_cursor
+    answer: dict[str, Any] = {
+        "sessions": [session_view(facts, principal, state=False) for facts in found],
+        "has_more": cursor is not None,
+    }
+    if cursor is not None:
+        answer["next_cursor"] = cursor
+    return Reply.json(answer)
+
+
+@routes.operation(
+    id="createSession",
+    method="POST",
+    path="/sessions",
+    summary="Begin a session",
+    description=(
+        "Not needed before the first message: a session is there as soon as anything is posted in it. "
+        "This way it begins with a title, a user, a state."
+    ),
+    uses_store="writes",
+    parameters=(IDEMPOTENCY_KEY,),
+    body=Body(SessionCreate, {"id": "abc", "title": "Holidays", "state": {"language": "en"}}),
+    answers=(
+        Answer(
+            201,
+            "It is there.",
+            Session | ListedSession,
+            headers={"Location": "Where it is.", **VERSIONED, **REPLAYED},
+            sometimes=frozenset(REPLAYED),
+        ),
+    ),
+    may_fail=(
+        ALREADY_EXISTS,
+        IDEMPOTENCY_MISMATCH,
+        SESSION_GONE,
+        NOT_FOUND,
+        STATE_TOO_LARGE,
+        QUOTA_EXCEEDED,
+    ),
+)
+async def create_session(call: Call) -> Reply:
+    principal = call.principal
+    wanted = parse_body(SessionCreate, await call.json())
+    key = idempotency_key(call)
+    session = _name_for(call, wanted.id, key)
+    user = policy.admit_session_user(
+        principal, None if wanted.user_id is None else check_new_user_id(wanted.user_id)
+    )
+    context: dict[str, Any] = {"session_id": session}
+    if wanted.title is not None:
+        context["title"] = wanted.title
+    if user is not None:
+        context["user_id"] = user
+    if wanted.state is not None:
+        policy.check_state_names(principal, wanted.state)
+        context |= {"state_delta": wanted.state, **what_is_secret(wanted.state)}
+    new = BreadcrumbCreate.parse(
+        {
+            "schema_name": SESSION_RECORD,
+            "title": wanted.title or "",
+            "tags": [SESSION + session, *([USER + user] if user is not None else [])],
+            "context": context,
+            "sensitivity": sensitivity_of(wanted.state),
+        }
+    )
+    store = call.services.store
+    try:
+        written = await store.create(
+            principal.owner_id, new, by=principal.agent_id, idempotency_key=key, session_version=0
+        )
+    except VersionMismatch:
+        raise AlreadyExists(
+            f"there is a session {session!r} already: choose another id, or leave it out"
+        ) from None
+    facts = await facts_of(call, session)
+    return session_reply(
+        facts,
+        principal,
+        status=201,
+        headers=[(b"location", session_path(session)), *replayed_header(written)],
+    )
+
+
+@routes.operation(
+    id="getSession",
+    method="GET",
+    path="/sessions/{id}",
+    summary="Read a session",
+    parameters=(SESSION_ID,),
+    answers=(Answer(200, "The session.", Session, headers=VERSIONED),),
+)
+async def get_session(call: Call) -> Reply:
+    return session_reply(await facts_of(call, session_id(call)), call.principal)
+
+
+@routes.operation(
+    id="changeSession",
+    method="PATCH",
+    path="/sessions/{id}",
+    summary="Change a session",
+    description=(
+        "`state` is merged, and null takes a name out of it; a title that is null goes. With `active: false` "
+        "the session's contexts lose their `consumer:` tag and agents do not answer; with `active: true` what "
+        "waited is answered. All of it is one write: with If-Match it happens as a whole or not at all."
+    ),
+    uses_store="writes",
+    parameters=(SESSION_ID, IF_MATCH),
+    body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
+    answers=(Answer(200, "The session as it is now.", Session | ListedSession, headers=VERSIONED),),
+    may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH, QUOTA_EXCEEDED),
+)
+async def change_session(call: Call) -> Reply:
+    principal, session = call.principal, session_id(call)
+    expected = expected_version(call)
+    change = parse_body(SessionChange, await call.json())
+    if "title" not in change.model_fields_set and change.state is None and change.active is None:
+        raise InvalidInput("the change is empty: send title, state or active", where="body")
+    facts = await facts_of(call, session)
+    context: dict[str, Any] = {"session_id": session}
+    tags = [SESSION + session, "session-change"]
+    if "title" in change.model_fields_set:
+        context["title"] = change.title
+    if change.state is not None:
+        policy.check_state_names(principal, change.state)
+        context |= {"state_delta": change.state, **what_is_secret(change.state)}
+    if change.active is not None and change.active != (facts.about.paused_at is None):
+        context["active"] = change.active
+        tags.append(RESUMED if change.active else PAUSED)
+    if len(context) == 1:  # as active as it was: nothing changes
+        if expected not in (None, facts.version):
+            raise VersionMismatch(facts.version, expected or 0)
+        return session_reply(facts, principal)
+    tags += user_tags(facts.user)
+    # One breadcrumb for all of it: the version is checked and everything is set in one script, or nothing is.
+    new = BreadcrumbCreate.parse(
+        {
+            "schema_name": STATE_CHANGE,
+            "title": "Session changed",
+            "tags": tags,
+            "context": context,
+            "sensitivity": sensitivity_of(change.state),
+        }
+    )
+    try:
+        await call.services.store.create(
+            principal.owner_id,
+            new,
+            by=principal.agent_id,
+            session_version="*" if expected is None else expected,
+            session_began=facts.created,
+        )
+    except AnotherSession:
+        raise no_session(session) from None
+    return session_reply(await facts_of(call, session), principal)
+
+
+@routes.operation(
+    id="deleteSession",
+    method="DELETE",
+    path="/sessions/{id}",
+    summary="Delete a session",
+    description=(
+        "With everything in it: breadcrumbs, contexts, work that waits, dead letters. Turns that are running "
+        "stop and write nothing. The name can be used again."
+    ),
+    uses_store="writes",
+    parameters=(SESSION_ID, IF_MATCH),
+    answers=(Answer(200, "It is gone.", SessionDeleted),),
+    may_fail=(MALFORMED, VERSION_MISMATCH),
+)
+async def delete_session(call: Call) -> Reply:
+    session = session_id(call)
+    expected = expected_version(call)
+    await facts_of(call, session)
+    deleted = await Sessions(call.services.store).delete(
+        call.principal.owner_id, session, expected_version=expected
+    )
+    return Reply.json({"ok": True, "deleted": deleted})
+
+
+@routes.operation(
+    id="forkSession",
+    method="POST",
+    path="/sessions/{id}/fork",
+    summary="Begin a session with what was said in another",
+    description=(
+        "The copies have their original times and ids of their own; nobody answers them. Errors, contexts and "
+        "what you may not read are left behind. The state is the one of that moment. With an Idempotency-Key a "
+        "retry gives the same fork."
+    ),
+    uses_store="writes",
+    parameters=(SESSION_ID, IDEMPOTENCY_KEY),
+    body=Body(ForkRequest, {"title": "Another way"}, required=False),
+    answers=(
+        Answer(
+            201,
+            "It is there.",
+            Session | ListedSession,
+            headers={"Location": "Where it is.", **VERSIONED, **REPLAYED},
+            sometimes=frozenset(REPLAYED),
+        ),
+    ),
+    may_fail=(ALREADY_EXISTS, SESSION_GONE, STATE_TOO_LARGE, QUOTA_EXCEEDED),
+)
+async def fork_session(call: Call) -> Reply:
+    principal, origin = call.principal, session_id(call)
+    policy.check_fork(principal)
+    wanted = parse_body(ForkRequest, await call.optional_json())
+    facts = await facts_of(call, origin)
+    key = idempotency_key(call)
+    session = _name_for(call, wanted.id, key, "fork", origin)
+    written = await fork(
+        call.services.store,
+        principal,
+        origin,
+        session,
+        message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
+        title=wanted.title if wanted.title is not None else _as_title(facts.about.title),
+        user_id=facts.user,
+        request=None if key is None else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),
+    )
+    return session_reply(
+        await facts_of(call, session),
+        principal,
+        status=201,
+        headers=[(b"location", session_path(session)), *replayed_header(written)],
+    )
+
+
+def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) -> str:
+    principal = call.principal
+    name = policy.admit_session_name(principal, None if wanted is None else check_new_session_id(wanted))
+    if name is not None:
+        return name
+    if key is None:
+        return str(new_id(0))
+    # The same for the same key: a retry must find what the first try made.
+    return str(derived_id(0, "session", str(principal.owner_id), key, *purpose))
+
+
+def _as_title(text: str | None) -> str | None:
+    """What a session is called, as a title of a breadcrumb: whoever gave it may have been less strict."""
+    if text is None:
+        return None
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:MAX_TITLE_LENGTH]

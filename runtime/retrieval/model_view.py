@@ -1,0 +1,39 @@
+"""Decides which breadcrumbs a model may see, and which part of their content. Contexts and searches use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.hints.hints import apply_hints
+from breadcrumbs.runtime.retrieval.schema_hints import own_hints
+from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, INTERNAL_SCHEMAS
+
+
+def withheld(crumb: Breadcrumb) -> Literal["secret", "private", "internal"] | None:
+    """Return why models do not see a breadcrumb, or None if they do."""
+    if crumb.sensitivity == "secret":
+        return "secret"
+    if crumb.visibility == "private":
+        return "private"
+    schema = crumb.schema_name
+    return "internal" if schema in INTERNAL_SCHEMAS or (schema or "").startswith("system.") else None
+
+
+def hints_for(
+    crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb]
+) -> tuple[Mapping[str, Any] | None, Breadcrumb | None]:
+    """Return the hints of a breadcrumb, and the schema definition that they come from unless they are its own."""
+    hints = own_hints(crumb)
+    if hints:
+        return hints, None
+    definition = definitions.get(crumb.schema_name or "")
+    hints = None if definition is None else own_hints(definition)
+    return (hints, definition) if hints else (None, None)
+
+
+def view_of(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the content as a model sees it: hints applied, keys of the runtime removed."""
+    content = apply_hints(crumb.context, hints) if hints else crumb.context
+    return {key: value for key, value in content.items() if key not in HIDDEN_KEYS}

@@ -1,0 +1,91 @@
+"""Which `llm_hints` apply to a breadcrumb: its own, or those of its schema's definition."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from breadcrumbs.runtime.access.policy import restriction_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.store.batched_reads import Question, newest_tagged
+from breadcrumbs.runtime.store.store import Store
+
+DEFINITION: Final = "schema.def.v1"
+DEFINES: Final = "defines:"
+_LIFETIME: Final = 1.0
+_MOST: Final = 1_024
+
+
+def own_hints(crumb: Breadcrumb) -> Any:
+    """The hints that a breadcrumb carries itself; older RCRT data has them in the context."""
+    return crumb.document.get("llm_hints") or crumb.context.get("llm_hints")
+
+
+class LookingUp(NamedTuple):
+    """Definitions that are asked for."""
+
+    owner: UUID
+    at: float
+    questions: dict[str, Question[list[Breadcrumb]]]
+    """By schema."""
+
+
+class SchemaHints:
+    """The hints of schema definitions, looked up at most once a second per owner and schema."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[tuple[UUID, str], tuple[float, Breadcrumb | None]] = OrderedDict()
+
+    async def of(self, owner: UUID, schema_name: str) -> Any:
+        """The hints of the owner's newest definition of this schema, or None."""
+        definition = (await self.definitions(owner, {schema_name})).get(schema_name)
+        return None if definition is None else own_hints(definition)
+
+    async def definitions(self, owner: UUID, schema_names: set[str]) -> dict[str, Breadcrumb]:
+        """The definitions of those schemas that have one, looked up side by side."""
+        looking_up = self.looking_up(owner, schema_names)
+        asked = looking_up.questions
+        # Now: while we ask, others may learn so much that this is forgotten.
+        found = {name: self._known[owner, name][1] for name in schema_names - asked.keys()}
+        if asked:
+            await self._store.ask(*asked.values())
+            self.learn(looking_up)
+            found |= {name: next(iter(question.answer), None) for name, question in asked.items()}
+        return {name: crumb for name in sorted(found) if (crumb := found[name]) is not None}
+
+    def looking_up(self, owner: UUID, schema_names: set[str]) -> LookingUp:
+        """What has to be asked now. It may be asked together with other things."""
+        now = time.monotonic()
+        questions = {
+            name: newest_tagged(self._store, owner, DEFINITION, DEFINES + name, speaks_for_all)
+            for name in schema_names
+            if (known := self._known.get((owner, name))) is None or known[0] <= now
+        }
+        return LookingUp(owner, now, questions)
+
+    def learn(self, looked_up: LookingUp) -> None:
+        """Take the answers."""
+        for name, question in looked_up.questions.items():
+            self._known[looked_up.owner, name] = (looked_up.at + _LIFETIME, next(iter(question.answer), None))
+            self._known.move_to_end((looked_up.owner, name))
+        while len(self._known) > _MOST:
+            self._known.popitem(last=False)
+
+
+async def all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:
+    """By schema, the definition that holds: the newest."""
+    found: dict[str, Breadcrumb] = {}
+    async for crumb in store.walk(owner, Query(schema_name=DEFINITION, keep=speaks_for_all)):
+        for tag in crumb.tags:
+            if tag.startswith(DEFINES):
+                found.setdefault(tag.removeprefix(DEFINES), crumb)
+    return found
+
+
+def speaks_for_all(definition: Breadcrumb) -> bool:
+    """Hints hold literal text: that of one session, user or agent must not show in the views of others."""
+    return restriction_of(definition) is None

@@ -1,0 +1,362 @@
+"""Sources: where the parts of a context come from, for context configs and agent definitions alike.
+
+The session filter is not a filter here: with the scope `current` only that session's own index is read.
+Without a session on the trigger there is nothing to read, and the result says so; it never widens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Question, recent_of, recent_shared
+from breadcrumbs.runtime.store.store import Store
+
+Scope = Literal["current", "user", "all"]
+Tags = Annotated[tuple[Tag, ...], Field(max_length=64)]
+Keep: TypeAlias = Callable[[Breadcrumb], bool]
+
+
+class Fetch(BaseModel):
+    """How a source finds its breadcrumbs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: Literal["recent", "latest", "event_data"] = Field(
+        "recent",
+        description="recent: the newest ones; latest: the newest one; event_data: the breadcrumb that triggered",
+    )
+    limit: Annotated[int, Field(ge=1, le=1000, strict=True)] = Field(
+        10, description="How many at most (recent)"
+    )
+    conversation_scope: Scope | None = Field(
+        None,
+        description="current: this session only, the default; user: every session of this user; all: every session. "
+        "`latest` without a scope also finds what belongs to no session, such as a catalogue",
+    )
+
+    @property
+    def scope(self) -> Scope:
+        return self.conversation_scope or "current"
+
+    @property
+    def most(self) -> int:
+        return 1 if self.method == "latest" else self.limit
+
+    @property
+    def includes_shared(self) -> bool:
+        """Whether what belongs to no session counts too. Another session's never does."""
+        return self.method == "latest" and self.conversation_scope is None
+
+
+class Source(BaseModel):
+    """One place where parts of a context come from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+    schema_name: SchemaName | None = None
+    any_tags: Tags = ()
+    all_tags: Tags = ()
+    fetch: Fetch = Fetch()
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Source:
+        if (
+            self.fetch.method != "event_data"
+            and self.schema_name is None
+            and not (self.any_tags or self.all_tags)
+        ):
+            raise ValueError("a source needs a schema_name or tags: without them it would fetch everything")
+        return self
+
+
+class Found(NamedTuple):
+    """A breadcrumb that a source found."""
+
+    source: str
+    rank: int
+    """0: the newest that this source found."""
+    crumb: Breadcrumb
+    number: int | None = None
+    """Which of the sources it was: several may share a key. None: no source, it is the trigger."""
+
+
+class Asker(Protocol):
+    """Who asks: a trigger, or the event that speaks of it and is known before it is loaded."""
+
+    @property
+    def owner_id(self) -> UUID: ...
+
+    @property
+    def session_id(self) -> str | None: ...
+
+    @property
+    def tags(self) -> list[str]: ...
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What each of some sources found."""
+
+    sources: Sequence[Source]
+    answers: list[list[Breadcrumb] | None]
+    """None: what the source stands for is the trigger itself."""
+    notes: list[str]
+    """On those that could not look."""
+
+    def found(self, trigger: Breadcrumb) -> list[Found]:
+        return [
+            Found(source.key, rank, crumb, number)
+            for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
+            for rank, crumb in enumerate([trigger] if crumbs is None else crumbs)
+        ]
+
+    async def look_behind(
+        self, store: Store, trigger: Breadcrumb, waits: Keep, *, keep: Keep | None = None
+    ) -> None:
+        """Find what sources would have found, had they not been full of what has to wait."""
+
+        def counts(crumb: Breadcrumb) -> bool:
+            return not waits(crumb) and (keep is None or keep(crumb))
+
+        async def further(number: int, crumbs: Sequence[Breadcrumb], most_bytes: int) -> None:
+            source = self.sources[number]
+            alone = source.schema_name is not None and source.fetch.scope == "current"
+            if alone and not source.fetch.includes_shared:
+                # From the trigger on: a thousand may wait after it, and each of them would look at all the others.
+                # Where other schemas count too, there may be answers among them.
+                owner, session, most = trigger.owner_id, trigger.session_id, source.fetch.most
+                behind = await _listed(
+                    store, owner, source, most, counts, most_bytes, session=session, until=trigger.created
+                )
+            else:
+                behind = (await fetch(store, (source,), trigger, keep=counts, most_bytes=most_bytes)).answers[
+                    0
+                ] or []
+            found = list({crumb.id: crumb for crumb in (*crumbs, *behind)}.values())
+            found.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
+            enough = {crumb.id for crumb in [crumb for crumb in found if counts(crumb)][: source.fetch.most]}
+            self.answers[number] = [crumb for crumb in found if crumb.id in enough or waits(crumb)]
+
+        full = [
+            (number, crumbs)
+            for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
+            if crumbs is not None and len(crumbs) >= source.fetch.most and any(map(waits, crumbs))
+        ]
+        if full:
+            share = RECENT_BYTES // len(full)
+            await asyncio.gather(*(further(number, crumbs, share) for number, crumbs in full))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How one source finds its breadcrumbs: the first question that finds any answers, or a listing does."""
+
+    questions: tuple[Question[list[Breadcrumb]], ...] = ()
+    listing: Callable[[], Awaitable[list[Breadcrumb]]] | None = None
+    is_trigger: bool = False
+
+
+class Fetching:
+    """What some sources are going to ask. Their questions may be asked together with others."""
+
+    def __init__(
+        self,
+        store: Store,
+        sources: Sequence[Source],
+        asker: Asker,
+        *,
+        keep: Keep | None = None,
+        most_bytes: int = RECENT_BYTES,
+    ) -> None:
+        """`keep` has the last word on each breadcrumb: what it refuses is as if it were not there.
+
+        `most_bytes`: a byte budget for all sources together, in equal shares. Each source finds at least one.
+        """
+        self._sources = sources
+        self._notes: list[str] = []
+        share = most_bytes // max(1, len(sources))
+        self._ways = [_way(store, source, asker, self._notes, keep, share) for source in sources]
+        self._listed: dict[int, list[Breadcrumb]] = {}
+        self._failure: Exception | None = None
+
+    @property
+    def questions(self) -> list[Question[list[Breadcrumb]]]:
+        return [question for way in self._ways for question in way.questions]
+
+    @property
+    def has_listings(self) -> bool:
+        """Whether questions alone do not do."""
+        return any(way.listing is not None for way in self._ways)
+
+    async def list_all(self) -> None:
+        """Find what takes more than a question; may go on beside these."""
+        numbers = [number for number, way in enumerate(self._ways) if way.listing is not None]
+        try:
+            listed = await asyncio.gather(*(way.listing() for way in self._ways if way.listing is not None))
+            self._listed = dict(zip(numbers, listed, strict=True))
+        except Exception as error:  # what others find beside us is theirs all the same
+            self._failure = error
+
+    def fetched(self) -> Fetched:
+        """What was found, once everything was asked. A listing that failed fails here."""
+        if self._failure is not None:
+            raise self._failure
+        answers = [
+            None
+            if way.is_trigger
+            else self._listed[number]
+            if way.listing is not None
+            else next((question.answer for question in way.questions if question.answer), [])
+            for number, way in enumerate(self._ways)
+        ]
+        return Fetched(self._sources, answers, self._notes)
+
+
+async def fetch(
+    store: Store,
+    sources: Sequence[Source],
+    asker: Asker,
+    *,
+    keep: Keep | None = None,
+    most_bytes: int = RECENT_BYTES,
+) -> Fetched:
+    """What the sources find, all side by side."""
+    fetching = Fetching(store, sources, asker, keep=keep, most_bytes=most_bytes)
+    await asyncio.gather(store.ask(*fetching.questions), fetching.list_all())
+    return fetching.fetched()
+
+
+def _way(
+    store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None, most_bytes: int
+) -> _Way:
+    owner, session = asker.owner_id, asker.session_id
+    limit = source.fetch.most
+    schema = _alone(source, keep)
+
+    if source.fetch.method == "event_data":
+        return _Way(is_trigger=True)
+    match source.fetch.scope:
+        case "current":
+            if source.fetch.includes_shared:
+                if schema is None:
+                    return _Way(
+                        listing=lambda: _mine_or_shared(store, asker, source, limit, keep, most_bytes)
+                    )
+                shared = recent_shared(store, owner, schema, limit, _shared_with(asker), max_bytes=most_bytes)
+                if session is None:
+                    return _Way((shared,))
+                mine = _of_session(store, owner, session, source, limit, keep, most_bytes)
+                return replace(mine, questions=(*mine.questions, shared))
+            if session is None:
+                notes.append(
+                    f"{source.key}: the trigger has no session, so there is no conversation to look at"
+                )
+                return _Way()
+            return _of_session(store, owner, session, source, limit, keep, most_bytes)
+        case "user":
+            if session is None:
+                notes.append(f"{source.key}: the trigger has no session, so there is no user to look for")
+                return _Way()
+            return _Way(listing=lambda: _of_user(store, owner, session, source, keep, notes, most_bytes))
+        case "all":
+            return _Way(listing=lambda: _listed(store, owner, source, limit, keep, most_bytes))
+
+
+def _of_session(
+    store: Store, owner: UUID, session: str, source: Source, limit: int, keep: Keep | None, most_bytes: int
+) -> _Way:
+    schema = _alone(source, keep)
+    if schema is not None:
+        return _Way((recent_of(store, owner, session, schema, limit, max_bytes=most_bytes),))
+    return _Way(listing=lambda: _listed(store, owner, source, limit, keep, most_bytes, session=session))
+
+
+async def _of_user(
+    store: Store,
+    owner: UUID,
+    session: str,
+    source: Source,
+    keep: Keep | None,
+    notes: list[str],
+    most_bytes: int,
+) -> list[Breadcrumb]:
+    """Find what carries the tag of the user stored for the session. A tag of the trigger proves nothing."""
+    held = await Sessions(store).belonging(owner, session)
+    tags = user_tags(None if held is None else held.user)
+    if not tags:
+        notes.append(f"{source.key}: the session belongs to no user, so there is no user to look for")
+        return []
+    return await _listed(store, owner, source, source.fetch.most, keep, most_bytes, extra=tuple(tags))
+
+
+def _alone(source: Source, keep: Keep | None) -> str | None:
+    """The schema whose index answers for a source; None: more than that has to be looked at."""
+    return source.schema_name if not (source.any_tags or source.all_tags or keep) else None
+
+
+def _shared_with(asker: Asker) -> Keep:
+    """What belongs to no session speaks to all of them: not so what is one user's, or kept from others."""
+    own = set(users_of(asker.tags))
+
+    def admits(crumb: Breadcrumb) -> bool:
+        return (
+            crumb.visibility != "private"
+            and crumb.sensitivity != "secret"
+            and own.issuperset(users_of(crumb.tags))
+        )
+
+    return admits
+
+
+async def _mine_or_shared(
+    store: Store, asker: Asker, source: Source, limit: int, keep: Keep | None, most_bytes: int
+) -> list[Breadcrumb]:
+    owner, session, admits = asker.owner_id, asker.session_id, _shared_with(asker)
+
+    def shared_and_kept(crumb: Breadcrumb) -> bool:
+        return admits(crumb) and (keep is None or keep(crumb))
+
+    shared = _listed(store, owner, source, limit, shared_and_kept, most_bytes, sessionless=True)
+    if session is None:
+        return await shared
+    mine, found = await asyncio.gather(
+        _listed(store, owner, source, limit, keep, most_bytes, session=session), shared
+    )
+    return mine or found
+
+
+async def _listed(
+    store: Store,
+    owner: UUID,
+    source: Source,
+    limit: int,
+    keep: Keep | None,
+    most_bytes: int,
+    *,
+    session: str | None = None,
+    sessionless: bool = False,
+    extra: tuple[str, ...] = (),
+    until: int | None = None,
+) -> list[Breadcrumb]:
+    query = Query(
+        schema_name=source.schema_name,
+        session_id=session,
+        sessionless=sessionless,
+        any_tags=source.any_tags,
+        all_tags=source.all_tags + extra,
+        created_until=until,
+        limit=limit,
+        max_bytes=most_bytes,
+        keep=keep,
+    )
+    return (await store.list(owner, query)).items

@@ -1,0 +1,45 @@
+"""Limits on HTTP connections, as the settings spell them.
+
+They hold before a token is checked, so that no client can exhaust memory, descriptors or time without one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from breadcrumbs.runtime.breadcrumb.ttl import Duration
+
+
+class ConnectionLimits(BaseModel):
+    """Limits on the connections and requests of one HTTP server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_head_bytes: Annotated[int, Field(ge=1024, le=1 << 20)] = 64 << 10
+    """Request line and headers together; also the trailers of a chunked body."""
+    max_url_bytes: Annotated[int, Field(ge=256, le=1 << 20)] = 8 << 10
+    max_headers: Annotated[int, Field(ge=16, le=10_000)] = 128
+    head_timeout: Duration = Field("10s", validate_default=True)
+    """From the opening of the connection, or from the first byte of a later request."""
+    keep_alive_timeout: Duration = Field("30s", validate_default=True)
+    """Between two requests on one connection."""
+    min_body_rate: Annotated[int, Field(ge=1, le=1 << 30)] = 1 << 10
+    """Bytes per second, averaged over the whole body after `body_grace`."""
+    body_grace: Duration = Field("10s", validate_default=True)
+    send_timeout: Duration = Field("30s", validate_default=True)
+    """How long a client may read nothing of a response that waits for it."""
+
+    max_connections: Annotated[int, Field(ge=8, le=1_000_000)] = 4096
+    max_connections_per_address: Annotated[int, Field(ge=1, le=1_000_000)] = 3072
+    reserved_connections: Annotated[int, Field(ge=0, le=1_000_000)] = 1024
+    """Places of `max_connections` that only authenticated connections can hold."""
+    max_unauthenticated_bytes: Annotated[int, Field(ge=1 << 16, le=1 << 40)] = 16 << 20
+    """Heads and bodies of all unauthenticated connections together."""
+
+    @model_validator(mode="after")
+    def _leaves_room_for_newcomers(self) -> Self:
+        if self.reserved_connections >= self.max_connections:
+            raise ValueError("reserved_connections must be smaller than max_connections")
+        return self
