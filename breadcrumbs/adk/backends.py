@@ -19,6 +19,7 @@ from breadcrumbs.adk.wire import Json
 from breadcrumbs.client.aio import AsyncClient
 from breadcrumbs.client.replies import Reply
 from breadcrumbs.client.requests import segment
+from breadcrumbs.composition.storage import running_server
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_dir
 from breadcrumbs.runtime.errors import DataDirectoryInUse, NotFound
@@ -202,8 +203,6 @@ class Directory:
                 self._server = None
 
     def _address(self) -> str:
-        from breadcrumbs.cli.attach import running_server
-
         with self._starting:
             if self._server is not None:
                 self._server.start()  # it may have died

@@ -60,6 +60,15 @@ async def opened(address: Address, namespace: str, lanes: int | None) -> Opened:
         raise
 
 
+async def store_exists(address: Address, namespace: str) -> bool:
+    """Check whether a server holds a store. Opening it instead would create one."""
+    connection = await _connect(address, namespace, 1)
+    try:
+        return bool(await connection.call(0, b"EXISTS", Keys(namespace, 1).meta))
+    finally:
+        await connection.close()
+
+
 async def _agreed(connection: Connection, keys: Keys) -> dict[bytes, bytes]:
     """What the store says of itself. Of several who open a new one at once, the first is right."""
     meta = await _read_meta(connection, keys)

@@ -628,7 +628,7 @@ def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], serv
 
 
 def test_the_routes_need_no_google_adk() -> None:
-    code = "import sys; sys.modules['google'] = None; import breadcrumbs.cli.serve, breadcrumbs.adk.http"
+    code = "import sys; sys.modules['google'] = None; import breadcrumbs.composition.http_server, breadcrumbs.adk.http"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -12,7 +12,7 @@ import pytest
 from breadcrumbs.agents.book import definitions_from
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.tools import shipped_tools
-from breadcrumbs.cli.workers import config_path
+from breadcrumbs.composition.workers import config_path
 from breadcrumbs.runtime.backend.connection import ScriptCall
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.backend.link import Command

@@ -1,15 +1,15 @@
-"""What several commands take, and the key that none of them does."""
+"""Options that several commands have, and how their values are read."""
 
 from __future__ import annotations
 
-import os
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+from uuid import UUID
 
 import typer
 
-if TYPE_CHECKING:
-    from breadcrumbs.cli.client import Api
+from breadcrumbs.cli.output import UsageError
 
 DEFAULT_URL = "http://127.0.0.1:8081"
 
@@ -45,12 +45,27 @@ Data = Annotated[
 ]
 
 
-def api_key() -> str | None:
-    """From the environment alone: what is on a command line, every user of the machine can see."""
-    return os.environ.get("CRUMB_API_KEY")
+def read_since(text: str) -> datetime:
+    """Read `--since`: a time, or how long ago. A time without a zone is local time."""
+    from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            moment = datetime.now(UTC) - parse_duration(text)
+        except (ValueError, OverflowError):
+            raise UsageError(
+                f"{text!r} is neither a time (2026-11-16T09:00:00Z) nor how long ago (10m, 2h, 7d)"
+            ) from None
+    return moment.astimezone(UTC)
 
 
-def open_api(url: str, token: str | None) -> Api:
-    from breadcrumbs.cli.client import Api
-
-    return Api(url, token=token, api_key=api_key())
+def read_owner(text: str | None) -> UUID | None:
+    """Read `--owner`."""
+    if text is None:
+        return None
+    try:
+        return UUID(text)
+    except ValueError:
+        raise UsageError("--owner must be a UUID") from None

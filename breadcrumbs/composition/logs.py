@@ -1,4 +1,4 @@
-"""Logs on standard error: text on a terminal, one JSON object a line otherwise, and no secret in either."""
+"""Configures logging to standard error: text on a terminal, otherwise JSON lines. Secrets are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEARER = re.compile(r"(?i)(bearer\s+)\S+")
 
 
 def configure_logs(settings: Settings) -> None:
-    """Call once, when a server command starts."""
+    """Configure logging for this process. Call once, at start."""
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
     before: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -50,7 +50,7 @@ def configure_logs(settings: Settings) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
-    # Their debug output is about themselves, and names every request's URL.
+    # Their debug output is not about this program, and contains the URL of each request.
     for chatty in ("httpx", "httpcore", "asyncio", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
@@ -63,7 +63,7 @@ def _rendering(as_text: bool) -> list[Any]:
 
 
 def without_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Whatever is logged by whatever name: nothing that opens a door."""
+    """Replace tokens, keys and passwords in a log entry."""
     for name, value in event.items():
         if name.lower().replace("-", "_") in _SECRET_NAMES:
             event[name] = "…"

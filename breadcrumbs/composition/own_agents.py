@@ -1,4 +1,4 @@
-"""Python modules with agents and tools of somebody's own, as settings name them."""
+"""Loads a user's own agents and tools, from Python modules or from objects."""
 
 from __future__ import annotations
 
@@ -24,36 +24,38 @@ OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class OwnAgents:
+    """A user's own agents, and the tools that they bring along."""
+
     agents: tuple[Agent, ...] = ()
     tools: tuple[Tool, ...] = ()
 
 
-def load_agents(modules: Iterable[str]) -> Loaded:
-    """Import modules and collect what they hold: functions with `@agent` and `@tool`, and definitions."""
+def load_agents(modules: Iterable[str]) -> OwnAgents:
+    """Import modules and collect their functions with `@agent` and `@tool`, and their definitions."""
     found: dict[int, object] = {}
     for name in modules:
-        here = [value for value in vars(_imported(name)).values() if _is_ours(value)]
+        here = [value for value in vars(_import_module(name)).values() if _is_agent_or_tool(value)]
         if not here:
             raise StartupError(
                 f"the module {name!r} holds no agent and no tool (a function with @agent, @tool)"
             )
-        found |= {id(value): value for value in here}  # once, however many modules it was imported into
+        found |= {id(value): value for value in here}  # an object imported into several modules counts once
     tools = [value for value in found.values() if isinstance(value, Tool)]
     agents = [value for value in found.values() if isinstance(value, FunctionAgent | AgentDefinition)]
-    return own_agents(agents, tools)
+    return collect_agents(agents, tools)
 
 
-def own_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> Loaded:
-    """The same, for who has them at hand."""
-    ready = tuple(_agent(one) for one in agents)
+def collect_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> OwnAgents:
+    """Check agents and tools that the caller already has as objects."""
+    ready = tuple(_as_agent(one) for one in agents)
     names = [agent.definition.agent_id for agent in ready]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise StartupError(f"there are two agents called {twice[0]!r}: give one of them another agent_id")
-    return Loaded(ready, tuple(tools))
+    return OwnAgents(ready, tuple(tools))
 
 
-def _agent(one: OwnAgent) -> Agent:
+def _as_agent(one: OwnAgent) -> Agent:
     if isinstance(one, FunctionAgent):
         return Agent(one.definition, one.function, trusted=True)
     if isinstance(one, AgentDefinition):
@@ -65,15 +67,16 @@ def _agent(one: OwnAgent) -> Agent:
         raise StartupError(f"{one.get('agent_id', 'this')!r} is no agent definition:\n{lines}") from None
 
 
-def _is_ours(value: object) -> bool:
+def _is_agent_or_tool(value: object) -> bool:
     return isinstance(value, FunctionAgent | AgentDefinition | Tool)
 
 
-def _imported(name: str) -> Any:
-    # A command's path begins with the folder of the command; people's modules are where they are.
+def _import_module(name: str) -> Any:
+    # The search path of a script starts with the folder of the script. Users keep their modules in the
+    # current directory.
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     try:
         return import_module(name)
-    except (Exception, SystemExit) as error:  # whatever its first lines do
+    except (Exception, SystemExit) as error:  # user code runs on import
         raise StartupError(f"the module {name!r} cannot be imported: {in_words(error)}") from error
