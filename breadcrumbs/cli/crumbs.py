@@ -108,6 +108,8 @@ def post(
     """
     draft = Draft(text, session=session, schema=schema, title=title, tags=tag or (), context=context, ttl=ttl)
     document = draft.document()
+    with open_client(url, token) as first:  # without retries: a server that does not run is reported at once
+        first.request("GET", "/health")
     with open_client(url, token, retries=_POST_RETRIES) as client:
         reply = send_json(
             client, "POST", "/breadcrumbs", document, idempotency_key=idempotency_key or str(uuid4())
