@@ -34,6 +34,7 @@ from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import OPERATIONS as CONTEXTS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
@@ -91,8 +92,9 @@ class Parts:
 async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIterator[Parts]:
     """Connect and wire everything, with its background work running; take it apart again at the end."""
     store = await open_store(settings, url)
+    reader = EventReader(store.connection, store.keys)
     try:
-        hub = EventHub(store, rcrt_events=settings.rcrt_events)
+        hub = EventHub(store, reader, rcrt_events=settings.rcrt_events)
         hygiene = Hygiene(store, settings)
         await hub.start()
         try:
@@ -100,7 +102,7 @@ async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIte
                 background.start_soon(hygiene.run_forever)
                 book = ConfigBook(store, settings.context_config)
                 if workers:
-                    book = await stack.enter_async_context(running_workers(store, settings))
+                    book = await stack.enter_async_context(running_workers(store, reader, settings))
                 configs = ConfigRoutes(book, config_file(settings, builds=workers))
                 operations = (
                     *CONTEXTS,
@@ -114,6 +116,7 @@ async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIte
         finally:
             await hub.close()
     finally:
+        await reader.close()
         await store.close()
 
 

@@ -33,6 +33,7 @@ from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_file import ConfigFile
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
+from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
@@ -70,10 +71,10 @@ def build_contexts(settings: Settings) -> int:
     """`crumb build-contexts`: one context builder. Returns the exit code."""
 
     async def main() -> int:
-        async with _store(settings) as store:
+        async with _store(settings) as (store, reader):
             book = open_book(store, settings)
             async with book.watched():
-                await work(settings, context_worker(store, settings, book))
+                await work(settings, context_worker(store, reader, settings, book))
         return 0
 
     return _run(settings, main())
@@ -87,8 +88,8 @@ def run_agents(settings: Settings) -> int:
 
     async def main() -> int:
         async with (
-            _store(settings) as store,
-            agent_worker(store, settings, open_book(store, settings)) as worker,
+            _store(settings) as (store, reader),
+            agent_worker(store, reader, settings, open_book(store, settings)) as worker,
         ):
             await work(settings, worker)
         return 0
@@ -102,8 +103,8 @@ def run_own_agents(settings: Settings, loaded: Loaded) -> int:
 
     async def main() -> int:
         async with (
-            _store(settings) as store,
-            own_workers(store, settings, open_book(store, settings), loaded) as workers,
+            _store(settings) as (store, reader),
+            own_workers(store, reader, settings, open_book(store, settings), loaded) as workers,
         ):
             await work(settings, *workers)
         return 0
@@ -116,8 +117,8 @@ async def hosting(settings: Settings, loaded: Loaded) -> AsyncIterator[None]:
     """The same beside other code."""
     _require_agents(loaded)
     async with (
-        _store(settings) as store,
-        own_workers(store, settings, open_book(store, settings), loaded) as workers,
+        _store(settings) as (store, reader),
+        own_workers(store, reader, settings, open_book(store, settings), loaded) as workers,
         running(*workers),
     ):
         yield
@@ -132,14 +133,17 @@ def _require_agents(loaded: Loaded) -> None:
         )
 
 
-def context_worker(store: Store, settings: Settings, book: ConfigBook) -> Worker:
+def context_worker(store: Store, reader: EventReader, settings: Settings, book: ConfigBook) -> Worker:
     builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
-    return Worker(store, builder, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
+    return Worker(
+        store, reader, builder, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts
+    )
 
 
 @asynccontextmanager
 async def agent_worker(
     store: Store,
+    reader: EventReader,
     settings: Settings,
     book: ConfigBook,
     agents: Iterable[Agent] = (),
@@ -192,7 +196,9 @@ async def agent_worker(
             inherited=settings.inherited_tags,
             kind=kind or AgentRunner.kind,
         )
-        yield Worker(store, runner, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
+        yield Worker(
+            store, reader, runner, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts
+        )
     finally:
         await models.close()
         await adk.close()
@@ -200,7 +206,7 @@ async def agent_worker(
 
 @asynccontextmanager
 async def own_workers(
-    store: Store, settings: Settings, book: ConfigBook, loaded: Loaded
+    store: Store, reader: EventReader, settings: Settings, book: ConfigBook, loaded: Loaded
 ) -> AsyncIterator[list[Worker]]:
     """A worker for each of somebody's own agents: each has its own place in the events, whoever else runs."""
     async with AsyncExitStack() as stack:
@@ -208,7 +214,7 @@ async def own_workers(
         for agent in loaded.agents:
             kind = f"{AgentRunner.kind}/{agent.definition.agent_id}"
             await _begin_now(store, kind)
-            one = agent_worker(store, settings, book, [agent], tools=loaded.tools, kind=kind)
+            one = agent_worker(store, reader, settings, book, [agent], tools=loaded.tools, kind=kind)
             workers.append(await stack.enter_async_context(one))
         yield workers
 
@@ -223,7 +229,7 @@ async def _begin_now(store: Store, kind: str) -> None:
 
 
 @asynccontextmanager
-async def running_workers(store: Store, settings: Settings) -> AsyncIterator[ConfigBook]:
+async def running_workers(store: Store, reader: EventReader, settings: Settings) -> AsyncIterator[ConfigBook]:
     """A context builder and an agent runner beside whatever else this process does; drained at the end.
 
     Gives the configs that they go by.
@@ -231,10 +237,10 @@ async def running_workers(store: Store, settings: Settings) -> AsyncIterator[Con
     book = open_book(store, settings)
     loaded = load_agents(settings.load)
     async with (
-        agent_worker(store, settings, book, tools=loaded.tools) as runner,
-        own_workers(store, settings, book, loaded) as own,
+        agent_worker(store, reader, settings, book, tools=loaded.tools) as runner,
+        own_workers(store, reader, settings, book, loaded) as own,
         book.watched(),
-        running(context_worker(store, settings, book), runner, *own),
+        running(context_worker(store, reader, settings, book), runner, *own),
     ):
         yield book
 
@@ -298,7 +304,7 @@ def _check(agent: Agent, models: ModelPool, toolbox: Toolbox, adk: AdkServers) -
 
 
 @asynccontextmanager
-async def _store(settings: Settings) -> AsyncIterator[Store]:
+async def _store(settings: Settings) -> AsyncIterator[tuple[Store, EventReader]]:
     url = settings.redis
     if url is None:
         running = running_server(data_directory(settings))
@@ -309,7 +315,8 @@ async def _store(settings: Settings) -> AsyncIterator[Store]:
         url = running.url
     store = await open_store(settings, url)
     try:
-        yield store
+        async with EventReader(store.connection, store.keys) as reader:
+            yield store, reader
     finally:
         await store.close()
 

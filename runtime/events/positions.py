@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.events.event import Position
+from breadcrumbs.runtime.events.log import Position
 
 _TIME_BYTES: Final = 7
 _NONCE_BYTES: Final = 16  # so long that random nonces do not repeat, however many positions are given out

@@ -29,9 +29,10 @@ from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import StoreError
-from breadcrumbs.runtime.events.event import Event, Position
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.events.log import Position
 from breadcrumbs.runtime.events.positions import PositionCodec
-from breadcrumbs.runtime.events.reader import Follower
+from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
@@ -181,9 +182,10 @@ class Subscription:
 class EventHub:
     """Reads the event streams for all clients of this process."""
 
-    def __init__(self, store: Store, *, rcrt_events: bool = True) -> None:
+    def __init__(self, store: Store, reader: EventReader, *, rcrt_events: bool = True) -> None:
         self.store = store
-        self.log = store.tail.log
+        self.log = reader.log
+        self._reader = reader
         self._rcrt_events = rcrt_events
         self._clients: dict[UUID, set[Subscription]] = {}
         self._position: Position = [0] * store.lanes
@@ -295,7 +297,7 @@ class EventHub:
         await asyncio.gather(*readers, return_exceptions=True)
 
     async def _read(self) -> None:
-        follower: Follower[None] = Follower(self.store.tail, self._take)
+        follower: Follower[None] = Follower(self._reader, self._take)
         wait = 0.1
         try:
             while True:

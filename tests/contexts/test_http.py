@@ -28,6 +28,7 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
 from breadcrumbs.runtime.streams.hub import EventHub, Subscription
 from tests.contexts.support import MESSAGES, OWNER, book_of, building, context_of, document, post
+from tests.support.events import close_with_reader, reader_of
 
 KEY = "a-key-of-the-owner-of-these-contexts"
 ALL = {"key": "old", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all", "limit": 50}}
@@ -67,7 +68,7 @@ class Site:
 async def opened(url: str, **settings: Any) -> AsyncIterator[Site]:
     chosen = Settings(**settings)
     store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
-    hub = EventHub(store)
+    hub = EventHub(store, reader_of(store))
     try:
         app = build_app(store, hub, Hygiene(store, chosen), chosen, OPERATIONS)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
@@ -75,7 +76,7 @@ async def opened(url: str, **settings: Any) -> AsyncIterator[Site]:
             yield Site(app, store, client)
     finally:
         await hub.close()
-        await store.close()
+        await close_with_reader(store)
 
 
 @pytest.fixture

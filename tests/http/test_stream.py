@@ -34,6 +34,7 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
 from breadcrumbs.runtime.streams.hub import MOST_WAITING_BYTES, EventHub, Subscription
 from tests.http.conftest import AGENT_A, AGENT_B, KEY, KEYS, OTHER, OTHER_KEY, OWNER
+from tests.support.events import close_with_reader, reader_of
 
 
 @dataclass
@@ -129,7 +130,7 @@ class Everything:
 async def live(redis_url: str, namespace: str | None = None, **options: Any) -> AsyncIterator[Live]:
     settings = Settings(**options)
     store = await Store.open(redis_url, namespace=namespace or secrets.token_hex(6))
-    hub = EventHub(store, rcrt_events=settings.rcrt_events)
+    hub = EventHub(store, reader_of(store), rcrt_events=settings.rcrt_events)
     listener = socket.create_server(("127.0.0.1", 0))
     server = HttpServer(
         build_app(store, hub, Hygiene(store, settings), settings),
@@ -148,7 +149,7 @@ async def live(redis_url: str, namespace: str | None = None, **options: Any) -> 
             hub.end_streams()
             server.should_exit = True
     await hub.close()
-    await store.close()
+    await close_with_reader(store)
 
 
 @pytest.fixture

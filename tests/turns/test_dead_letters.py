@@ -18,6 +18,7 @@ from breadcrumbs.runtime.sessions.retries import retry_letter
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.dead_letters import DeadLetter, DeadLetters
+from tests.support.events import close_with_reader, reader_of
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 
@@ -38,14 +39,17 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
         },
     }
     await store.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="agent", context=definition))
-    async with agent_worker(store, settings, book) as runner, anyio.create_task_group() as tasks:
-        workers = [context_worker(store, settings, book), runner]
+    async with (
+        agent_worker(store, reader_of(store), settings, book) as runner,
+        anyio.create_task_group() as tasks,
+    ):
+        workers = [context_worker(store, reader_of(store), settings, book), runner]
         for worker in workers:
             tasks.start_soon(worker.run)
         yield store
         for worker in workers:
             worker.stop()
-    await store.close()
+    await close_with_reader(store)
 
 
 async def _say(store: Store, session: str) -> UUID:

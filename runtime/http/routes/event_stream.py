@@ -28,7 +28,8 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, check_session_
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.events.event import Event, Position
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.events.log import Position
 from breadcrumbs.runtime.hints.jsonpath import Budget
 from breadcrumbs.runtime.http.api.operations import budget_headers
 from breadcrumbs.runtime.http.api.parameters import tag_list
