@@ -25,10 +25,11 @@ from uuid import UUID
 import orjson
 import structlog
 
-from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.events import deltas
+from breadcrumbs.runtime.events.deltas import DELTA, Delta
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.log import Position
 from breadcrumbs.runtime.events.positions import PositionCodec
@@ -319,31 +320,14 @@ class EventHub:
             follower.leave_all()
 
     async def _listen(self) -> None:
-        """Pass on pieces of answers while they are made. They may get lost; the breadcrumb will come."""
-        while True:
-            try:
-                await self.store.connection.listen(self.store.keys.deltas(), self._heard)
-            except (LinkLost, ReplyError):
-                pass
-            except Exception:
-                _log.exception("listening for pieces of answers failed, trying again")
-            await asyncio.sleep(1)
+        await deltas.listen(self.store.connection, self.store.keys, self._pass_on)
 
-    def _heard(self, raw: bytes) -> None:
-        try:
-            self._pass_on(raw)
-        except Exception as error:
-            _log.warning("a piece of an answer cannot be read", error=repr(error))
-
-    def _pass_on(self, raw: bytes) -> None:
-        delta = orjson.loads(raw)
-        owner = UUID(delta["owner_id"])
-        clients = self._clients.get(owner)
+    def _pass_on(self, delta: Delta) -> None:
+        clients = self._clients.get(delta.owner_id)
         if not clients:
             return
-        id = UUID(delta["breadcrumb_id"])
-        event = Event("created", owner, id, 0, delta["type"], delta.pop("tags"), None, 0, 0)
-        frame = b"event: %s\ndata: %s\n\n" % (delta["type"].encode(), orjson.dumps(delta))
+        event = Event("created", delta.owner_id, delta.breadcrumb_id, 0, DELTA, list(delta.tags), None, 0, 0)
+        frame = b"event: %s\ndata: %s\n\n" % (DELTA.encode(), orjson.dumps(delta.document()))
         for client in list(clients):
             if self._wants(client, event) and not client.offer(frame):
                 self.dropped_clients += 1
