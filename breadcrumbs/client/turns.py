@@ -26,7 +26,6 @@ from breadcrumbs.client.effects import (
 )
 from breadcrumbs.client.errors import AgentFailed, NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, OnConnection, Saying, Subscription, Waiting
-from breadcrumbs.client.sse import Parser
 from breadcrumbs.client.values import (
     Answer,
     Breadcrumb,
@@ -40,6 +39,7 @@ from breadcrumbs.client.values import (
     event_of,
 )
 from breadcrumbs.runtime.breadcrumb.text import plain_text
+from breadcrumbs.runtime.sse import Parser
 
 RESPONSE = "agent.response.v1"
 ERROR = "agent.error.v1"
@@ -117,7 +117,7 @@ class Following:
         for message in self._parser.feed(piece):
             self._last_id = message.id or self._last_id
             if message.data and message.event != "ping":
-                self._waiting.append(event_of(orjson.loads(message.data), self._last_id))
+                self._waiting.append(event_of(orjson.loads(message.text), self._last_id))
             if message.data and (self._greeted or message.event != "ping"):
                 self._failures = 0  # it works, and did more than accept us
             self._greeted = True
