@@ -194,8 +194,7 @@ async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any,
     store = await Store.open(url)
     parts.push_async_callback(store.close)
     reader = await parts.enter_async_context(EventReader(store.connection, store.keys))
-    hub = EventHub(store, reader, rcrt_events=settings.rcrt_events)
-    await hub.start()
+    hub = EventHub(store, reader)
     parts.push_async_callback(hub.close)
     return build_app(store, hub, Hygiene(store, settings), settings), hub.end_streams
 

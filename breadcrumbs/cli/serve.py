@@ -94,9 +94,8 @@ async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIte
     store = await open_store(settings, url)
     reader = EventReader(store.connection, store.keys)
     try:
-        hub = EventHub(store, reader, rcrt_events=settings.rcrt_events)
+        hub = EventHub(store, reader)
         hygiene = Hygiene(store, settings)
-        await hub.start()
         try:
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)

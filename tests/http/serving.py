@@ -21,7 +21,7 @@ from tests.support.events import close_with_reader, reader_of
 async def serve(url: str, port: int, namespace: str) -> None:
     settings = Settings(port=port)
     store = await Store.open(url, namespace=namespace, ttl_defaults=settings.expiries)
-    hub = EventHub(store, reader_of(store), rcrt_events=settings.rcrt_events)
+    hub = EventHub(store, reader_of(store))
     try:
         app = build_app(store, hub, Hygiene(store, settings), settings)
         server = HttpServer(
