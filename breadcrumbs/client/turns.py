@@ -39,10 +39,9 @@ from breadcrumbs.client.values import (
     event_of,
 )
 from breadcrumbs.runtime.breadcrumb.text import plain_text
+from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR, is_outcome
 from breadcrumbs.runtime.sse import Parser
 
-RESPONSE = "agent.response.v1"
-ERROR = "agent.error.v1"
 CANCEL = "agent.cancel.v1"
 
 DEFAULT_TIMEOUT = 120.0
@@ -273,7 +272,7 @@ class Conversation:
     def messages(self, last: int | None = None) -> Operation[tuple[ChatMessage, ...]]:
         """What was said, in its order."""
         found: list[Breadcrumb] = []
-        for schema in (MESSAGE, RESPONSE):
+        for schema in (MESSAGE, ANSWER):
             found += yield from self.core.collect(
                 session=self.session_id, schema_name=schema, sort="-created_at", limit=last
             )
@@ -367,26 +366,15 @@ def _is_piece(event: Event, message_id: str, agent: str | None) -> bool:
 def _outcome(id: str, what: Event | Breadcrumb, message_id: str, agent: str | None) -> Answer | None:
     """The answer to a message, where this is it; an error for it is raised."""
     context = what.context
-    merged = context.get("answers")
-    if context.get("trigger_id") != message_id and not (isinstance(merged, list) and message_id in merged):
+    if not is_outcome(what.schema_name, context, message_id, agent):
         return None
     if what.schema_name == ERROR:
-        # An error that names no agent concerns everybody who waits.
-        if agent is not None and context.get("agent_id", agent) != agent:
-            return None
         raise AgentFailed(
             str(context.get("error") or "the agent failed and did not say why"),
             trigger_id=message_id,
             breadcrumb_id=id,
             cancelled=context.get("cancelled") is True,
         )
-    creator = context.get("creator")
-    by_agent = isinstance(creator, dict) and creator.get("type") == "agent"
-    # An agent may give its answers another schema; requests to tools do not carry a creator.
-    if what.schema_name != RESPONSE and not by_agent:
-        return None
-    if agent not in (None, creator_in(context)):
-        return None
     return Answer(
         text=plain_text(context),
         id=id,

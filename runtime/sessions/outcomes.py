@@ -4,38 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final, Literal
-from uuid import UUID
 
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
-from breadcrumbs.runtime.sessions.messages import ANSWER, ERROR, agent_of
+from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR, is_outcome
 from breadcrumbs.runtime.store.store import WALK_BYTES, Store
 
 CONTEXT: Final = "agent.context.v1"
 
 _RETRIED_BYTES: Final = 32  # an id and 16 digits: see announce.lua
 _FIRST_PAGE: Final = 200  # the outcome is nearly always among so many breadcrumbs after the message
-
-
-def is_outcome(crumb: Breadcrumb, message: UUID, agent: str | None = None) -> bool:
-    """Whether a breadcrumb is the outcome of a message: an answer to it (and perhaps to others), or an error.
-
-    `agent`: only outcomes of this agent. An error that names no agent concerns all of them.
-    """
-    context = crumb.context
-    merged = context.get("answers")
-    if context.get("trigger_id") != str(message) and not (
-        isinstance(merged, list) and str(message) in merged
-    ):
-        return False
-    creator = context.get("creator")
-    # An agent may use another schema for its answers. Tool requests have no creator.
-    by_agent = isinstance(creator, dict) and creator.get("type") == "agent"
-    if crumb.schema_name == ERROR:
-        return agent in (None, context.get("agent_id", agent))
-    return (crumb.schema_name == ANSWER or by_agent) and agent in (None, agent_of(context))
 
 
 def outcome_kind(outcome: Breadcrumb) -> Literal["answer", "error"]:
@@ -53,7 +33,7 @@ async def find_outcome(
     owner, errors = principal.owner_id, list[Breadcrumb]()
 
     def is_answer(crumb: Breadcrumb) -> bool:
-        found = is_outcome(crumb, message.id, agent)
+        found = is_outcome(crumb.schema_name, crumb.context, str(message.id), agent)
         if found and crumb.schema_name == ERROR:
             errors.append(crumb)
             return False

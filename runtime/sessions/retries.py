@@ -10,7 +10,8 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound, NothingToRetry, SessionGone
-from breadcrumbs.runtime.sessions.messages import ERROR, message_in
+from breadcrumbs.runtime.sessions.messages import message_in
+from breadcrumbs.runtime.sessions.outcome_matching import ERROR
 from breadcrumbs.runtime.sessions.outcomes import CONTEXT, find_outcome
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import record

@@ -13,7 +13,8 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.errors import SessionGone
 from breadcrumbs.runtime.events.deltas import Delta
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.sessions.outcomes import CONTEXT, find_outcome, is_outcome
+from breadcrumbs.runtime.sessions.outcome_matching import is_outcome
+from breadcrumbs.runtime.sessions.outcomes import CONTEXT, find_outcome
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
 from breadcrumbs.runtime.streams.hub import EventHub
@@ -127,4 +128,6 @@ class AnswerWatch:
         if event.operation != "created" or event.id == message.id:
             return None
         crumb = value.load_breadcrumb()
-        return crumb if crumb is not None and is_outcome(crumb, message.id) else None
+        if crumb is None or not is_outcome(crumb.schema_name, crumb.context, str(message.id)):
+            return None
+        return crumb

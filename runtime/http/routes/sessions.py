@@ -83,8 +83,6 @@ from breadcrumbs.runtime.http.routes.waiting import (
 )
 from breadcrumbs.runtime.sessions.forks import fork
 from breadcrumbs.runtime.sessions.messages import (
-    ANSWER,
-    ERROR,
     MESSAGE,
     MOST_MESSAGES,
     message_in,
@@ -93,6 +91,7 @@ from breadcrumbs.runtime.sessions.messages import (
     shortened,
     summary_of,
 )
+from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR
 from breadcrumbs.runtime.sessions.outcomes import find_outcome, outcome_kind
 from breadcrumbs.runtime.sessions.retries import retry
 from breadcrumbs.runtime.sessions.sessions import SessionFacts, Sessions
