@@ -95,17 +95,18 @@ class EventStream:
         start = self._parse_start(principal, request)
         if start.position is not None:
             filter.begins_after = await self._sessions.earlier_session_until(principal)
-        opening: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": headers}
         if scope["method"] == "HEAD":
-            await send(opening)
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
         with self._services.streams.stream(principal):
-            client = _Client(Subscription(filter), receive, send, opening)
-            await self._serve(client, principal, start)
+            client = _Client(Subscription(filter), receive, send)
+            await self._serve(client, principal, start, headers)
             await _finish(scope, client)
 
-    async def _serve(self, client: _Client, principal: Principal, start: _Start) -> None:
+    async def _serve(
+        self, client: _Client, principal: Principal, start: _Start, headers: list[Header]
+    ) -> None:
         subscription = client.subscription
         expiry: asyncio.TimerHandle | None = None
         try:
@@ -121,7 +122,7 @@ class EventStream:
             await self._sessions.check_token(principal)
             if principal.expires < math.inf:
                 expiry = asyncio.get_running_loop().call_later(principal.seconds_left, subscription.drop)
-            await client.open()
+            await client.send({"type": "http.response.start", "status": 200, "headers": headers})
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.until_disconnected, tasks.cancel_scope.cancel)
                 subscription.on_drop = tasks.cancel_scope.cancel
@@ -217,10 +218,6 @@ class _Client:
     subscription: Subscription
     receive: Receive
     send: Send
-    opening: dict[str, Any]
-
-    async def open(self) -> None:
-        await self.send(self.opening)
 
     async def write(self, body: bytes) -> None:
         """Send some frames. A write that hangs means that the client does not read."""
