@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+import orjson
+
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.events.deltas import Delta
 from breadcrumbs.runtime.events.event import Event
@@ -23,7 +25,7 @@ class StreamEvent:
 
     event: Event
     breadcrumb: Breadcrumb | None
-    """The version that the event names, redacted for the subscribers. None: the event has none, or it is gone."""
+    """The version that the event names, without what the subscribers may not see. None: none exists any more."""
     position: ReachedPosition
     """The position of the subscribers after this event."""
     shows_context: bool
@@ -79,7 +81,7 @@ class OutgoingEvent:
         if view is None:
             crumb = self.breadcrumb
             if crumb is not None and not shows_context:
-                crumb = crumb.without_context()
+                crumb = replace(crumb, json=orjson.dumps({**crumb.document, "context": {}}))
             view = self._shared[shows_context, position] = self._view(
                 crumb, position, shows_context=shows_context
             )
