@@ -20,6 +20,7 @@ from breadcrumbs.runtime.http.api.conditions import etag_of
 from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 from breadcrumbs.runtime.sessions.messages import (
+from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR
     ANSWER,
     ERROR,
     MESSAGE,
