@@ -193,7 +193,7 @@ async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any,
     settings = Settings()
     store = await Store.open(url)
     parts.push_async_callback(store.close)
-    reader = await parts.enter_async_context(EventReader(store.connection, store.keys))
+    reader = await parts.enter_async_context(EventReader(store))
     hub = EventHub(store, reader)
     parts.push_async_callback(hub.close)
     return build_app(store, hub, Hygiene(store, settings), settings), hub.end_streams

@@ -129,7 +129,7 @@ class ServerServices:
 async def assembled_services(settings: Settings, url: str, *, workers: bool) -> AsyncIterator[ServerServices]:
     """Open the store, start the background tasks and wire the app. Stops and closes them at the end."""
     store = await open_store(settings, url)
-    reader = EventReader(store.connection, store.keys)
+    reader = EventReader(store)
     try:
         hub = EventHub(store, reader)
         hygiene = Hygiene(store, settings)

@@ -81,7 +81,7 @@ async def hosted_agents(settings: Settings, own: OwnAgents) -> AsyncIterator[Non
 async def _attached_parts(settings: Settings) -> AsyncIterator[WorkerParts]:
     async with (
         attached_store(settings) as store,
-        EventReader(store.connection, store.keys) as reader,
+        EventReader(store) as reader,
     ):
         yield WorkerParts(store, reader, settings, open_book(store, settings))
 

@@ -15,11 +15,11 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import structlog
 
-from breadcrumbs.runtime.backend.connection import BlockingLink, Connection
+from breadcrumbs.runtime.backend.connection import BlockingLink
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.log import EventLog
-from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.store import Store
 
 _log = structlog.get_logger("breadcrumbs.events")
 
@@ -55,9 +55,9 @@ class _SharedLane:
 class EventReader:
     """Reads the lanes that somebody follows. One per process; close it before its connection."""
 
-    def __init__(self, connection: Connection, keys: Keys) -> None:
-        self._connection = connection
-        self.log = EventLog(connection, keys)
+    def __init__(self, store: Store) -> None:
+        self._connection = store.connection
+        self.log = EventLog(store.connection, store.keys)
         self._lanes: dict[int, _SharedLane] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """Read tasks, by the first lane of their group (see `Connection.reader_groups`)."""

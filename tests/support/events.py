@@ -15,7 +15,7 @@ def reader_of(store: Store) -> EventReader:
     """Return the reader that all followers on this store share. Its tasks end with its last follower."""
     reader = _readers.get(store)
     if reader is None:
-        reader = _readers[store] = EventReader(store.connection, store.keys)
+        reader = _readers[store] = EventReader(store)
     return reader
 
 
