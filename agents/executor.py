@@ -43,7 +43,8 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.model_view import withheld
 from breadcrumbs.runtime.store.batched_reads import Question, recent_of, version_of
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed
+from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed
+from breadcrumbs.runtime.workers.turn import Turn
 
 CANCEL = "agent.cancel.v1"
 
@@ -221,7 +222,7 @@ class Executor:
                     if written.found and acknowledge:
                         await turn.acknowledge()
                 return
-            except AWAY as error:
+            except STORE_UNAVAILABLE as error:
                 _log.warning("an answer waits for the store", trigger=str(turn.event.id), error=str(error))
             await anyio.sleep(pause)
             pause = min(2.0, 2 * pause)

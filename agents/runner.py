@@ -21,8 +21,10 @@ from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.lease import LeaseLost
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.failures import check_posted, leave_error
-from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try
+from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed
+from breadcrumbs.runtime.workers.failures import ErrorDetails, check_posted, leave_error
+from breadcrumbs.runtime.workers.retries import is_retryable
+from breadcrumbs.runtime.workers.turn import Turn
 
 MESSAGE = "user.message.v1"
 
@@ -142,14 +144,14 @@ class AgentRunner:
         for agent in wanted:
             try:
                 await self._answer(turn, agent, trigger, seen, last=agent is wanted[-1] and not failures)
-            except (LeaseLost, *AWAY):
+            except (LeaseLost, *STORE_UNAVAILABLE):
                 raise
             except Exception as error:  # the other agents answer all the same
                 failures[agent.definition.agent_id] = error
         if failures:
             self._note_failures(event, failures)
             errors = list(failures.values())
-            passing = [error for error in errors if is_worth_another_try(error)]
+            passing = [error for error in errors if is_retryable(error)]
             # All of them are asked again at once: when the last of them wants to be.
             raise max(passing, key=_pause) if passing else errors[0]
         self._refused.pop(_place(event), None)
@@ -187,17 +189,8 @@ class AgentRunner:
             origin = UUID(started_by.id)
         except (NotFound, ValueError):
             pass
-        await leave_error(
-            self._store,
-            turn,
-            error,
-            creator=self._creator,
-            origin=origin,
-            inherited=self._inherited,
-            hops=hops + 1,
-            agent_id=agent_id,
-            answers=answers,
-        )
+        details = ErrorDetails(self._creator, origin, self._inherited, hops + 1, agent_id, answers)
+        await leave_error(self._store, turn, error, details)
         self._failed.pop(_place(turn.event), None)
 
     @property

@@ -38,8 +38,10 @@ from breadcrumbs.runtime.store.batched_reads import Question, newest_of, plain, 
 from breadcrumbs.runtime.store.lease import LeaseLost
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.failures import check_posted, leave_error
-from breadcrumbs.runtime.workers.worker import AWAY, INTERNAL, Turn, TurnFailed, is_worth_another_try
+from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnFailed
+from breadcrumbs.runtime.workers.failures import ErrorDetails, check_posted, leave_error
+from breadcrumbs.runtime.workers.retries import is_retryable
+from breadcrumbs.runtime.workers.turn import INTERNAL, Turn
 
 _CREATOR = "context-builder"
 MOST_HOPS = 16
@@ -108,14 +110,8 @@ class ContextBuilder:
         await self._build_all(turn)
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
-        await leave_error(
-            self._store,
-            turn,
-            error,
-            creator=_CREATOR,
-            origin=turn.event.id,
-            inherited=self._inherited,
-        )
+        details = ErrorDetails(_CREATOR, turn.event.id, self._inherited)
+        await leave_error(self._store, turn, error, details)
 
     async def _matching(self, event: Event) -> list[ContextConfig]:
         return _matching(await self._book.configs(event.owner_id), event)
@@ -145,12 +141,12 @@ class ContextBuilder:
             try:
                 last = config is chosen[-1][0] and not failures
                 await self._build(turn, config, trigger, material, last=last)
-            except (LeaseLost, *AWAY):
+            except (LeaseLost, *STORE_UNAVAILABLE):
                 raise
             except Exception as error:  # the other consumers get their contexts all the same
                 failures.append(error)
         if failures:
-            raise next((error for error in failures if is_worth_another_try(error)), failures[0])
+            raise next((error for error in failures if is_retryable(error)), failures[0])
 
     async def _pause_or_resume(self, turn: Turn) -> None:
         """A session was paused: its contexts lose their consumers. Or it goes on: they come back, with what waited."""

@@ -40,7 +40,8 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.hints.hints import apply_hints
 from breadcrumbs.runtime.store.state import decode_about, decode_state
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import INTERNAL, Turn, TurnFailed
+from breadcrumbs.runtime.workers.errors import TurnFailed
+from breadcrumbs.runtime.workers.turn import INTERNAL, Turn
 
 MESSAGE = "user.message.v1"
 RECORD = "adk.session.v1"

@@ -36,7 +36,9 @@ from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import TurnFailed, Worker
+from breadcrumbs.runtime.workers.errors import TurnFailed
+from breadcrumbs.runtime.workers.retries import TurnLimits
+from breadcrumbs.runtime.workers.worker import Worker
 
 
 def config_path(settings: Settings) -> Path:
@@ -134,7 +136,11 @@ def _require_agents(loaded: Loaded) -> None:
 
 def context_worker(store: Store, settings: Settings, book: ConfigBook) -> Worker:
     builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
-    return Worker(store, builder, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
+    return Worker(store, builder, lease_seconds=settings.lease_seconds, limits=_limits(settings))
+
+
+def _limits(settings: Settings) -> TurnLimits:
+    return TurnLimits(attempts=settings.turn_attempts)
 
 
 @asynccontextmanager
@@ -192,7 +198,7 @@ async def agent_worker(
             inherited=settings.inherited_tags,
             kind=kind or AgentRunner.kind,
         )
-        yield Worker(store, runner, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
+        yield Worker(store, runner, lease_seconds=settings.lease_seconds, limits=_limits(settings))
     finally:
         await models.close()
         await adk.close()

@@ -16,6 +16,7 @@ from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.retries import TurnLimits
 from tests.support.adk_backend import APP, Exchange
 from tests.support.turns import ALICE, Chat, Working, all_taken, config, eventually
 
@@ -48,7 +49,7 @@ async def chatting(
     async with agent_worker(store, settings, book, agents or (remote_agent(),), kind="agents") as runner:
         workers = [runner, *([context_worker(store, settings, book)] if configs else [])]
         for worker in workers:
-            worker._backoff = lambda _: backoff
+            worker._turns._limits = TurnLimits(attempts=attempts, backoff=lambda _: backoff)
         problem = None
         async with running(*workers):
             await eventually(lambda: all_taken(workers, store.lanes), "the lanes were not taken")

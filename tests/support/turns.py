@@ -34,7 +34,9 @@ from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.events.event import Event, EventLog
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.store.store import Store, Written
-from breadcrumbs.runtime.workers.worker import Worker, _Lane
+from breadcrumbs.runtime.workers.lane import Lane
+from breadcrumbs.runtime.workers.retries import TurnLimits
+from breadcrumbs.runtime.workers.worker import Worker
 
 ALICE = UUID("00000000-0000-7000-8000-00000000a11c")
 BOB = UUID("00000000-0000-7000-8000-0000000000b0")
@@ -289,7 +291,7 @@ class Working(Chat):
 
     async def handled(self, kind: str) -> bool:
         """Whether this kind of worker is done with all that was written."""
-        return await self._all_up_to(kind, lambda lane: lane.low_without(-1))
+        return await self._all_up_to(kind, lambda lane: lane.low_water_mark())
 
     async def read_all(self, kind: str) -> bool:
         """Whether this kind of worker has read all that was written, done with it or not."""
@@ -299,16 +301,19 @@ class Working(Chat):
         home = home_lane(crumb.id, self.store.lanes)
         return any(lane.position >= crumb.updated for lane in self._lanes(kind) if lane.lease.lane == home)
 
-    async def _all_up_to(self, kind: str, where: Callable[[_Lane], int]) -> bool:
+    async def _all_up_to(self, kind: str, where: Callable[[Lane], int]) -> bool:
         reached = {lane.lease.lane: where(lane) for lane in self._lanes(kind)}
         ends = await self.store.connection.call_all(
             [(lane, (b"GET", self.store.keys.clock(lane))) for lane in range(self.store.lanes)]
         )
         return all(reached.get(lane, -1) >= int(end or 0) for lane, end in enumerate(ends))
 
-    def _lanes(self, kind: str) -> list[_Lane]:
+    def _lanes(self, kind: str) -> list[Lane]:
         return [
-            lane for worker in self.workers if worker.handler.kind == kind for lane in worker._lanes.values()
+            lane
+            for worker in self.workers
+            if worker.handler.kind == kind
+            for lane in worker._lanes.by_number.values()
         ]
 
 
@@ -333,7 +338,12 @@ async def working(
         for count, handler in ((builders, handlers.builder), (runners, handlers.runner)):
             if sum(worker.handler.kind == handler.kind for worker in workers) < count:
                 workers.append(
-                    Worker(store, handler, lease_seconds=lease_seconds, attempts=attempts, backoff=backoff)
+                    Worker(
+                        store,
+                        handler,
+                        lease_seconds=lease_seconds,
+                        limits=TurnLimits(attempts=attempts, backoff=backoff),
+                    )
                 )
     problem = None
     async with anyio.create_task_group() as tasks:

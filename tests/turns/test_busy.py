@@ -17,7 +17,7 @@ from breadcrumbs.runtime.maintenance.export_import import export_lines, import_l
 from breadcrumbs.runtime.sessions.outcomes import outcome_of
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import INTERNAL
+from breadcrumbs.runtime.workers.turn import INTERNAL
 from tests.support.turns import (
     ASSISTANT,
     CONTEXT,

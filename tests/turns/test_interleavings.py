@@ -36,7 +36,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import INTERNAL
+from breadcrumbs.runtime.workers.turn import INTERNAL
 from tests.support.servers import Server
 from tests.support.turns import (
     ALICE,
@@ -109,7 +109,7 @@ class World:
         return [
             (owner, str(session))
             for worker in workers or self.crew.workers
-            for lane in worker._lanes.values()
+            for lane in worker._lanes.by_number.values()
             for owner, session in lane.running
         ]
 
