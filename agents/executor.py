@@ -17,8 +17,8 @@ import anyio
 import orjson
 import structlog
 
+from breadcrumbs.agents.agents_in_force import Agent
 from breadcrumbs.agents.answer import RESPONSE, Answer, parse_answer, product
-from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
 from breadcrumbs.agents.deltas import DeltaWriter
 from breadcrumbs.agents.functions import AgentFunction, Call

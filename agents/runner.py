@@ -7,7 +7,7 @@ from uuid import UUID
 
 import anyio
 
-from breadcrumbs.agents.book import Agent, AgentBook, definition_in
+from breadcrumbs.agents.agents_in_force import AGENT_DEFINITIONS, Agent, AgentsInForce
 from breadcrumbs.agents.definition import CONTEXT
 from breadcrumbs.agents.executor import (
     CANCEL,
@@ -21,8 +21,9 @@ from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.lease import LeaseLost
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.definitions import report_unusable
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed
-from breadcrumbs.runtime.workers.failures import ErrorDetails, check_posted, leave_error
+from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
 from breadcrumbs.runtime.workers.retries import is_retryable
 from breadcrumbs.runtime.workers.turn import Turn
 
@@ -44,7 +45,7 @@ class AgentRunner:
     def __init__(
         self,
         store: Store,
-        book: AgentBook,
+        agents: AgentsInForce,
         executor: Executor,
         *,
         consumers: Consumers | None = None,
@@ -53,7 +54,7 @@ class AgentRunner:
     ) -> None:
         self.kind = kind
         self._store = store
-        self._book = book
+        self._agents = agents
         self._executor = executor
         self._consumers = consumers
         self._inherited = inherited
@@ -67,11 +68,11 @@ class AgentRunner:
     async def wants(self, event: Event) -> bool:
         if event.operation == "deleted":
             return False
-        if self._book.reads(event):
+        if self._agents.is_definition(event):
             return True
         if event.imported:
             return False
-        agents = await self._book.agents(event.owner_id)
+        agents = await self._agents.get(event.owner_id)
         return any(_triggers(agent, event) for agent in agents) or bool(await self._left_alone(event, agents))
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
@@ -83,7 +84,7 @@ class AgentRunner:
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:
             return False
-        asked = [agent for agent in self._book.last(event.owner_id) if _triggers(agent, event)]
+        asked = [agent for agent in self._agents.get_stale(event.owner_id) if _triggers(agent, event)]
         for agent in asked:
             busy_with = [other for other in earlier if _triggers(agent, other)]
             if not busy_with:
@@ -117,18 +118,13 @@ class AgentRunner:
     async def handle(self, turn: Turn) -> None:
         event = turn.event
         self._failed.pop(_place(event), None)
-        if self._book.reads(event):
-            await check_posted(
-                self._store,
-                turn,
-                definition_in,
-                what="agent definition",
-                creator=self._creator,
-                inherited=self._inherited,
+        if self._agents.is_definition(event):
+            await report_unusable(
+                self._store, turn, AGENT_DEFINITIONS, creator=self._creator, inherited=self._inherited
             )
         if event.imported:
             return
-        agents = await self._book.agents(event.owner_id)
+        agents = await self._agents.get(event.owner_id)
         trigger, seen = await self._executor.look(event)
         if trigger is None:
             return  # deleted or expired meanwhile: there is nothing to answer
@@ -205,7 +201,9 @@ class AgentRunner:
 
     def _may_have_failed(self, event: Event) -> set[str]:
         return self._failed.get(_place(event)) or {
-            agent.definition.agent_id for agent in self._book.last(event.owner_id) if _triggers(agent, event)
+            agent.definition.agent_id
+            for agent in self._agents.get_stale(event.owner_id)
+            if _triggers(agent, event)
         }
 
     async def _merged(self, trigger: Breadcrumb, event: Event) -> list[str]:
@@ -213,7 +211,7 @@ class AgentRunner:
         failed = self._may_have_failed(event)
         merging = [
             agent.definition
-            for agent in self._book.last(event.owner_id)
+            for agent in self._agents.get_stale(event.owner_id)
             if agent.definition.when_busy == "merge" and agent.definition.agent_id in failed
         ]
         left = [await unanswered(self._store, definition, trigger) for definition in merging]

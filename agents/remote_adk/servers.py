@@ -21,7 +21,7 @@ import anyio
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.agents_in_force import Agent
 from breadcrumbs.agents.definition import AppName
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.endpoint import Endpoint, Limits

@@ -22,8 +22,8 @@ from uuid import UUID
 import anyio
 import structlog
 
+from breadcrumbs.agents.agents_in_force import Agent
 from breadcrumbs.agents.answer import RESPONSE, Answer
-from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.executor import Origin, creator_of
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.prompt import build_prompt

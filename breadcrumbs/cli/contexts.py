@@ -25,8 +25,8 @@ from breadcrumbs.cli.output import (
     visible,
 )
 from breadcrumbs.context_builder.audit import Report, audit_isolation
-from breadcrumbs.context_builder.book import ConfigError, parse_configs
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.config_checks import ConfigError, parse_configs
 from breadcrumbs.context_builder.explain import (
     Difference,
     ExplainedItem,

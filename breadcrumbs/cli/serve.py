@@ -29,7 +29,7 @@ from breadcrumbs.cli.attach import data_directory, open_store, shown_address
 from breadcrumbs.cli.logs import configure_logs
 from breadcrumbs.cli.output import INTERRUPTED, OK, command, for_people, print_line, say
 from breadcrumbs.cli.workers import config_file, running_workers
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import OPERATIONS as CONTEXTS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
@@ -98,13 +98,13 @@ async def _assembled(settings: Settings, url: str, *, workers: bool) -> AsyncIte
         try:
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
-                book = ConfigBook(store, settings.context_config)
+                configs = ConfigsInForce(store, settings.context_config)
                 if workers:
-                    book = await stack.enter_async_context(running_workers(store, settings))
-                configs = ConfigRoutes(book, config_file(settings, builds=workers))
+                    configs = await stack.enter_async_context(running_workers(store, settings))
+                config_routes = ConfigRoutes(configs, config_file(settings, builds=workers))
                 operations = (
                     *CONTEXTS,
-                    *configs.operations,
+                    *config_routes.operations,
                     *ADK_SESSIONS,
                     *WebPage.of_this_installation().operations,
                 )

@@ -15,7 +15,7 @@ from uuid import UUID
 import anyio
 import uvloop
 
-from breadcrumbs.agents.book import Agent, AgentBook, definitions_from
+from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce, load_definitions
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.models.base import Model
@@ -28,9 +28,10 @@ from breadcrumbs.cli.agent_modules import Loaded, load_agents
 from breadcrumbs.cli.attach import data_directory, open_store, running_server, shown_address
 from breadcrumbs.cli.logs import configure_logs
 from breadcrumbs.cli.output import console, for_people, print_line
-from breadcrumbs.context_builder.book import ConfigBook, ConfigError
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
+from breadcrumbs.context_builder.config_checks import ConfigError
 from breadcrumbs.context_builder.config_file import ConfigFile
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
@@ -58,14 +59,14 @@ def config_file(settings: Settings, *, builds: bool) -> ConfigFile | None:
     return ConfigFile(settings.context_config, locked=shared if len(owners) > 1 else "")
 
 
-def open_book(store: Store, settings: Settings) -> ConfigBook:
+def open_configs(store: Store, settings: Settings) -> ConfigsInForce:
     """The context configs; a file that cannot be used at start is an error at once."""
-    book = ConfigBook(store, config_path(settings))
+    configs = ConfigsInForce(store, config_path(settings))
     try:
-        book.load()
+        configs.load()
     except ConfigError as error:
         raise StartupError(f"the context config cannot be used:\n{error}") from None
-    return book
+    return configs
 
 
 def build_contexts(settings: Settings) -> int:
@@ -73,9 +74,9 @@ def build_contexts(settings: Settings) -> int:
 
     async def main() -> int:
         async with _store(settings) as store:
-            book = open_book(store, settings)
-            async with book.watched():
-                await work(settings, context_worker(store, settings, book))
+            configs = open_configs(store, settings)
+            async with configs.watched():
+                await work(settings, context_worker(store, settings, configs))
         return 0
 
     return _run(settings, main())
@@ -90,7 +91,7 @@ def run_agents(settings: Settings) -> int:
     async def main() -> int:
         async with (
             _store(settings) as store,
-            agent_worker(store, settings, open_book(store, settings)) as worker,
+            agent_worker(store, settings, open_configs(store, settings)) as worker,
         ):
             await work(settings, worker)
         return 0
@@ -105,7 +106,7 @@ def run_own_agents(settings: Settings, loaded: Loaded) -> int:
     async def main() -> int:
         async with (
             _store(settings) as store,
-            own_workers(store, settings, open_book(store, settings), loaded) as workers,
+            own_workers(store, settings, open_configs(store, settings), loaded) as workers,
         ):
             await work(settings, *workers)
         return 0
@@ -119,7 +120,7 @@ async def hosting(settings: Settings, loaded: Loaded) -> AsyncIterator[None]:
     _require_agents(loaded)
     async with (
         _store(settings) as store,
-        own_workers(store, settings, open_book(store, settings), loaded) as workers,
+        own_workers(store, settings, open_configs(store, settings), loaded) as workers,
         running(*workers),
     ):
         yield
@@ -134,8 +135,8 @@ def _require_agents(loaded: Loaded) -> None:
         )
 
 
-def context_worker(store: Store, settings: Settings, book: ConfigBook) -> Worker:
-    builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
+def context_worker(store: Store, settings: Settings, configs: ConfigsInForce) -> Worker:
+    builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
     return Worker(store, builder, lease_seconds=settings.lease_seconds, limits=_limits(settings))
 
 
@@ -147,7 +148,7 @@ def _limits(settings: Settings) -> TurnLimits:
 async def agent_worker(
     store: Store,
     settings: Settings,
-    book: ConfigBook,
+    configs: ConfigsInForce,
     agents: Iterable[Agent] = (),
     *,
     tools: Iterable[Tool] = (),
@@ -161,11 +162,11 @@ async def agent_worker(
     adk = AdkServers(settings.adk)
     try:
         toolbox = toolbox_of(settings, tools)
-        known = [*(definitions_from(settings.agents) if kind is None else ()), *agents]
+        known = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
         for agent in known:
             _check(agent, models, toolbox, adk)
         await adk.look(known)
-        builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
+        builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
         hints = SchemaHints(store)
 
         def model_of(agent: Agent) -> Model:
@@ -179,7 +180,7 @@ async def agent_worker(
             return await gather_parts(store, sources, trigger, triggers=triggers, hints=hints)
 
         async def consumers(owner: UUID) -> set[str]:
-            return {config.consumer_id for config in await book.configs(owner)}
+            return {config.consumer_id for config in await configs.get(owner)}
 
         executor = Executor(
             store,
@@ -192,7 +193,7 @@ async def agent_worker(
         )
         runner = AgentRunner(
             store,
-            AgentBook(store, known, breadcrumbs=kind is None),
+            AgentsInForce(store, known, breadcrumbs=kind is None),
             executor,
             consumers=consumers,
             inherited=settings.inherited_tags,
@@ -206,7 +207,7 @@ async def agent_worker(
 
 @asynccontextmanager
 async def own_workers(
-    store: Store, settings: Settings, book: ConfigBook, loaded: Loaded
+    store: Store, settings: Settings, configs: ConfigsInForce, loaded: Loaded
 ) -> AsyncIterator[list[Worker]]:
     """A worker for each of somebody's own agents: each has its own place in the events, whoever else runs."""
     async with AsyncExitStack() as stack:
@@ -214,7 +215,7 @@ async def own_workers(
         for agent in loaded.agents:
             kind = f"{AgentRunner.kind}/{agent.definition.agent_id}"
             await _begin_now(store, kind)
-            one = agent_worker(store, settings, book, [agent], tools=loaded.tools, kind=kind)
+            one = agent_worker(store, settings, configs, [agent], tools=loaded.tools, kind=kind)
             workers.append(await stack.enter_async_context(one))
         yield workers
 
@@ -229,20 +230,20 @@ async def _begin_now(store: Store, kind: str) -> None:
 
 
 @asynccontextmanager
-async def running_workers(store: Store, settings: Settings) -> AsyncIterator[ConfigBook]:
+async def running_workers(store: Store, settings: Settings) -> AsyncIterator[ConfigsInForce]:
     """A context builder and an agent runner beside whatever else this process does; drained at the end.
 
     Gives the configs that they go by.
     """
-    book = open_book(store, settings)
+    configs = open_configs(store, settings)
     loaded = load_agents(settings.load)
     async with (
-        agent_worker(store, settings, book, tools=loaded.tools) as runner,
-        own_workers(store, settings, book, loaded) as own,
-        book.watched(),
-        running(context_worker(store, settings, book), runner, *own),
+        agent_worker(store, settings, configs, tools=loaded.tools) as runner,
+        own_workers(store, settings, configs, loaded) as own,
+        configs.watched(),
+        running(context_worker(store, settings, configs), runner, *own),
     ):
-        yield book
+        yield configs
 
 
 @asynccontextmanager

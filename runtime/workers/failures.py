@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
-from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnFailed, error_reason
+from breadcrumbs.runtime.workers.errors import TurnCancelled, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
 
 ERROR = "agent.error.v1"
@@ -33,29 +32,6 @@ class ErrorDetails:
     """The one agent that failed. A client that waits for another agent goes on waiting."""
     answers: Sequence[str] = ()
     """The messages that the turn would have answered, if they are more than one."""
-
-
-async def check_posted(
-    store: Store,
-    turn: Turn,
-    parse: Callable[[Breadcrumb], tuple[object, str]],
-    *,
-    what: str,
-    creator: str,
-    inherited: tuple[str, ...],
-) -> None:
-    """Leave an error if a posted definition cannot be used.
-
-    `parse` returns the definition, or None and the reason.
-    """
-    event = turn.event
-    try:
-        definition, problem = parse(await store.get_version(event.owner_id, event.id, event.version))
-    except NotFound:
-        return
-    if definition is None:
-        error = TurnFailed(f"this {what} is not used: {problem}")
-        await leave_error(store, turn, error, ErrorDetails(creator, event.id, inherited))
 
 
 async def leave_error(store: Store, turn: Turn, error: Exception, details: ErrorDetails) -> None:

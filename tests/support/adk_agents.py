@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.agents_in_force import Agent
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.cli.workers import agent_worker, context_worker, running
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
@@ -45,7 +45,7 @@ async def chatting(
         adk={"servers": {"house": {"url": url, "app": APP}}, "read_timeout": 20, "total_timeout": 40, **adk},
         turn_attempts=attempts,
     )
-    book = ConfigBook(store, None, default=orjson.dumps(configs or [config("nobody")]))
+    book = ConfigsInForce(store, None, default=orjson.dumps(configs or [config("nobody")]))
     async with agent_worker(store, settings, book, agents or (remote_agent(),), kind="agents") as runner:
         workers = [runner, *([context_worker(store, settings, book)] if configs else [])]
         for worker in workers:

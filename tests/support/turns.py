@@ -17,7 +17,7 @@ from uuid import UUID
 import anyio
 import orjson
 
-from breadcrumbs.agents.book import Agent, AgentBook
+from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.functions import Call
@@ -25,8 +25,8 @@ from breadcrumbs.agents.models.base import Model, ModelError, ModelReply, ModelR
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.runner import AgentRunner
 from breadcrumbs.agents.tools import Tool, Toolbox
-from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -129,9 +129,9 @@ def recite(request: ModelRequest) -> str:
 class Handlers:
     builder: ContextBuilder
     runner: AgentRunner
-    configs: ConfigBook
-    runner_configs: ConfigBook
-    agents: AgentBook
+    configs: ConfigsInForce
+    runner_configs: ConfigsInForce
+    agents: AgentsInForce
     hints: tuple[SchemaHints, ...]
 
 
@@ -150,9 +150,9 @@ def compose(
     """
     answering = runner_store or store
     raw = orjson.dumps([config()] if configs is None else list(configs)) if configs != () else None
-    book = ConfigBook(store, None, default=raw)
-    runner_configs = ConfigBook(answering, None, default=raw)
-    agent_book = AgentBook(answering, agents if agents is not None else [agent()])
+    book = ConfigsInForce(store, None, default=raw)
+    runner_configs = ConfigsInForce(answering, None, default=raw)
+    agent_book = AgentsInForce(answering, agents if agents is not None else [agent()])
     hints = SchemaHints(answering)
     refresher = ContextBuilder(answering, runner_configs)
     builder = ContextBuilder(store, book)
@@ -162,7 +162,7 @@ def compose(
         return await gather_parts(answering, sources, trigger, triggers=triggers, hints=hints)
 
     async def consumers(owner: UUID) -> set[str]:
-        return {config.consumer_id for config in await runner_configs.configs(owner)}
+        return {config.consumer_id for config in await runner_configs.get(owner)}
 
     executor = Executor(
         answering,
