@@ -17,13 +17,14 @@ import uvloop
 
 from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce, load_definitions
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.agents.remote_adk.turn import AdkTurns
 from breadcrumbs.agents.runner import AgentRunner
+from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
+from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.cli.agent_modules import Loaded, load_agents
 from breadcrumbs.cli.attach import data_directory, open_store, running_server, shown_address
 from breadcrumbs.cli.logs import configure_logs
@@ -182,19 +183,19 @@ async def agent_worker(
         async def consumers(owner: UUID) -> set[str]:
             return {config.consumer_id for config in await configs.get(owner)}
 
-        executor = Executor(
+        inherited = settings.inherited_tags
+        turns = AgentTurns(
             store,
-            model_of=model_of,
-            toolbox=toolbox,
+            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited),
             gather=gather,
             refresh=builder.refresh,
-            inherited=settings.inherited_tags,
+            inherited=inherited,
             remote=AdkTurns(store, adk).answer,
         )
         runner = AgentRunner(
             store,
             AgentsInForce(store, known, breadcrumbs=kind is None),
-            executor,
+            turns,
             consumers=consumers,
             inherited=settings.inherited_tags,
             kind=kind or AgentRunner.kind,

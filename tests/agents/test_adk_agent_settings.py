@@ -11,7 +11,7 @@ import structlog
 from pydantic import ValidationError
 
 from breadcrumbs.agents.agents_in_force import Agent
-from breadcrumbs.agents.answer import parse_answer, product
+from breadcrumbs.agents.answer import answer_breadcrumb, parse_answer
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.cli.workers import agent_worker, running
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
@@ -124,7 +124,9 @@ def test_no_model_gets_to_change_a_sessions_state_or_to_speak_for_a_server() -> 
     answer = parse_answer(
         '{"action": "create", "breadcrumb": {"context": {"message": "Hi", "state_delta": {"a": 1}, "adk": {}}}}'
     )
-    new = product(answer, remote_agent().definition, ["session:s"], {"session_id": "s"}, ("session",))
+    new = answer_breadcrumb(
+        answer, remote_agent().definition, ["session:s"], {"session_id": "s"}, ("session",)
+    )
     assert new.context == {"message": "Hi", "content": "Hi", "session_id": "s"}
 
 

@@ -19,12 +19,13 @@ import orjson
 
 from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.models.base import Model, ModelError, ModelReply, ModelRequest, OnDelta
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.runner import AgentRunner
+from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox
+from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
@@ -164,15 +165,16 @@ def compose(
     async def consumers(owner: UUID) -> set[str]:
         return {config.consumer_id for config in await runner_configs.get(owner)}
 
-    executor = Executor(
+    steps = ToolSteps(
         answering,
         model_of=model if callable(model) else lambda _: model,
         toolbox=Toolbox(tools),
-        gather=gather,
-        refresh=refresher.refresh,
         inherited=DEFAULT_INHERITED,
     )
-    runner = AgentRunner(answering, agent_book, executor, consumers=consumers, inherited=DEFAULT_INHERITED)
+    turns = AgentTurns(
+        answering, steps, gather=gather, refresh=refresher.refresh, inherited=DEFAULT_INHERITED
+    )
+    runner = AgentRunner(answering, agent_book, turns, consumers=consumers, inherited=DEFAULT_INHERITED)
     all_hints = (hints, refresher._hints, builder._hints)
     return Handlers(builder, runner, book, runner_configs, agent_book, all_hints)
 

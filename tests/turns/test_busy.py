@@ -7,7 +7,7 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.agents.executor import CANCEL
+from breadcrumbs.agents.conversation import CANCEL
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.access import Principal
