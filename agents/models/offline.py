@@ -100,9 +100,17 @@ def _reply(request: ModelRequest) -> ModelReply:
 
 
 def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> ModelReply | str | None:
-    """To what this model understands; nothing when it does not."""
+    """Return the answer, or None if the question is not understood."""
     if wish := _SAY.match(question):
         return str(wish["words"])
+    return (
+        _answer_about_conversation(question, before, request)
+        or _call_tools(question, request)
+        or _small_talk(question, request)
+    )
+
+
+def _answer_about_conversation(question: str, before: Sequence[Message], request: ModelRequest) -> str | None:
     if _RECITE_MY_ANSWERS.search(question):
         return _recite(question, _my_answers(request), "I said")
     if _RECITE.search(question):
@@ -113,11 +121,19 @@ def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> 
         return _describe(before, request)
     if _HELP.match(question):
         return f"I am the offline model: no key, no network. {_abilities(request.tools)}"
+    return None
+
+
+def _call_tools(question: str, request: ModelRequest) -> ModelReply | str | None:
     calls, missing = calls_asked_for(question, request)
     if missing:
         return f"For that I need a {' and a '.join(missing)}, and I was offered none."
     if calls:
         return ModelReply(text="", tool_calls=tuple(calls), finish_reason="tool_calls")
+    return None
+
+
+def _small_talk(question: str, request: ModelRequest) -> str | None:
     if greeting := _GREETING.match(question):
         word = greeting["word"].capitalize()
         if question[greeting.end() :].strip(" \t\n!.,?"):
