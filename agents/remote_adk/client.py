@@ -65,9 +65,6 @@ class AdkServer:
         reason = f"ADK server {self.name}: {self._endpoint.presentable(error.reason)}"
         return ModelError(reason, retry=error.retry, retry_after=error.retry_after)
 
-    async def close(self) -> None:
-        await self._endpoint.close()
-
     # Apps
 
     async def require(self, app: str, *, again: bool = False) -> None:
