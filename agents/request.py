@@ -9,7 +9,6 @@ from uuid import UUID
 from breadcrumbs.agents.agents_in_force import Agent
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.workers.turn import Turn
 
 
@@ -54,10 +53,6 @@ class AnswerRequest:
         return self.trigger.owner_id
 
     @property
-    def lane(self) -> int:
-        return self.turn.event.lane
-
-    @property
     def is_context(self) -> bool:
         """Whether the trigger is a context that the context builder made."""
         return self.trigger.schema_name == CONTEXT
@@ -65,7 +60,7 @@ class AnswerRequest:
     @property
     def answer_id(self) -> UUID:
         """The id of the answer: the same in each attempt, so that a repeated turn finds its first answer."""
-        return derived_id(self.lane, "answer", self.definition.agent_id, self.origin.id)
+        return self.turn.derived_id("answer", self.definition.agent_id, self.origin.id)
 
     @property
     def retried_at(self) -> int:

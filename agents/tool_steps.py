@@ -19,7 +19,6 @@ from breadcrumbs.agents.models.base import Message, Model, ModelReply, ModelRequ
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import writable
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
@@ -54,8 +53,8 @@ class _Use:
 
     def derived_id(self, kind: str) -> UUID:
         agent_id, origin = self.request.definition.agent_id, self.request.origin
-        return derived_id(
-            self.request.lane, kind, agent_id, origin.id, self.step, self.call.name, self.call.arguments
+        return self.request.turn.derived_id(
+            kind, agent_id, origin.id, self.step, self.call.name, self.call.arguments
         )
 
 

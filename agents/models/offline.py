@@ -1,9 +1,8 @@
-"""The model that needs no key and no network: the default, so that everything runs from the first minute on.
+"""The offline model: the default, which needs no key and no network.
 
-It is no language model. It shows what an agent was given: it recites the messages of its prompt, counts
-them, uses the tools that it was offered, and otherwise says back what it heard. It keeps nothing between two
-calls, so what it can recite in one session is exactly what that session's context held. The same request gets
-the same answer.
+It is no language model. It shows what an agent was given: it recites and counts the messages of its prompt, uses its
+tools, and otherwise repeats what it was told. It keeps nothing between two calls, so it can recite in a session
+exactly what the context of that session held. The same request gets the same answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Models that speak chat completions over HTTP: OpenAI, OpenRouter, Ollama, vLLM and everybody alike.
+"""Models that speak chat completions over HTTP: OpenAI, OpenRouter, Ollama, vLLM and compatible servers.
 
-A call either returns a whole reply or raises `ModelError`; what may pass is tried again in here, but never
-after a part of the answer was passed on: then the caller has to know.
+A call returns a whole reply or raises `ModelError`. Temporary errors are retried here, but never after a part of the
+answer was passed on: the caller has to know of that.
 """
 
 from __future__ import annotations

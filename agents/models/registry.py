@@ -1,14 +1,13 @@
-"""A model from its name, as settings and agent definitions write it.
+"""Make a model from its name, as settings and agent definitions write it.
 
     offline                             no key, no network
     openai:gpt-4.1-mini                 a provider and one of its models; openai/gpt-4.1-mini is the same
     openrouter/anthropic/claude-sonnet  as RCRT writes it
     http://127.0.0.1:8000/v1#my-model   any server that speaks chat completions
-    house-model                         whatever `aliases` in the settings says it is
+    house-model                         an alias of the settings
 
-What the settings say is the operator's word. What an agent's definition says may come from a client, so a
-definition can name providers, endpoints and aliases, but cannot send prompts to a URL of its own making, and
-no key ever comes from it.
+The settings are written by the operator. An agent's definition may come from a client: it can name providers,
+endpoints and aliases, but it cannot send prompts to a URL of its own, and no key comes from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Server-sent events as chat completions use them: `data:` lines, an empty line ends an event."""
+"""Parse server-sent events of chat completions: `data:` lines; an empty line ends an event."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The ADK servers of the settings, and which of them an agent's definition means.
+"""The ADK servers of the settings, and which of them an agent's definition names.
 
     [adk.servers.shop]
     url = "http://127.0.0.1:8000"
     app = "shop_agent"              the app of agents that name none
-    key_env = "SHOP_KEY"            sent as a bearer token, where a proxy in front of the server wants one
+    key_env = "SHOP_KEY"            sent as a bearer token, if a proxy in front of the server wants one
 
-What the settings say is the operator's word. A definition may come from a client: it can choose among these
-servers, but it cannot send what people say to a URL of its own making.
+The settings are written by the operator. A definition may come from a client: it can choose among these servers, but
+it cannot send messages to a URL of its own.
 """
 
 from __future__ import annotations

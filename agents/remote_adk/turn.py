@@ -1,12 +1,14 @@
-"""A turn of an agent that lives on an ADK server.
+"""A turn of an agent on an ADK server.
 
-The breadcrumbs of the session are the conversation; the server's own session is its memory of it, and may be
-lost at any moment. A turn goes on with that memory only where it is known to hold exactly what the session
-holds: which takes two notes. Before a run, `adk.session.v1` says which message is about to be given to which
-session of the server. The answer, in the write that makes it visible, says what the server knew then. Wherever
-the two do not fit together (a run that came to nothing, a message that was deleted, another agent's answer, a
-changed state, a server that says 404), the server gets a new session, begun with state and history from the
-breadcrumbs. So nothing is lost, and no message is told twice.
+The breadcrumbs of the session are the conversation. The server's own session is a copy of it, which may be lost at any
+time. A turn continues the server's session only if that session holds exactly the conversation. Two records tell:
+
+- Before a run, `adk.session.v1` records which message is given to which session of the server.
+- The answer records, in the same write, what the server's session held then.
+
+If the two do not match (a run without an answer, a deleted message, another agent's answer, a changed state, a 404),
+the server gets a new session with the state and the history of the breadcrumbs. So nothing is lost, and no message is
+sent twice.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from breadcrumbs.agents.remote_adk.client import Forgotten
 from breadcrumbs.agents.remote_adk.servers import AdkServers, RemoteApp
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
-from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
@@ -123,9 +124,7 @@ class _Talk:
 
     @property
     def _record_id(self) -> UUID:
-        return derived_id(
-            self._turn.event.lane, "adk", self._agent_id, str(self._owner), self._session_id or ""
-        )
+        return self._turn.derived_id("adk", self._agent_id, str(self._owner), self._session_id or "")
 
     # Before the run
 
@@ -192,7 +191,7 @@ class _Talk:
     async def _is_in_step(self, session: str) -> bool:
         """Whether the server's session holds what ours holds."""
         last_message = self._record.context.get("trigger_id") if self._record is not None else None
-        last = await self._get(derived_id(self._turn.event.lane, "answer", self._agent_id, str(last_message)))
+        last = await self._get(self._turn.derived_id("answer", self._agent_id, str(last_message)))
         told = last.context.get("adk") if last is not None else None
         if not isinstance(told, dict):
             return False  # the last run came to nothing: who knows how far it got

@@ -1,7 +1,7 @@
-"""From the signature of a function to the JSON Schema of its arguments, and from a model's text to arguments.
+"""Make a JSON Schema from the signature of a function, and arguments from the text of a model.
 
-The function is asked once, when it becomes a tool. What cannot be described to a model (a parameter without
-a type, `*args`, a type that JSON cannot carry) is an error there, not in the middle of a turn.
+The signature is read once, when the function becomes a tool. A parameter that cannot be described to a model (without
+a type, `*args`, a type that JSON cannot carry) is an error then, not in the middle of a turn.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Protocol, TypeAlias
+from uuid import UUID
 
 import anyio
 
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import SessionGone
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.lease import LeaseLost
@@ -57,6 +59,10 @@ class Turn:
         await self.lane.leases.acknowledge(
             self.lane.lease, self.event.at, up_to, dead_letter=self.dead_letter
         )
+
+    def derived_id(self, *parts: str) -> UUID:
+        """Return an id in the lane of the event, which is the same for the same parts in each attempt."""
+        return derived_id(self.event.lane, *parts)
 
     def waiting(self) -> list[Event]:
         """Return the events that wait in the same session, the next one first."""
