@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, SchemaName, Tag
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
@@ -131,6 +131,10 @@ class ContextConfig(_Part):
     def makes(self, schema_name: str | None, tags: Sequence[str]) -> bool:
         """Whether this is a context of this config's making."""
         return schema_name == self.output.schema_name and self.consumer_tag in tags
+
+    def reacts_to(self, crumb: Breadcrumb) -> bool:
+        """Whether a breadcrumb matches one of the update triggers."""
+        return any(selector.matches(crumb) for selector in self.update_triggers)
 
     def may_trigger(self, trigger: Selector) -> bool:
         """Whether a context of this config's making can match; it inherits tags of what triggered it."""

@@ -27,18 +27,11 @@ from breadcrumbs.cli.output import (
 from breadcrumbs.context_builder.audit import Report, audit_isolation
 from breadcrumbs.context_builder.book import ConfigError, parse_configs
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.context_builder.explain import (
-    Difference,
-    ExplainedItem,
-    Explanation,
-    Rebuilt,
-    contexts_of,
-    diff,
-    explain,
-    part_sizes,
-    preview,
-    rebuild,
-)
+from breadcrumbs.context_builder.diff import Difference, diff
+from breadcrumbs.context_builder.explain import contexts_of, explain
+from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation, part_sizes
+from breadcrumbs.context_builder.preview import PreviewInput, preview
+from breadcrumbs.context_builder.rebuild import RebuiltContext, rebuild
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
@@ -118,7 +111,7 @@ def show(
 ) -> int:
     """Why a context is as it is."""
 
-    async def main(store: Store) -> tuple[Explanation, Rebuilt | None]:
+    async def main(store: Store) -> tuple[Explanation, RebuiltContext | None]:
         whose = _owner(settings, owner)
         id = await _context_id(store, whose, of, consumer)
         explained = await explain(store, whose, id, version)
@@ -193,7 +186,7 @@ def show_preview(
 
     async def main(store: Store) -> tuple[Explanation, list[dict[str, object]], Explanation | None]:
         whose = _owner(settings, owner)
-        made = await preview(store, whose, session, config, trigger)
+        made = await preview(store, PreviewInput(whose, session, config, trigger))
         before = None
         if with_diff:
             before = await _context_for(
