@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import structlog
 
-from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event, EventLog
 
@@ -132,7 +131,7 @@ class Tail:
                 while True:
                     await self._read_once(link, group)
                     wait = 0.05
-            except (LinkLost, ReplyError, StoreError) as error:
+            except StoreError as error:
                 # Positions stay where they are, so nothing is missed, however long it takes.
                 _log.warning("lost the server, trying again", error=str(error), wait=wait)
             except Exception:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.http.services import Services
 
 from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Operation
+from breadcrumbs.runtime.http.api.operations import Handler, Operation
 
 _NOTHING: Final = nullcontext()
 
@@ -57,31 +57,37 @@ class Resource:
                 reply = self._not_allowed(scope["method"])
             else:
                 call = Call(operation, self._services, scope, receive)
-                call.admit()
-                is_token = operation.rule.access == "token"
-                if is_token and not self._services.auth.development_mode:
-                    mark_authenticated(scope)
-                if scope["query_string"]:
-                    call.query()
-                left = () if self._services.limiter is None else await call.spend(self._services.limiter)
-                for_session = is_token and call.principal.session_id is not None
-                if for_session and operation.method != "GET":
-                    await call.check_session_token()
-                reply = await operation.handle(call)
-                if for_session:  # again: the reply must show nothing of a session that began meanwhile
-                    await call.check_session_token(missing_is_fine=True)
-                if is_token and operation.method == "GET":
+                reply = await self._perform(call, operation.handle)
+                if operation.rule.access == "token" and operation.method == "GET":
                     unsent = ExitStack()
                     unsent.enter_context(self._services.unsent.counted(call.principal, reply.size))
-                reply.headers += left
-                if operation.rule.access != "open" and reply.status < 400:
-                    mark_authenticated(scope)  # in the development mode no token is needed: success counts
         except ClientDisconnected:
             return
         except Exception as error:
             reply = problem_for(error)
         with unsent:
             await reply.send(send, without_body=scope["method"] == "HEAD")
+
+    async def _perform(self, call: Call, handle: Handler) -> Reply:
+        """Check the principal, the query and the budget, and run the handler."""
+        operation, services = call.operation, self._services
+        call.admit()
+        is_token = operation.rule.access == "token"
+        if is_token and not services.auth.development_mode:
+            mark_authenticated(call.scope)
+        if call.scope["query_string"]:
+            call.query()
+        left = () if services.limiter is None else await call.spend(services.limiter)
+        for_session = is_token and call.principal.session_id is not None
+        if for_session and operation.method != "GET":
+            await call.check_session_token()
+        reply = await handle(call)
+        if for_session:  # again: the reply must show nothing of a session that began meanwhile
+            await call.check_session_token(missing_is_fine=True)
+        reply.headers += left
+        if operation.rule.access != "open" and reply.status < 400:
+            mark_authenticated(call.scope)  # in development mode no token is needed: success counts
+        return reply
 
     def _not_allowed(self, method: str) -> Reply:
         allow = [(b"allow", self._allow)]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from breadcrumbs.runtime.backend.connection import Run, Script
+from breadcrumbs.runtime.backend.connection import Script, ScriptCall
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for
@@ -75,10 +75,10 @@ class Asking:
 
     def __init__(self, questions: Sequence[Question[Any]], group_of: Mapping[int, int]) -> None:
         self._questions = questions
-        self.commands: list[tuple[int, Command | Run]] = []
+        self.commands: list[tuple[int, Command | ScriptCall]] = []
         self._places: list[tuple[int, int | None]] = []
         """Where the reply to each command of each question is: a whole one, or which part of it."""
-        runs: dict[int, tuple[int, Run]] = {}
+        runs: dict[int, tuple[int, ScriptCall]] = {}
         for question in questions:
             for lane, command in question.commands:
                 if not isinstance(command, End):
@@ -87,7 +87,7 @@ class Asking:
                     continue
                 group = group_of[lane]
                 if group not in runs:
-                    runs[group] = len(self.commands), Run(_RECENT, [], [])
+                    runs[group] = len(self.commands), ScriptCall(_RECENT, [], [])
                     self.commands.append((lane, runs[group][1]))
                 place, run = runs[group]
                 self._places.append((place, len(run.keys)))

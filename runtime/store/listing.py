@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from breadcrumbs.runtime.backend.connection import Run, Script
+from breadcrumbs.runtime.backend.connection import Script, ScriptCall
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Page, Query, SortKey
@@ -260,7 +260,10 @@ async def _bodies(
         by_lane.setdefault(index.lane, []).append(body(index.lane, owner, at.id))
     share = budget // len(by_lane)
     replies = await store.connection.call_all(
-        [(lane, (b"MGET", *keys) if few else Run(_BODIES, keys, [share])) for lane, keys in by_lane.items()]
+        [
+            (lane, (b"MGET", *keys) if few else ScriptCall(_BODIES, keys, [share]))
+            for lane, keys in by_lane.items()
+        ]
     )
     if len(by_lane) == 1:
         return list(replies[0])

@@ -47,7 +47,7 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.events.reader import Tail
 from breadcrumbs.runtime.store import listing, record
-from breadcrumbs.runtime.store.batched_reads import Asking, Question, recent_of
+from breadcrumbs.runtime.store.batched_reads import Asking, NotTold, Question, recent_of
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.lease import Lease, LeaseLost
 from breadcrumbs.runtime.store.opening import Address, opened
@@ -780,6 +780,18 @@ class Store:
         """The last breadcrumbs of a schema in a session, the newest first, in one round trip."""
         question = recent_of(self, owner, session_id, schema_name, limit)
         await self.ask(question)
+        return question.answer
+
+    async def recent_at_once(
+        self, owner: UUID, session_id: str, schema_name: str, limit: int
+    ) -> List[Breadcrumb] | None:
+        """Like `recent`, but None where one round trip is not enough."""
+        question = recent_of(self, owner, session_id, schema_name, limit)
+        question.otherwise = None
+        try:
+            await self.ask(question)
+        except NotTold:
+            return None
         return question.answer
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:

@@ -25,7 +25,6 @@ from uuid import UUID
 import orjson
 import structlog
 
-from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import StoreError
@@ -321,7 +320,7 @@ class EventHub:
         while True:
             try:
                 await self.store.connection.listen(self.store.keys.deltas(), self._heard)
-            except (LinkLost, ReplyError):
+            except StoreError:
                 pass
             except Exception:
                 _log.exception("listening for pieces of answers failed, trying again")

@@ -150,3 +150,12 @@ class Leases:
             [self.worker, int(self.seconds * 1000), held],
         )
         return value
+
+
+async def start_at_newest_event(store: Store, kind: str) -> None:
+    """Make a new kind of worker start after the newest event. A kind that has made progress keeps it."""
+    keys, call_all = store.keys, store.connection.call_all
+    newest = await call_all([(lane, (b"GET", keys.clock(lane))) for lane in range(store.lanes)])
+    await call_all(
+        [(lane, (b"SET", keys.low(lane, kind), int(end or 0), b"NX")) for lane, end in enumerate(newest)]
+    )

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from breadcrumbs.agents.answer import parse_answer, product
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.remote_adk.servers import AdkServers
-from breadcrumbs.cli.workers import agent_worker, running
+from breadcrumbs.composition.workers import WorkerParts, agent_worker, running
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.settings.settings import Settings
@@ -79,7 +79,9 @@ async def test_P21_P22_an_agent_without_a_server_or_an_app_is_refused_at_start(s
         ),
     ):
         with pytest.raises(StartupError, match=complaint):
-            async with agent_worker(store, Settings(adk=adk), book, [remote_agent()], kind="agents"):
+            async with agent_worker(
+                WorkerParts(store, Settings(adk=adk), book), [remote_agent()], kind="agents"
+            ):
                 pass
 
 
@@ -112,7 +114,7 @@ async def test_a_definition_that_is_posted_answers_and_one_that_cannot_says_so_i
         trigger = {**MESSAGES, "any_tags": [f"for:{name}"]}
         fields = {"agent_id": name, "kind": "adk", "adk": adk, "subscriptions": {"selectors": [trigger]}}
         await chat.post("agent.def.v1", [], fields)
-    async with agent_worker(store, settings, book) as worker, running(worker):
+    async with agent_worker(WorkerParts(store, settings, book)) as worker, running(worker):
         await chat.answer_to(await chat.say("s", "Hello", tags=["for:good"]))
         lost = await chat.error_about(await chat.say("s", "Hello", tags=["for:lost"]))
         evil = await chat.error_about(await chat.say("s", "Hello", tags=["for:evil"]))

@@ -16,7 +16,7 @@ import jsonschema_rs
 import orjson
 import pytest
 
-from breadcrumbs.cli.workers import config_file
+from breadcrumbs.composition.workers import config_file
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.config import json_schema
 from breadcrumbs.context_builder.config_file import ConfigFile

@@ -19,9 +19,9 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.runtime.backend import pubsub
+from breadcrumbs.runtime.backend import link
+from breadcrumbs.runtime.backend.address import Address
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.backend.link import Address, LinkLost
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.errors import StoreUnavailable
@@ -430,13 +430,13 @@ async def test_a_filter_that_fails_ends_its_own_stream_only(site: Live) -> None:
 
 
 async def test_a_link_that_says_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "SILENCE", 0.1)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.1)
 
     accepted: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    with anyio.fail_after(5), pytest.raises(LinkLost, match="said nothing"):
-        await pubsub.listen(address, b"channel", lambda said: None)
+    with anyio.fail_after(5), pytest.raises(link.LinkLost, match="no answer"):
+        await link.subscribe(address, b"channel", lambda said: None)
     server.close()
     for writer in accepted:
         writer.close()
@@ -444,7 +444,7 @@ async def test_a_link_that_says_nothing_any_more_is_given_up(monkeypatch: pytest
 
 
 async def test_a_link_that_is_only_quiet_is_kept(site: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "SILENCE", 0.1)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.1)
     channel = secrets.token_bytes(8)
 
     async def speak() -> None:

@@ -11,7 +11,7 @@ import orjson
 
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.cli.workers import agent_worker, context_worker, running
+from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, running
 from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.settings.settings import Settings
@@ -45,8 +45,9 @@ async def chatting(
         turn_attempts=attempts,
     )
     book = ConfigBook(store, None, default=orjson.dumps(configs or [config("nobody")]))
-    async with agent_worker(store, settings, book, agents or (remote_agent(),), kind="agents") as runner:
-        workers = [runner, *([context_worker(store, settings, book)] if configs else [])]
+    parts = WorkerParts(store, settings, book)
+    async with agent_worker(parts, agents or (remote_agent(),), kind="agents") as runner:
+        workers = [runner, *([context_worker(parts)] if configs else [])]
         for worker in workers:
             worker._backoff = lambda _: backoff
         problem = None

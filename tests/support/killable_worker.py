@@ -30,8 +30,8 @@ import orjson
 
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
-from breadcrumbs.cli import workers
-from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.composition import processes, workers
+from breadcrumbs.runtime.backend.address import parse_address
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.lease import LeaseLost
 from breadcrumbs.runtime.store.store import Fence, Store
@@ -173,19 +173,23 @@ class _Models:
         return None
 
 
-def _work(kind: Kind, post: Post, trap: Trap) -> int:
+def _work(kind: Kind, post: Post, trap: Trap) -> None:
     laid = _Laid(trap, Path(post.folder))
     _lay(laid)
     pool: Any = workers
     pool.ModelPool = lambda *_: _Models(laid, post)
-    pool.print_line = lambda _: None  # the standard output is the nurse's
+    announcing: Any = processes
+    announcing.print_ready_line = lambda *_: None  # the standard output is the nurse's
     settings = Settings(
         redis=post.url,
         namespace=post.namespace,
         lease_seconds=post.lease_seconds,
         log_level="error",
     )
-    return workers.build_contexts(settings) if kind == "build-contexts" else workers.run_agents(settings)
+    if kind == "build-contexts":
+        processes.run_context_builder(settings)
+    else:
+        processes.run_agent_runner(settings)
 
 
 # In the nursery
@@ -242,7 +246,8 @@ def _fork(kind: Kind, post: Post, trap: Trap) -> int:
         silence = os.open(os.devnull, os.O_RDWR)
         os.dup2(silence, 0)
         os.dup2(silence, 1)
-        code = _work(kind, post, trap)
+        _work(kind, post, trap)
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:

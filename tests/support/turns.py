@@ -142,7 +142,7 @@ def compose(
     tools: Iterable[Tool] = (),
     runner_store: Store | None = None,
 ) -> Handlers:
-    """The two handlers as `breadcrumbs.cli.workers` puts them together, with another model.
+    """The two handlers as `breadcrumbs.composition.workers` puts them together, with another model.
 
     `runner_store` gives the runner a connection of its own.
     """

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Run, Script
+from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Script, ScriptCall
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.events.event import EventLog
@@ -41,7 +41,7 @@ class SteppedConnection:
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
         return await self._ask(lambda: self._inner.call(lane, *command))
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         if not commands:
             return []
         replies: list[Any] = await self._ask(lambda: self._inner.call_all(commands))
@@ -64,11 +64,14 @@ class SteppedConnection:
     def reader_groups(self) -> list[list[int]]:
         return self._inner.reader_groups()
 
+    def node_lanes(self) -> list[int]:
+        return self._inner.node_lanes()
+
     async def blocking(self, lane: int) -> BlockingLink:
         return await self._inner.blocking(lane)
 
-    async def listen(self, channel: bytes, heard: Callable[[bytes], None]) -> None:
-        await self._inner.listen(channel, heard)
+    async def listen(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
+        await self._inner.listen(channel, on_message)
 
     async def close(self) -> None:
         await self._inner.close()

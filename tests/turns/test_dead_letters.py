@@ -11,7 +11,7 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.cli.workers import agent_worker, context_worker, open_book
+from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, open_book
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.sessions.retries import retry_letter
@@ -27,7 +27,7 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
     """Workers whose agent has the given model."""
     settings = Settings(lease_seconds=1.0, turn_attempts=1, model="offline")
     store = await Store.open(url, namespace=secrets.token_hex(6))
-    book = open_book(store, settings)
+    parts = WorkerParts(store, settings, open_book(store, settings))
     definition = {
         "agent_id": "default-chat-assistant",
         "model": model,
@@ -38,8 +38,8 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
         },
     }
     await store.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="agent", context=definition))
-    async with agent_worker(store, settings, book) as runner, anyio.create_task_group() as tasks:
-        workers = [context_worker(store, settings, book), runner]
+    async with agent_worker(parts) as runner, anyio.create_task_group() as tasks:
+        workers = [context_worker(parts), runner]
         for worker in workers:
             tasks.start_soon(worker.run)
         yield store

@@ -31,7 +31,8 @@ from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.references import read_record
-from breadcrumbs.runtime.backend.connection import StandaloneConnection, parse_address
+from breadcrumbs.runtime.backend.address import parse_address
+from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.keys import Keys

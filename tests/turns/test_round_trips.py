@@ -12,8 +12,8 @@ import pytest
 from breadcrumbs.agents.book import definitions_from
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.tools import shipped_tools
-from breadcrumbs.cli.workers import config_path
-from breadcrumbs.runtime.backend.connection import Run
+from breadcrumbs.composition.workers import config_path
+from breadcrumbs.runtime.backend.connection import ScriptCall
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
@@ -36,9 +36,9 @@ class Noting(SteppedConnection):
         self._note(command)
         return await super().call(lane, *command)
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         for _, command in commands:
-            if not isinstance(command, Run):
+            if not isinstance(command, ScriptCall):
                 self._note(command)
         return await super().call_all(commands)
 

@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import pytest
 
-from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.runtime.backend.address import parse_address
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.backend.link import Multiplexer
+from breadcrumbs.runtime.backend.standalone import StandaloneBlockingLink
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import StoreError, StoreUnavailable
@@ -635,7 +635,7 @@ async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
         opened_links += 1
         if opened_links > 1:
             return await blocking(lane)
-        return Multiplexer(parse_address(f"redis://{host}:{port}"), reply_timeout=0.3)
+        return StandaloneBlockingLink(parse_address(f"redis://{host}:{port}"), reply_timeout=0.3)
 
     monkeypatch.setattr(store.connection, "blocking", first_one_is_silent)
     chat = Chat(store)

@@ -184,6 +184,8 @@ class Call:
 
     async def optional_json(self) -> Any:
         """Return the body's JSON. A request without a body counts as an empty object."""
+        if b"content-type" in self.headers:
+            self.media_type()
         if self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers:
             return {}
         return await self.json()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
-from breadcrumbs.runtime.backend.connection import Script
+from breadcrumbs.runtime.backend.connection import load_scripts
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
 from breadcrumbs.runtime.store.opening import FORMAT
-from breadcrumbs.runtime.store.scan import node_lanes
 from breadcrumbs.runtime.store.store import Store
 
 
@@ -39,10 +36,9 @@ async def check_layout(store: Store, *, wanted_lanes: int | None = None) -> Find
 
 
 async def check_scripts(store: Store) -> Finding:
-    folder = files("breadcrumbs.runtime.store").joinpath("lua")
-    scripts = [Script(entry.name[:-4]) for entry in folder.iterdir() if entry.name.endswith(".lua")]
+    scripts = load_scripts()
     refused = []
-    for lane in await node_lanes(store):
+    for lane in store.connection.node_lanes():
         for script in scripts:
             try:
                 await store.connection.call(lane, b"SCRIPT", b"LOAD", script.source)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from breadcrumbs.runtime.backend.servers import server_info
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
-from breadcrumbs.runtime.store.scan import node_lanes
 from breadcrumbs.runtime.store.store import Store
 
 OLDEST_SERVER = (7, 0)
@@ -16,11 +16,11 @@ LARGEST_SKEW = 1_000_000
 async def check_server(store: Store) -> list[Finding]:
     """Version, persistence, memory and clock of every node."""
     findings = []
-    lanes = await node_lanes(store)
+    lanes = store.connection.node_lanes()
     for lane in lanes:
         name = "server" if len(lanes) == 1 else f"server of lane {lane}"
         try:
-            info = _parse_info(await store.connection.call(lane, b"INFO"))
+            info = await server_info(store.connection, lane)
         except StoreError as error:
             findings.append(Finding(name, "skipped", f"it does not tell about itself: {error}"))
             continue
@@ -31,11 +31,6 @@ async def check_server(store: Store) -> list[Finding]:
             await _clock(store, lane, name),
         ]
     return findings
-
-
-def _parse_info(raw: bytes) -> dict[str, str]:
-    pairs = (line.partition(":") for line in raw.decode(errors="replace").splitlines() if ":" in line)
-    return {name: value for name, _, value in pairs}
 
 
 def _version(name: str, info: dict[str, str]) -> Finding:
