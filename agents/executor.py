@@ -20,7 +20,6 @@ import structlog
 from breadcrumbs.agents.answer import RESPONSE, Answer, parse_answer, product
 from breadcrumbs.agents.book import Agent
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
-from breadcrumbs.agents.deltas import DeltaWriter
 from breadcrumbs.agents.functions import AgentFunction, Call
 from breadcrumbs.agents.models.base import (
     Message,
@@ -39,6 +38,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import plain_text, writable
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
+from breadcrumbs.runtime.events.deltas import DeltaWriter
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.model_view import withheld
 from breadcrumbs.runtime.store.batched_reads import Question, recent_of, version_of

@@ -183,6 +183,7 @@ async def _end_with(parent: int, server: Any) -> None:
 
 
 async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any, Callable[[], None]]:
+    from breadcrumbs.runtime.events.reader import EventReader
     from breadcrumbs.runtime.http.app import build_app
     from breadcrumbs.runtime.maintenance.hygiene import Hygiene
     from breadcrumbs.runtime.settings.settings import Settings
@@ -192,8 +193,8 @@ async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any,
     settings = Settings()
     store = await Store.open(url)
     parts.push_async_callback(store.close)
-    hub = EventHub(store, rcrt_events=settings.rcrt_events)
-    await hub.start()
+    reader = await parts.enter_async_context(EventReader(store))
+    hub = EventHub(store, reader)
     parts.push_async_callback(hub.close)
     return build_app(store, hub, Hygiene(store, settings), settings), hub.end_streams
 

@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from breadcrumbs.agents.models.base import Hiccup, ModelError
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.sse import LineTooLong, Parser
 
 _log = structlog.get_logger("breadcrumbs.models")
 
@@ -193,3 +194,19 @@ def pause_asked_for(headers: httpx.Headers) -> float | None:
 
 def describe(error: httpx.HTTPError) -> str:
     return str(error) or type(error).__name__
+
+
+def complete_events(parser: Parser, piece: bytes) -> list[bytes]:
+    """Return the data of the events that a piece of an answer completes."""
+    try:
+        return [event.data for event in parser.feed(piece) if event.data is not None]
+    except LineTooLong as error:
+        raise ModelError(
+            f"a single line of the answer is longer than {error.limit:,} bytes", retry=False
+        ) from None
+
+
+def last_event(parser: Parser) -> bytes | None:
+    """Return the data of the event that the answer ended in, if the empty line after it is missing."""
+    event = parser.end()
+    return None if event is None else event.data

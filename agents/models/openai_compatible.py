@@ -18,8 +18,15 @@ import structlog
 
 from breadcrumbs.agents.models.base import Hiccup, ModelError, ModelReply, ModelRequest, OnDelta
 from breadcrumbs.agents.models.chat_format import Answer, error_from, parse, shown, to_json
-from breadcrumbs.agents.models.endpoint import Endpoint, describe, on_loopback, pause_asked_for
-from breadcrumbs.agents.models.server_sent_events import EventParser
+from breadcrumbs.agents.models.endpoint import (
+    Endpoint,
+    complete_events,
+    describe,
+    last_event,
+    on_loopback,
+    pause_asked_for,
+)
+from breadcrumbs.runtime.sse import Parser
 
 _log = structlog.get_logger("breadcrumbs.models")
 _random = SystemRandom()
@@ -195,7 +202,7 @@ class _Call:
             raise Hiccup(f"the connection broke before an answer: {describe(error)}") from None
 
     async def _read_events(self, response: httpx.Response, answer: Answer) -> None:
-        parser = EventParser(max_line=self._body_limit)
+        parser = Parser(max_line_bytes=self._body_limit)
         async with aclosing(
             self._endpoint.pieces(response, 64 * self._limits.max_text + (1 << 20))
         ) as pieces:
@@ -209,10 +216,10 @@ class _Call:
                             raise
                 if piece is None:
                     break
-                for event in parser.feed(piece):
+                for event in complete_events(parser, piece):
                     if await self._take_event(event, answer):
                         return
-        rest = parser.end()
+        rest = last_event(parser)
         if rest is not None and not answer.finished:
             if parse(rest) is None and rest.strip() != b"[DONE]":
                 raise Hiccup("the connection ended in the middle of the answer")
@@ -242,8 +249,8 @@ class _Call:
         if not start.startswith((b"data:", b"event:", b":")):
             await self._pass_on(answer.add_whole(body))
             return
-        parser = EventParser(max_line=len(body))
-        rest = [*parser.feed(body), parser.end()]
+        parser = Parser()
+        rest = [*complete_events(parser, body), last_event(parser)]
         for event in rest:
             if event is not None and await self._take_event(event, answer):
                 return

@@ -19,9 +19,15 @@ import structlog
 
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.models.chat_format import parse, shown
-from breadcrumbs.agents.models.endpoint import Endpoint, describe, pause_asked_for
-from breadcrumbs.agents.models.server_sent_events import EventParser
+from breadcrumbs.agents.models.endpoint import (
+    Endpoint,
+    complete_events,
+    describe,
+    last_event,
+    pause_asked_for,
+)
 from breadcrumbs.agents.remote_adk.answer import AdkReply, AnswerReader
+from breadcrumbs.runtime.sse import Parser
 
 _log = structlog.get_logger("breadcrumbs.adk")
 
@@ -152,14 +158,14 @@ class AdkServer:
             if "event-stream" not in response.headers.get("Content-Type", ""):
                 await self._take_all(await self._endpoint.body(response, self._most), reader, on_delta)
                 return True
-            parser = EventParser(max_line=self._most)
+            parser = Parser(max_line_bytes=self._most)
             async with aclosing(
                 self._endpoint.pieces(response, 64 * self._limits.max_text + (1 << 20))
             ) as pieces:
                 async for piece in pieces:
-                    for event in parser.feed(piece):
+                    for event in complete_events(parser, piece):
                         await _pass_on(reader.take(_event(event)), on_delta)
-            if (rest := parser.end()) is not None:
+            if (rest := last_event(parser)) is not None:
                 await _pass_on(reader.take(_event(rest)), on_delta)
             if parser.stray.strip():
                 raise ModelError(f"this is no stream of events: {shown(bytes(parser.stray))}", retry=False)

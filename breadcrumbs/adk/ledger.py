@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from breadcrumbs.adk.naming import SessionNames, app_tag, names_of, new_session_names
-from breadcrumbs.adk.reading import ALL_EVENTS, EventRange, EventReader, SessionReading, Sources
+from breadcrumbs.adk.reading import ALL_EVENTS, AdkEvents, EventRange, SessionReading, Sources
 from breadcrumbs.adk.records import (
     check_first_events,
     event_record,
@@ -104,7 +104,7 @@ class AdkSessions:
         self._store = store
         self._sessions = Sessions(store)
         self._shared = SharedState(store, self._sessions)
-        self._events = EventReader(store)
+        self._events = AdkEvents(store)
 
     # Writing
 

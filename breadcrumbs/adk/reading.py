@@ -46,7 +46,7 @@ class EventRange:
 ALL_EVENTS: Final = EventRange()
 
 
-class EventReader:
+class AdkEvents:
     """Reads the breadcrumbs of events, in the order in which they were written."""
 
     def __init__(self, store: Store) -> None:
@@ -109,7 +109,7 @@ class Sources:
     """Where a session is read from."""
 
     sessions: Sessions
-    events: EventReader
+    events: AdkEvents
     shared: SharedState
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from breadcrumbs.client.errors import AgentFailed
-from breadcrumbs.client.requests import MESSAGE, RESPONSE
+from breadcrumbs.client.requests import MESSAGE
 from breadcrumbs.client.values import (
     Answer,
     Breadcrumb,
@@ -17,8 +17,7 @@ from breadcrumbs.client.values import (
     creator_in,
 )
 from breadcrumbs.runtime.breadcrumb.text import plain_text
-
-ERROR: Final = "agent.error.v1"
+from breadcrumbs.runtime.sessions.outcome_matching import ERROR, is_outcome
 
 
 def stored_outcome(document: Any, message_id: str, agent: str | None) -> Answer | None:
@@ -33,20 +32,15 @@ def stored_outcome(document: Any, message_id: str, agent: str | None) -> Answer 
 def outcome_of(id: str, found: Event | Breadcrumb, message_id: str, agent: str | None) -> Answer | None:
     """Return the answer if `found` answers the message, else None. Raise its error."""
     context = found.context
-    if not _concerns(context, message_id):
+    if not is_outcome(found.schema_name, context, message_id, agent):
         return None
     if found.schema_name == ERROR:
-        # An error that names no agent concerns every waiter.
-        if agent is not None and context.get("agent_id", agent) != agent:
-            return None
         raise AgentFailed(
             str(context.get("error") or "the agent failed and did not say why"),
             trigger_id=message_id,
             breadcrumb_id=id,
             cancelled=context.get("cancelled") is True,
         )
-    if not _is_answer(found) or agent not in (None, creator_in(context)):
-        return None
     return Answer(
         text=plain_text(context),
         id=id,
@@ -97,16 +91,3 @@ class ShownText:
         if not rest or len(rest) == len(answer.text):
             return None
         return replace(self._last, offset=len(self._text), piece=rest)
-
-
-def _concerns(context: dict[str, Any], message_id: str) -> bool:
-    """Whether the context names the message, alone or as one of several that were answered together."""
-    merged = context.get("answers")
-    return context.get("trigger_id") == message_id or (isinstance(merged, list) and message_id in merged)
-
-
-def _is_answer(found: Event | Breadcrumb) -> bool:
-    # An agent may use another schema for its answers. Tool requests carry no creator.
-    creator = found.context.get("creator")
-    by_agent = isinstance(creator, dict) and creator.get("type") == "agent"
-    return found.schema_name == RESPONSE or by_agent

@@ -30,6 +30,7 @@ from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
@@ -128,16 +129,16 @@ class ServerServices:
 async def assembled_services(settings: Settings, url: str, *, workers: bool) -> AsyncIterator[ServerServices]:
     """Open the store, start the background tasks and wire the app. Stops and closes them at the end."""
     store = await open_store(settings, url)
+    reader = EventReader(store)
     try:
-        hub = EventHub(store, rcrt_events=settings.rcrt_events)
+        hub = EventHub(store, reader)
         hygiene = Hygiene(store, settings)
-        await hub.start()
         try:
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
                 book = open_book(store, settings) if workers else ConfigBook(store, settings.context_config)
                 if workers:
-                    parts = WorkerParts(store, settings, book)
+                    parts = WorkerParts(store, reader, settings, book)
                     await stack.enter_async_context(running_workers(parts))
                 configs = ConfigRoutes(book, config_file(settings, builds=workers))
                 operations = (
@@ -153,6 +154,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
         finally:
             await hub.close()
     finally:
+        await reader.close()
         await store.close()
 
 

@@ -26,6 +26,7 @@ from breadcrumbs.composition.workers import (
 )
 from breadcrumbs.context_builder.builder import ContextBuilder
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.workers.worker import Worker
 
@@ -78,8 +79,11 @@ async def hosted_agents(settings: Settings, own: OwnAgents) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def _attached_parts(settings: Settings) -> AsyncIterator[WorkerParts]:
-    async with attached_store(settings) as store:
-        yield WorkerParts(store, settings, open_book(store, settings))
+    async with (
+        attached_store(settings) as store,
+        EventReader(store) as reader,
+    ):
+        yield WorkerParts(store, reader, settings, open_book(store, settings))
 
 
 def _require_agents(own: OwnAgents) -> None:

@@ -27,6 +27,7 @@ from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
 from breadcrumbs.context_builder.config_file import ConfigFile
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
+from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
@@ -74,6 +75,7 @@ class WorkerParts:
     """Parts that all workers of a process share."""
 
     store: Store
+    reader: EventReader
     settings: Settings
     book: ConfigBook
     """The context configs in force."""
@@ -146,7 +148,13 @@ async def agent_worker(
 
 def _worker(parts: WorkerParts, handler: Handler) -> Worker:
     settings = parts.settings
-    return Worker(parts.store, handler, lease_seconds=settings.lease_seconds, attempts=settings.turn_attempts)
+    return Worker(
+        parts.store,
+        parts.reader,
+        handler,
+        lease_seconds=settings.lease_seconds,
+        attempts=settings.turn_attempts,
+    )
 
 
 def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:

@@ -91,7 +91,7 @@ class Application:
             UnsentReplies(),
             limiter,
         )
-        stream = EventStream(store, hub, self.auth, registry, settings, services.streams, limiter)
+        stream = EventStream(services)
         access_log = settings.log_level == "debug"
         self._app: ASGIApp = Observer(
             Guard(Paths(_routes(self._operations, services, stream)), settings),

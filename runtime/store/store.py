@@ -45,7 +45,6 @@ from breadcrumbs.runtime.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from breadcrumbs.runtime.events.reader import Tail
 from breadcrumbs.runtime.store import listing, record
 from breadcrumbs.runtime.store.batched_reads import Asking, NotTold, Question, recent_of
 from breadcrumbs.runtime.store.keys import Keys
@@ -170,7 +169,6 @@ class Store:
         self._group_of = {
             lane: number for number, group in enumerate(connection.reader_groups()) for lane in group
         }
-        self.tail = Tail(self)
         self.fresh = Fresh()
 
     @classmethod
@@ -206,7 +204,6 @@ class Store:
         return store
 
     async def close(self) -> None:
-        await self.tail.close()
         await self.connection.close()
 
     # Writing

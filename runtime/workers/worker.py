@@ -35,7 +35,7 @@ from breadcrumbs.runtime.errors import (
     StoreUnavailable,
 )
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.events.reader import Follower
+from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store.lease import Lease, LeaseLost
 from breadcrumbs.runtime.store.store import Fence, Store
 from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS, Attempts
@@ -315,6 +315,7 @@ class Worker:
     def __init__(
         self,
         store: Store,
+        reader: EventReader,
         handler: Handler,
         *,
         lease_seconds: float = 6.0,
@@ -329,7 +330,7 @@ class Worker:
         self.leases = Leases(store, handler.kind, self.name, seconds=lease_seconds)
         self._lanes: dict[int, _Lane] = {}
         # A note of the lane itself: one that is lost and taken again is another one, and begins elsewhere.
-        self._following: Follower[_Lane] = Follower(store.tail)
+        self._following: Follower[_Lane] = Follower(reader)
         # asyncio's: anyio's limiter lets everybody else go first, also where there is room.
         self._limit = asyncio.Semaphore(concurrency)
         self._reruns = _Reruns(concurrency)

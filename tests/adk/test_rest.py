@@ -32,6 +32,7 @@ from breadcrumbs.runtime.streams.hub import EventHub
 from tests.adk.support import unique
 from tests.adk.test_service import everything
 from tests.http.conftest import BASE, KEY, KEYS, OTHER_KEY, OWNER, WEAK_KEY, problem
+from tests.support.events import reader_of
 from tests.support.openapi import call_and_check
 
 EXAMPLES = 30 if os.environ.get("CI") == "true" else 8
@@ -69,7 +70,11 @@ async def keyed(store: Store) -> AsyncIterator[httpx.AsyncClient]:
 
 def _site(store: Store, **chosen: Any) -> httpx.AsyncClient:
     configured = Settings(**chosen)
-    return client_of(build_app(store, EventHub(store), Hygiene(store, configured), configured, OPERATIONS))
+    return client_of(
+        build_app(
+            store, EventHub(store, reader_of(store)), Hygiene(store, configured), configured, OPERATIONS
+        )
+    )
 
 
 # Side by side

@@ -26,6 +26,7 @@ from tests.support.adk_agents import (
     talk,
 )
 from tests.support.adk_backend import APP, Exchange, FakeAdk, fake_adk
+from tests.support.events import reader_of
 from tests.support.turns import Chat, config
 
 
@@ -80,7 +81,7 @@ async def test_P21_P22_an_agent_without_a_server_or_an_app_is_refused_at_start(s
     ):
         with pytest.raises(StartupError, match=complaint):
             async with agent_worker(
-                WorkerParts(store, Settings(adk=adk), book), [remote_agent()], kind="agents"
+                WorkerParts(store, reader_of(store), Settings(adk=adk), book), [remote_agent()], kind="agents"
             ):
                 pass
 
@@ -114,7 +115,7 @@ async def test_a_definition_that_is_posted_answers_and_one_that_cannot_says_so_i
         trigger = {**MESSAGES, "any_tags": [f"for:{name}"]}
         fields = {"agent_id": name, "kind": "adk", "adk": adk, "subscriptions": {"selectors": [trigger]}}
         await chat.post("agent.def.v1", [], fields)
-    async with agent_worker(WorkerParts(store, settings, book)) as worker, running(worker):
+    async with agent_worker(WorkerParts(store, reader_of(store), settings, book)) as worker, running(worker):
         await chat.answer_to(await chat.say("s", "Hello", tags=["for:good"]))
         lost = await chat.error_about(await chat.say("s", "Hello", tags=["for:lost"]))
         evil = await chat.error_about(await chat.say("s", "Hello", tags=["for:evil"]))

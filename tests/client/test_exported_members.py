@@ -56,6 +56,16 @@ def test_importing_the_package_loads_none_of_what_is_heavy() -> None:
     assert ended.stdout.split("\n")[:2] == ["[]", "[]"]
 
 
+def test_importing_the_client_loads_nothing_of_the_server() -> None:
+    check = (
+        "import sys, breadcrumbs.client.aio, breadcrumbs.client.sync;"
+        "print(sorted({'redis', 'starlette', 'uvicorn', 'cryptography', 'pydantic'} & set(sys.modules)));"
+        "print(any(name.startswith('breadcrumbs.runtime.store.store') for name in sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ended.stdout.split("\n")[:2] == ["[]", "False"]
+
+
 def test_importing_the_package_takes_less_than_30_ms() -> None:
     check = (
         "import time, typing; began = time.perf_counter(); import breadcrumbs;"

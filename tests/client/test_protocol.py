@@ -32,10 +32,10 @@ from breadcrumbs.client.errors import (
 from breadcrumbs.client.http import Server, check_address
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff
 from breadcrumbs.client.requests import Request, title_of
-from breadcrumbs.client.sse import Message, Parser
 from breadcrumbs.client.sync import events, turns
 from breadcrumbs.client.sync.connection import ByteStream, Connection
 from breadcrumbs.client.values import Answer, Delta, Event, Gap
+from breadcrumbs.runtime.sse import Parser, ServerSentEvent
 
 ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
 WRITTEN = {"id": ID, "version": 1, "created_at": "2026-11-16T09:00:00Z", "updated_at": "2026-11-16T09:00:00Z"}
@@ -342,11 +342,11 @@ STREAM = (
     b"data: cut off"
 )
 MESSAGES = [
-    Message("message", '{"n": 1}', "A1"),
-    Message("ping", '{"type": "ping"}', "A1"),
-    Message("message", '{"text": "two\u2028lines\x85 in one"}', "A2"),
-    Message("message", "first\nsecond", "A2"),
-    Message("gap", "x", "A2"),
+    ServerSentEvent("message", b'{"n": 1}', "A1"),
+    ServerSentEvent("ping", b'{"type": "ping"}', "A1"),
+    ServerSentEvent("message", '{"text": "two\u2028lines\x85 in one"}'.encode(), "A2"),
+    ServerSentEvent("message", b"first\nsecond", "A2"),
+    ServerSentEvent("gap", b"x", "A2"),
 ]
 
 

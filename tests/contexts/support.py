@@ -19,6 +19,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCrea
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import Worker
+from tests.support.events import reader_of
 
 OWNER = UUID("aaaaaaaa-0000-4000-8000-00000000000a")
 SHIPPED = Path(__file__).parents[2] / "config" / "context-builder-config.json"
@@ -94,7 +95,7 @@ class Builder:
 
 @asynccontextmanager
 async def building(store: Store, book: ConfigBook) -> AsyncIterator[Builder]:
-    worker = Worker(store, ContextBuilder(store, book), lease_seconds=5)
+    worker = Worker(store, reader_of(store), ContextBuilder(store, book), lease_seconds=5)
     async with anyio.create_task_group() as tasks, book.watched():
         tasks.start_soon(worker.run)
         try:

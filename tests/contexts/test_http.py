@@ -22,13 +22,16 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.selectors import parse_selector
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.http.app import Application, build_app
-from breadcrumbs.runtime.http.routes.event_stream import StreamFilter
+from breadcrumbs.runtime.http.routes.stream_filter import StreamFilter
+from breadcrumbs.runtime.http.routes.stream_frames import FrameRenderer
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
-from breadcrumbs.runtime.streams.hub import EventHub, Subscription
+from breadcrumbs.runtime.streams.hub import EventHub
+from breadcrumbs.runtime.streams.subscription import Subscription
 from tests.contexts.support import MESSAGES, OWNER, book_of, building, context_of, document, post
+from tests.support.events import close_with_reader, reader_of
 
 KEY = "a-key-of-the-owner-of-these-contexts"
 ALL = {"key": "old", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all", "limit": 50}}
@@ -68,7 +71,7 @@ class Site:
 async def opened(url: str, **settings: Any) -> AsyncIterator[Site]:
     chosen = Settings(**settings)
     store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
-    hub = EventHub(store)
+    hub = EventHub(store, reader_of(store))
     try:
         app = build_app(store, hub, Hygiene(store, chosen), chosen, tuple(CONTEXTS))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
@@ -76,7 +79,7 @@ async def opened(url: str, **settings: Any) -> AsyncIterator[Site]:
             yield Site(app, store, client)
     finally:
         await hub.close()
-        await store.close()
+        await close_with_reader(store)
 
 
 @pytest.fixture
@@ -181,9 +184,11 @@ async def raw_contexts(site: Site, context: UUID, token: dict[str, str]) -> dict
     assert all(answer.status_code == 200 for answer in answers.values()), answers
     principal = site.app.auth.identify({b"authorization": token["Authorization"].encode()})
     subscription = Subscription(StreamFilter(principal, [], []))
-    replayed = [frame async for frame in site.app.hub.catch_up(subscription, [0] * site.store.lanes)]
+    renderer = FrameRenderer(site.app.hub.encode_position, rcrt_events=True)
+    start = [0] * site.store.lanes
+    replayed = [renderer.render([value]) async for value in site.app.hub.catch_up(subscription, start)]
     await site.store.update(OWNER, context, BreadcrumbUpdate(title="touched"))
-    live = await subscription.take(5)
+    live = renderer.render(await subscription.take(5))
     site.app.hub.leave(subscription)
     found = {path: answer.text for path, answer in answers.items()}
     found["replay"] = b"".join(frame for frame in replayed if str(context).encode() in frame).decode()

@@ -39,6 +39,7 @@ from tests.contexts.support import (
     post,
     texts,
 )
+from tests.support.events import close_with_reader, reader_of
 
 KEY = "a-key-of-the-owner-of-these-configs"
 SETTINGS = Settings(api_keys=({"key": KEY, "owner_id": str(OWNER)},))
@@ -98,7 +99,7 @@ async def opened(
     url: str, path: Path, file: ConfigFile | None, settings: Settings = SETTINGS
 ) -> AsyncIterator[Site]:
     store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
-    hub = EventHub(store)
+    hub = EventHub(store, reader_of(store))
     book = ConfigBook(store, None if file is None else file.path)
     try:
         operations = (*CONTEXTS, *ConfigRoutes(book, file).operations)
@@ -110,7 +111,7 @@ async def opened(
             yield Site(app, store, client, book, path)
     finally:
         await hub.close()
-        await store.close()
+        await close_with_reader(store)
 
 
 @pytest.fixture

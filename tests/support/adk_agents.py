@@ -17,6 +17,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from tests.support.adk_backend import APP, Exchange
+from tests.support.events import reader_of
 from tests.support.turns import ALICE, Chat, Working, all_taken, config, eventually
 
 RECORD = "adk.session.v1"
@@ -45,7 +46,7 @@ async def chatting(
         turn_attempts=attempts,
     )
     book = ConfigBook(store, None, default=orjson.dumps(configs or [config("nobody")]))
-    parts = WorkerParts(store, settings, book)
+    parts = WorkerParts(store, reader_of(store), settings, book)
     async with agent_worker(parts, agents or (remote_agent(),), kind="agents") as runner:
         workers = [runner, *([context_worker(parts)] if configs else [])]
         for worker in workers:

@@ -31,10 +31,11 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCrea
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
-from breadcrumbs.runtime.events.event import Event, EventLog
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.store.store import Store, Written
 from breadcrumbs.runtime.workers.worker import Worker, _Lane
+from tests.support.events import close_with_reader, log_of, reader_of
 
 ALICE = UUID("00000000-0000-7000-8000-00000000a11c")
 BOB = UUID("00000000-0000-7000-8000-0000000000b0")
@@ -245,7 +246,7 @@ class Chat:
 
 async def events_of(store: Store, owner: UUID) -> list[Event]:
     """All that was ever written by an owner."""
-    log = EventLog(store)
+    log = log_of(store)
     start = dict.fromkeys(range(store.lanes), 0)
     found = await log.between(start, dict(enumerate(await log.end())), count=10_000)
     return [event for event in found if event.owner_id == owner]
@@ -267,7 +268,7 @@ async def opened(url: str, *, lanes: int = 4, namespace: str | None = None) -> A
     try:
         yield store
     finally:
-        await store.close()
+        await close_with_reader(store)
 
 
 @dataclass
@@ -333,7 +334,14 @@ async def working(
         for count, handler in ((builders, handlers.builder), (runners, handlers.runner)):
             if sum(worker.handler.kind == handler.kind for worker in workers) < count:
                 workers.append(
-                    Worker(store, handler, lease_seconds=lease_seconds, attempts=attempts, backoff=backoff)
+                    Worker(
+                        store,
+                        reader_of(store),
+                        handler,
+                        lease_seconds=lease_seconds,
+                        attempts=attempts,
+                        backoff=backoff,
+                    )
                 )
     problem = None
     async with anyio.create_task_group() as tasks:

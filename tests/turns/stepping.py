@@ -17,9 +17,9 @@ from typing import Any
 from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Script, ScriptCall
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.events.event import EventLog
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import Handler, SessionKey, Worker, _Lane
+from tests.support.events import log_of, reader_of
 
 _WAITS_FOR_OTHERS = 20
 
@@ -143,7 +143,13 @@ class SteppedWorker(Worker):
 
     def __init__(self, store: Store, handler: Handler, name: str) -> None:
         super().__init__(
-            store, handler, lease_seconds=300.0, name=name, attempts=20, backoff=lambda attempt: 0.0
+            store,
+            reader_of(store),
+            handler,
+            lease_seconds=300.0,
+            name=name,
+            attempts=20,
+            backoff=lambda attempt: 0.0,
         )
         self.ready: list[tuple[_Lane, SessionKey]] = []
         """Sessions that have something to do."""
@@ -165,7 +171,7 @@ class SteppedWorker(Worker):
         lanes = {number: lane for number, lane in self._lanes.items() if not lane.closing}
         position = {number: lane.position for number, lane in lanes.items()}
         end = dict.fromkeys(lanes, 1 << 60)
-        events = await EventLog(self.store).between(position, end, count=1_000)
+        events = await log_of(self.store).between(position, end, count=1_000)
         for event in events:
             await self._accept(event, lanes[event.lane])
         return len(events)

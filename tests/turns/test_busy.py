@@ -14,7 +14,7 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.maintenance.export_import import export_lines, import_lines
-from breadcrumbs.runtime.sessions.outcomes import outcome_of
+from breadcrumbs.runtime.sessions.outcomes import find_outcome
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import INTERNAL
@@ -235,7 +235,7 @@ async def test_a_merged_answer_is_one_to_every_message_however_many_there_are(st
         assert answer.context["answers"] == [str(message.id) for message in piled]
         everybody = Principal(chat.owner, chat.owner)
         for message in piled:
-            assert await outcome_of(store, everybody, message) == answer
+            assert await find_outcome(store, everybody, message) == answer
 
 
 async def test_an_agent_with_sources_of_its_own_merges_what_they_show_and_tells_everybody(
@@ -289,7 +289,7 @@ async def test_merge_tells_everybody_whose_message_was_left_to_a_turn_that_fails
         assert error.context["answers"] == [str(message.id) for message in piled]
         everybody = Principal(chat.owner, chat.owner)
         for message in piled:
-            assert await outcome_of(store, everybody, message) == error
+            assert await find_outcome(store, everybody, message) == error
 
 
 async def test_merge_tells_everybody_when_it_is_cancelled(store: Store) -> None:

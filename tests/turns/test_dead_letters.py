@@ -18,6 +18,7 @@ from breadcrumbs.runtime.sessions.retries import retry_letter
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.dead_letters import DeadLetter, DeadLetters
+from tests.support.events import close_with_reader, reader_of
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 
@@ -27,7 +28,7 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
     """Workers whose agent has the given model."""
     settings = Settings(lease_seconds=1.0, turn_attempts=1, model="offline")
     store = await Store.open(url, namespace=secrets.token_hex(6))
-    parts = WorkerParts(store, settings, open_book(store, settings))
+    parts = WorkerParts(store, reader_of(store), settings, open_book(store, settings))
     definition = {
         "agent_id": "default-chat-assistant",
         "model": model,
@@ -45,7 +46,7 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
         yield store
         for worker in workers:
             worker.stop()
-    await store.close()
+    await close_with_reader(store)
 
 
 async def _say(store: Store, session: str) -> UUID:

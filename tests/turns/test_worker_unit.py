@@ -27,6 +27,7 @@ from breadcrumbs.runtime.workers.attempts import Attempts
 from breadcrumbs.runtime.workers.failures import leave_error
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.worker import Turn, TurnFailed, Worker, _Place, _Reruns
+from tests.support.events import reader_of
 from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
 from tests.turns.stepping import SteppedConnection, SteppedWorker
 
@@ -203,7 +204,7 @@ async def test_three_workers_share_sixteen_lanes_evenly_and_one_who_joins_gets_i
     async with opened(embedded_server.url, lanes=16) as store:
         chat = Chat(store)
         recorders = [Recorder(store) for _ in range(4)]
-        workers = [Worker(store, recorder, lease_seconds=1.5) for recorder in recorders]
+        workers = [Worker(store, reader_of(store), recorder, lease_seconds=1.5) for recorder in recorders]
 
         async def spread(count: int) -> bool:
             sizes = sorted(len(worker.lanes) for worker in workers[:count])
@@ -242,7 +243,9 @@ async def test_the_lanes_of_a_worker_that_died_are_taken_over_within_its_lease_a
     lease = 2.0
     async with opened(embedded_server.url, lanes=4) as store:
         chat = Chat(store)
-        fallen, heir = (Worker(store, Recorder(store), lease_seconds=lease) for _ in range(2))
+        fallen, heir = (
+            Worker(store, reader_of(store), Recorder(store), lease_seconds=lease) for _ in range(2)
+        )
         async with running(heir):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(fallen.run)
@@ -269,7 +272,7 @@ async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_ne
                 await anyio.sleep(60)
 
         first, second = Recorder(store, hang), Recorder(store)
-        dying = Worker(store, first, lease_seconds=0.5)
+        dying = Worker(store, reader_of(store), first, lease_seconds=0.5)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dying.run)
             slow = await chat.say("a", "slow")
@@ -280,7 +283,7 @@ async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_ne
             progress = await leases.progress(0)
             assert progress.low < slow.created and len(progress.done) == 3
             tasks.cancel_scope.cancel()
-        async with running(Worker(store, second, lease_seconds=0.5)):
+        async with running(Worker(store, reader_of(store), second, lease_seconds=0.5)):
             await eventually(lambda: all_done(chat, "a", 1), "nobody took over")
         assert second.begun == ["slow"]
         progress = await leases.progress(0)
@@ -329,7 +332,9 @@ async def test_a_slow_turn_holds_up_a_lane_that_is_given_back_for_a_lease_and_no
     async with opened(embedded_server.url, lanes=2) as store:
         chat = Chat(store)
         recorders = [Recorder(store, hang), Recorder(store, hang)]
-        first, second = (Worker(store, recorder, lease_seconds=0.6) for recorder in recorders)
+        first, second = (
+            Worker(store, reader_of(store), recorder, lease_seconds=0.6) for recorder in recorders
+        )
         async with running(first) as tasks:
             await eventually(lambda: taken(first, 2), "no lanes")
             slow = [await chat.say(f"slow {number}", "slow") for number in range(6)]  # in both lanes
@@ -364,7 +369,7 @@ async def test_P2_a_worker_that_lost_a_lane_and_has_it_again_begins_where_it_was
 
     async with opened(embedded_server.url, lanes=1) as store:
         chat, recorder = Chat(store), Recorder(store, hang)
-        worker = Worker(store, recorder, lease_seconds=0.6)
+        worker = Worker(store, reader_of(store), recorder, lease_seconds=0.6)
         async with running(worker):
             await eventually(lambda: taken(worker, 1), "no lane")
             await chat.say("a", "first")
@@ -391,7 +396,7 @@ async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others
             raise TurnFailed("too many requests", retry=True, retry_after=60)
 
     chat, handler = Chat(store, ALICE), Recorder(store, fail)
-    worker = Worker(store, handler, concurrency=1)
+    worker = Worker(store, reader_of(store), handler, concurrency=1)
     async with running(worker):
         for number in range(3):
             await chat.say(f"waits {number}", "patience")
@@ -426,7 +431,7 @@ async def test_on_a_slow_line_a_worker_keeps_its_lanes_however_many_they_are(
 ) -> None:
     async with opened(embedded_server.url, lanes=64) as store:
         slow = Store(FarAway(store.connection), store.keys, secret=store.secret)
-        worker = Worker(slow, Recorder(slow), lease_seconds=3)
+        worker = Worker(slow, reader_of(slow), Recorder(slow), lease_seconds=3)
         async with running(worker):
             await eventually(lambda: taken(worker, 64), "it does not get its lanes")
             await anyio.sleep(4)
@@ -449,7 +454,7 @@ async def test_sessions_of_two_tenants_with_the_same_name_are_two_sessions(
 
     async with opened(embedded_server.url, lanes=1) as store:
         alice, bob = Chat(store, ALICE), Chat(store, BOB)
-        async with running(Worker(store, Recorder(store, hang), lease_seconds=2)):
+        async with running(Worker(store, reader_of(store), Recorder(store, hang), lease_seconds=2)):
             await alice.say("1", "hers")
             await bob.say("1", "his")
             await eventually(lambda: all_done(bob, "1", 1), "his waited for hers")
@@ -506,7 +511,7 @@ async def test_an_event_that_kills_its_worker_is_given_up_and_takes_no_neighbour
             assert deaths < 12, "it is never given up"
             mortal = Mortal(store.connection)
             theirs = Store(mortal, store.keys, secret=store.secret)
-            worker = Worker(theirs, Recorder(theirs, die), lease_seconds=0.3, attempts=3)
+            worker = Worker(theirs, reader_of(theirs), Recorder(theirs, die), lease_seconds=0.3, attempts=3)
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(worker.run)
@@ -561,7 +566,7 @@ async def test_a_handler_that_cannot_even_say_that_it_failed_leaves_a_dead_lette
             raise RuntimeError("words fail me")
 
     chat = Chat(store)
-    async with running(Worker(store, Speechless(store), lease_seconds=2)):
+    async with running(Worker(store, reader_of(store), Speechless(store), lease_seconds=2)):
         await chat.say("s", "hello")
 
         async def buried() -> bool:
@@ -577,7 +582,14 @@ async def test_an_error_of_the_server_that_is_no_outage_is_not_waited_for_for_ev
         raise StoreError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
     chat = Chat(store)
-    worker = Worker(store, Recorder(store, wrong), lease_seconds=2, attempts=3, backoff=lambda attempt: 0.01)
+    worker = Worker(
+        store,
+        reader_of(store),
+        Recorder(store, wrong),
+        lease_seconds=2,
+        attempts=3,
+        backoff=lambda attempt: 0.01,
+    )
     async with running(worker):
         error = await chat.error_about(await chat.say("s", "hello"))
         assert "WRONGTYPE" in error.context["error"] and error.context["attempts"] == 3
@@ -591,7 +603,7 @@ async def test_a_worker_goes_on_when_it_cannot_tell_whether_it_wants_an_event(st
             return await super().wants(event)
 
     chat = Chat(store)
-    async with running(Worker(store, Confused(store), lease_seconds=2)):
+    async with running(Worker(store, reader_of(store), Confused(store), lease_seconds=2)):
         await chat.say("s", "odd", tags=["confusing:yes"])
         await chat.say("s", "plain")
         await eventually(lambda: all_done(chat, "s", 2), "it has stopped")
@@ -614,7 +626,7 @@ async def test_a_store_that_is_away_while_an_event_is_looked_at_costs_none_of_th
     chat = Chat(store)
     for number in range(4):  # before anybody listens, so that all of them are read together
         await chat.say("s", str(number))
-    async with running(Worker(store, OutOfReach(store), lease_seconds=2)):
+    async with running(Worker(store, reader_of(store), OutOfReach(store), lease_seconds=2)):
         await eventually(lambda: all_done(chat, "s", 4), "some are lost")
         await chat.say("s", "4")
         await eventually(lambda: all_done(chat, "s", 5), "it has stopped")
@@ -639,7 +651,7 @@ async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
 
     monkeypatch.setattr(store.connection, "blocking", first_one_is_silent)
     chat = Chat(store)
-    async with running(Worker(store, Recorder(store), lease_seconds=2)):
+    async with running(Worker(store, reader_of(store), Recorder(store), lease_seconds=2)):
         await chat.say("s", "hello")
         await eventually(lambda: all_done(chat, "s", 1), "it waits for ever")
     assert opened_links == 2
@@ -651,7 +663,7 @@ async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_
 ) -> None:
     async with opened(embedded_server.url, lanes=4) as store:
         chat = Chat(store)
-        worker = Worker(store, Recorder(store), lease_seconds=0.5)
+        worker = Worker(store, reader_of(store), Recorder(store), lease_seconds=0.5)
         async with running(worker):
             await eventually(lambda: taken(worker, 4), "no lanes")
             acknowledge = worker.leases.acknowledge
@@ -684,7 +696,7 @@ async def test_P23_a_worker_that_is_asked_to_stop_finishes_what_runs_and_hands_o
     async with opened(embedded_server.url, lanes=1) as store:
         chat = Chat(store)
         stopping, following = Recorder(store, wait), Recorder(store)
-        worker = Worker(store, stopping, lease_seconds=5)
+        worker = Worker(store, reader_of(store), stopping, lease_seconds=5)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
             await chat.say("s", "first")
@@ -698,7 +710,7 @@ async def test_P23_a_worker_that_is_asked_to_stop_finishes_what_runs_and_hands_o
         assert time.monotonic() - began < 1.0
         assert await done(chat, "s") == ["first"] and worker.lanes == []
         assert await Leases(store, Recorder.kind, "x", seconds=1).free_lanes() == [0]
-        async with running(Worker(store, following, lease_seconds=5)):
+        async with running(Worker(store, reader_of(store), following, lease_seconds=5)):
             await eventually(lambda: all_done(chat, "s", 3), "what waited was lost")
         assert following.begun == ["second", "third"]
         assert await done(chat, "s") == ["first", "second", "third"]
@@ -713,7 +725,7 @@ async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_anoth
     async with opened(embedded_server.url, lanes=1) as store:
         chat = Chat(store)
         slow = Recorder(store, hang)
-        worker = Worker(store, slow, lease_seconds=0.5)
+        worker = Worker(store, reader_of(store), slow, lease_seconds=0.5)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
             await chat.say("s", "hello")
@@ -721,7 +733,7 @@ async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_anoth
             worker.stop()
             began = time.monotonic()
         assert 0.4 < time.monotonic() - began < 2.0
-        async with running(Worker(store, Recorder(store), lease_seconds=0.5)):
+        async with running(Worker(store, reader_of(store), Recorder(store), lease_seconds=0.5)):
             took = await eventually(lambda: all_done(chat, "s", 1), "it was lost")
         assert took < 1.0  # its lane was given back, nobody had to wait for a lease
         assert await chat.errors("s") == [] and await chat.all("s", ERROR) == []
@@ -730,7 +742,7 @@ async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_anoth
 async def test_a_worker_whose_store_is_gone_stops_all_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = Worker(store, Recorder(store), lease_seconds=0.5)
+    worker = Worker(store, reader_of(store), Recorder(store), lease_seconds=0.5)
 
     async def gone(*args: Any, **options: Any) -> Any:
         raise StoreUnavailable("gone")

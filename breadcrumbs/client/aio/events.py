@@ -13,8 +13,8 @@ from breadcrumbs.client.aio.connection import AsyncByteStream, AsyncConnection
 from breadcrumbs.client.options import OnConnection, Subscription
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff, is_retryable, retry_after
 from breadcrumbs.client.requests import Request, stream_request, subscription_params
-from breadcrumbs.client.sse import Parser
 from breadcrumbs.client.values import Event, event_of
+from breadcrumbs.runtime.sse import Parser
 
 _MAX_SILENCE_SECONDS: Final = 60.0
 """The server sends a ping at least every `ping_interval` (10 s): a longer silence is a dead connection."""
@@ -99,7 +99,7 @@ class AsyncEventFollower:
         for message in self._parser.feed(piece):
             self._last_id = message.id or self._last_id
             if message.data and message.event != "ping":
-                self._events.append(event_of(orjson.loads(message.data), self._last_id))
+                self._events.append(event_of(orjson.loads(message.text), self._last_id))
             if message.data and (self._was_greeted or message.event != "ping"):
                 self._failures = 0  # the stream has done more than accept the connection
             self._was_greeted = True

@@ -60,9 +60,9 @@ from breadcrumbs.runtime.http.routes.waiting import (
     EVENT_STREAM,
     WAIT,
     AnswerStream,
-    answered,
-    name_of,
+    AwaitedAnswer,
     seconds_to_wait,
+    wait_for_answer,
     wants_stream,
 )
 from breadcrumbs.runtime.sessions.messages import (
@@ -73,10 +73,11 @@ from breadcrumbs.runtime.sessions.messages import (
     read_page,
     shortened,
 )
-from breadcrumbs.runtime.sessions.outcomes import Watch, outcome_of
+from breadcrumbs.runtime.sessions.outcomes import find_outcome, outcome_kind
 from breadcrumbs.runtime.sessions.retries import retry
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.store import Written
+from breadcrumbs.runtime.streams.watch import AnswerWatch
 
 _POSTED: Final = {"Location": "Where the breadcrumb is.", **REPLAYED}
 _SOMETIMES: Final = frozenset(REPLAYED)
@@ -154,9 +155,9 @@ async def get_message(call: Call) -> Reply:
     await facts_of(call, session)
     message = await message_in(store, principal, session, call.message_id())
     answer = {"message": message_view(message, principal)}
-    outcome = await outcome_of(store, principal, message, agent=agent)
+    outcome = await find_outcome(store, principal, message, agent=agent)
     if outcome is not None:
-        answer[name_of(outcome)] = message_view(outcome, principal)
+        answer[outcome_kind(outcome)] = message_view(outcome, principal)
     return Reply.json(answer)
 
 
@@ -202,18 +203,16 @@ async def post_message(call: Call) -> Reply:
     with ExitStack() as stack:
         stack.enter_context(call.services.streams.waiting(call.principal))
         # Listening first: the answer may be there before the reply to the write is.
-        watch = Watch(call.services.store, call.services.hub, call.principal, session_id(call))
+        watch = AnswerWatch(call.services.store, call.services.hub, call.principal, session_id(call))
         await watch.begin()
         stack.callback(watch.end)
         crumb, posted, written = await _post(call)
         look_first = written.session_version is None  # posted before: no event may be left to wait for
+        awaited = AwaitedAnswer(call, watch, crumb, posted, seconds, look_first)
         if stream:
             # The watch then ends with the stream.
-            end = stack.pop_all().close
-            return AnswerStream(
-                call, watch, crumb, posted, seconds, end, look_first=look_first, headers=_about(written)
-            )
-        reply = await answered(call, watch, crumb, posted, seconds, look_first=look_first)
+            return AnswerStream(awaited, stack.pop_all().close, headers=_about(written))
+        reply = await wait_for_answer(awaited)
         reply.headers += _about(written)
         return reply
 

@@ -19,12 +19,8 @@ from breadcrumbs.runtime.http.api.call import Call
 from breadcrumbs.runtime.http.api.conditions import etag_of
 from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.replies import Header, Reply
-from breadcrumbs.runtime.sessions.messages import (
-    ANSWER,
-    ERROR,
-    MESSAGE,
-    summary_of,
-)
+from breadcrumbs.runtime.sessions.messages import MESSAGE, summary_of
+from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR
 from breadcrumbs.runtime.sessions.sessions import SessionFacts, Sessions
 from breadcrumbs.runtime.store.store import Written
 
