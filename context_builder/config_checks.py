@@ -11,7 +11,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from breadcrumbs.context_builder.config import AT, ContextConfig, ring_of
+from breadcrumbs.context_builder.config import ERROR_PATH, ContextConfig, find_trigger_cycle
 from breadcrumbs.context_builder.json_positions import LocatedJson, NotJson, Path
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
@@ -115,11 +115,11 @@ def _check_together(configs: Sequence[ContextConfig]) -> list[Fault]:
                     f"{config.consumer_id!r} has a config already, the one at {first}",
                 )
             )
-    if not faults and (ring := ring_of(configs)):
-        names = " → ".join(config.consumer_id for config in (*ring, ring[0]))
+    if not faults and (cycle := find_trigger_cycle(configs)):
+        names = " → ".join(config.consumer_id for config in (*cycle, cycle[0]))
         faults.append(
             Fault(
-                (configs.index(ring[0]), "update_triggers"),
+                (configs.index(cycle[0]), "update_triggers"),
                 f"the contexts of these would trigger each other for ever: {names}",
             )
         )
@@ -143,7 +143,7 @@ def _is_echo(detail: ErrorDetails) -> bool:
 
 def _fault(detail: ErrorDetails) -> Fault:
     context: Mapping[str, Any] = detail.get("ctx", {})
-    path: Path = (*detail["loc"], *context.get(AT, ()))
+    path: Path = (*detail["loc"], *context.get(ERROR_PATH, ()))
     unknown = detail["type"] == "extra_forbidden"
     return Fault(path, _unknown_field(path) if unknown else _error_message(detail, context), at_key=unknown)
 

@@ -234,24 +234,30 @@ async def export_lines(
 
 
 async def _encode_all(store: Store, crumbs: list[Breadcrumb], *, history: bool) -> AsyncIterator[bytes]:
-    pages: dict[UUID, VersionPage | None] = {}
-
-    async def begin(crumb: Breadcrumb) -> None:
-        try:
-            pages[crumb.id] = await store.history_page(crumb.owner_id, crumb.id, max_bytes=_SHORT_HISTORY)
-        except NotFound:
-            pages[crumb.id] = None  # deleted meanwhile
-
-    async with anyio.create_task_group() as tasks:
-        for crumb in crumbs:
-            if history and crumb.version > 1:
-                tasks.start_soon(begin, crumb)
+    changed = [crumb for crumb in crumbs if crumb.version > 1] if history else []
+    pages = await _first_pages(store, changed)
     for crumb in crumbs:
         if crumb.id not in pages:
             yield encode(crumb)
         elif (page := pages.pop(crumb.id)) is not None:
             async for line in _encode_history(store, page):
                 yield line
+
+
+async def _first_pages(store: Store, crumbs: list[Breadcrumb]) -> dict[UUID, VersionPage | None]:
+    """Return the newest versions of each breadcrumb, read concurrently; None: it was deleted meanwhile."""
+    pages: dict[UUID, VersionPage | None] = {}
+
+    async def load(crumb: Breadcrumb) -> None:
+        try:
+            pages[crumb.id] = await store.history_page(crumb.owner_id, crumb.id, max_bytes=_SHORT_HISTORY)
+        except NotFound:
+            pages[crumb.id] = None
+
+    async with anyio.create_task_group() as tasks:
+        for crumb in crumbs:
+            tasks.start_soon(load, crumb)
+    return pages
 
 
 async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[bytes]:
