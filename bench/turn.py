@@ -48,8 +48,8 @@ from bench._common import (
     report_comparison,
     run,
 )
-from breadcrumbs.context_builder.book import parse_configs
 from breadcrumbs.context_builder.builder import build_context
+from breadcrumbs.context_builder.config_checks import parse_configs
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.store.store import Store

@@ -14,7 +14,7 @@ from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.placement import derive_id_beside
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import TurnFailed
+from breadcrumbs.runtime.workers.errors import TurnFailed
 
 MAX_HOPS: Final = 16
 """How often contexts may trigger contexts of other consumers in a row. Agents have limits of their own."""

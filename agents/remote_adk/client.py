@@ -1,7 +1,7 @@
-"""An ADK server over HTTP: which apps it has, its sessions, and one function that runs a turn.
+"""The client of an ADK server: its apps, its sessions, and one function that runs a turn.
 
-Whatever goes wrong is a `ModelError` with a reason for people to read. A server that does not know a session
-(any more) is a `Forgotten`; nothing here makes up an id.
+Every failure is a `ModelError` with a reason for people to read. A server that does not know a session (any more)
+raises `Forgotten`. This module never makes up an id.
 """
 
 from __future__ import annotations
@@ -70,9 +70,6 @@ class AdkServer:
         """The same in words that a user may read."""
         reason = f"ADK server {self.name}: {self._endpoint.presentable(error.reason)}"
         return ModelError(reason, retry=error.retry, retry_after=error.retry_after)
-
-    async def close(self) -> None:
-        await self._endpoint.close()
 
     # Apps
 

@@ -1,4 +1,4 @@
-"""The tools that come with Breadcrumbs. None of them reaches a network or the file system."""
+"""The tools of the package. None of them uses a network or the file system."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from breadcrumbs.context_builder.audit import Report
-    from breadcrumbs.context_builder.book import ConfigError
     from breadcrumbs.context_builder.config import ContextConfig
+    from breadcrumbs.context_builder.config_checks import ConfigError
     from breadcrumbs.context_builder.diff import Difference
     from breadcrumbs.context_builder.explanation import Explanation
     from breadcrumbs.context_builder.rebuild import RebuiltContext
@@ -90,7 +90,7 @@ def context_check(
     \b
     crumb context check context.json
     """
-    from breadcrumbs.context_builder.book import ConfigError
+    from breadcrumbs.context_builder.config_checks import ConfigError
 
     good: list[tuple[Path, tuple[ContextConfig, ...]]] = []
     errors: list[ConfigError] = []
@@ -136,7 +136,7 @@ def _print_checked_configs(
 
 
 def _read_configs(file: Path) -> tuple[ContextConfig, ...]:
-    from breadcrumbs.context_builder.book import parse_configs
+    from breadcrumbs.context_builder.config_checks import parse_configs
 
     try:
         raw = file.read_bytes()

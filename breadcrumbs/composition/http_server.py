@@ -24,8 +24,8 @@ from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
 from breadcrumbs.composition.event_loop import run_async
 from breadcrumbs.composition.logs import configure_logs
 from breadcrumbs.composition.storage import data_directory, open_store
-from breadcrumbs.composition.workers import WorkerParts, config_file, open_book, running_workers
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.composition.workers import WorkerParts, config_file, open_configs, running_workers
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
@@ -136,14 +136,18 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
         try:
             async with anyio.create_task_group() as background, AsyncExitStack() as stack:
                 background.start_soon(hygiene.run_forever)
-                book = open_book(store, settings) if workers else ConfigBook(store, settings.context_config)
+                configs = (
+                    open_configs(store, settings)
+                    if workers
+                    else ConfigsInForce(store, settings.context_config)
+                )
                 if workers:
-                    parts = WorkerParts(store, reader, settings, book)
+                    parts = WorkerParts(store, reader, settings, configs)
                     await stack.enter_async_context(running_workers(parts))
-                configs = ConfigRoutes(book, config_file(settings, builds=workers))
+                config_routes = ConfigRoutes(configs, config_file(settings, builds=workers))
                 operations = (
                     *CONTEXTS,
-                    *configs.operations,
+                    *config_routes.operations,
                     *ADK_SESSIONS,
                     *WebPage.of_this_installation().operations,
                 )

@@ -20,7 +20,7 @@ from breadcrumbs.composition.workers import (
     WorkerParts,
     agent_worker,
     context_worker,
-    open_book,
+    open_configs,
     own_workers,
     running,
 )
@@ -35,7 +35,7 @@ def run_context_builder(settings: Settings) -> None:
     """Run one context builder until a signal."""
 
     async def main() -> None:
-        async with _attached_parts(settings) as parts, parts.book.watched():
+        async with _attached_parts(settings) as parts, parts.configs.watched():
             await _work_until_signal(settings, context_worker(parts))
 
     _run_process(settings, main())
@@ -83,7 +83,7 @@ async def _attached_parts(settings: Settings) -> AsyncIterator[WorkerParts]:
         attached_store(settings) as store,
         EventReader(store) as reader,
     ):
-        yield WorkerParts(store, reader, settings, open_book(store, settings))
+        yield WorkerParts(store, reader, settings, open_configs(store, settings))
 
 
 def _require_agents(own: OwnAgents) -> None:

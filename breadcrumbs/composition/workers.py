@@ -12,27 +12,32 @@ from uuid import UUID
 
 import anyio
 
-from breadcrumbs.agents.book import Agent, AgentBook, definitions_from
+from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce, load_definitions
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.registry import ModelPool
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.agents.remote_adk.turn import AdkTurns
 from breadcrumbs.agents.runner import AgentRunner
+from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
+from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.composition.own_agents import OwnAgents, load_agents
-from breadcrumbs.context_builder.book import ConfigBook, ConfigError
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
+from breadcrumbs.context_builder.config_checks import ConfigError
 from breadcrumbs.context_builder.config_file import ConfigFile
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.events.reader import EventReader
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import start_at_newest_event
-from breadcrumbs.runtime.workers.worker import Handler, TurnFailed, Worker
+from breadcrumbs.runtime.workers.retries import TurnLimits
+from breadcrumbs.runtime.workers.turn import Handler
+from breadcrumbs.runtime.workers.worker import Worker
 
 # Context configs
 
@@ -57,14 +62,14 @@ def config_file(settings: Settings, *, builds: bool) -> ConfigFile | None:
     return ConfigFile(settings.context_config, locked=shared if len(owners) > 1 else "")
 
 
-def open_book(store: Store, settings: Settings) -> ConfigBook:
+def open_configs(store: Store, settings: Settings) -> ConfigsInForce:
     """Load the context configs. A file that is invalid at start is a `StartupError`."""
-    book = ConfigBook(store, config_path(settings))
+    configs = ConfigsInForce(store, config_path(settings))
     try:
-        book.load()
+        configs.load()
     except ConfigError as error:
         raise StartupError(f"the context config cannot be used:\n{error}") from None
-    return book
+    return configs
 
 
 # One worker
@@ -77,13 +82,13 @@ class WorkerParts:
     store: Store
     reader: EventReader
     settings: Settings
-    book: ConfigBook
+    configs: ConfigsInForce
     """The context configs in force."""
 
 
 def context_worker(parts: WorkerParts) -> Worker:
     """Create a worker that builds contexts."""
-    return _worker(parts, ContextBuilder(parts.store, parts.book, inherited=parts.settings.inherited_tags))
+    return _worker(parts, ContextBuilder(parts.store, parts.configs, inherited=parts.settings.inherited_tags))
 
 
 @asynccontextmanager
@@ -98,16 +103,16 @@ async def agent_worker(
 
     `kind`: run only `agents`, as workers of this kind, beside the workers that run the others.
     """
-    store, settings, book = parts.store, parts.settings, parts.book
+    store, settings, configs = parts.store, parts.settings, parts.configs
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
     adk = AdkServers(settings.adk)
     try:
         toolbox = open_toolbox(settings, tools)
-        known = [*(definitions_from(settings.agents) if kind is None else ()), *agents]
+        known = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
         for agent in known:
             _check_agent(agent, models, toolbox, adk)
         await adk.look(known)
-        builder = ContextBuilder(store, book, inherited=settings.inherited_tags)
+        builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
         hints = SchemaHints(store)
 
         def model_of(agent: Agent) -> Model:
@@ -121,21 +126,21 @@ async def agent_worker(
             return await gather_parts(store, sources, trigger, triggers=triggers, hints=hints)
 
         async def consumers(owner: UUID) -> set[str]:
-            return {config.consumer_id for config in await book.configs(owner)}
+            return {config.consumer_id for config in await configs.get(owner)}
 
-        executor = Executor(
+        inherited = settings.inherited_tags
+        turns = AgentTurns(
             store,
-            model_of=model_of,
-            toolbox=toolbox,
+            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited),
             gather=gather,
             refresh=builder.refresh,
-            inherited=settings.inherited_tags,
+            inherited=inherited,
             remote=AdkTurns(store, adk).answer,
         )
         runner = AgentRunner(
             store,
-            AgentBook(store, known, breadcrumbs=kind is None),
-            executor,
+            AgentsInForce(store, known, breadcrumbs=kind is None),
+            turns,
             consumers=consumers,
             inherited=settings.inherited_tags,
             kind=kind or AgentRunner.kind,
@@ -153,7 +158,7 @@ def _worker(parts: WorkerParts, handler: Handler) -> Worker:
         parts.reader,
         handler,
         lease_seconds=settings.lease_seconds,
-        attempts=settings.turn_attempts,
+        limits=TurnLimits(attempts=settings.turn_attempts),
     )
 
 
@@ -202,7 +207,7 @@ async def running_workers(parts: WorkerParts) -> AsyncIterator[None]:
     async with (
         agent_worker(parts, tools=own.tools) as runner,
         own_workers(parts, own) as others,
-        parts.book.watched(),
+        parts.configs.watched(),
         running(context_worker(parts), runner, *others),
     ):
         yield

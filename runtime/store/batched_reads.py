@@ -20,6 +20,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query, check_limit
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.state import About, decode_about, decode_state
 from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -176,6 +177,26 @@ def _body(
         decoded,
         otherwise,
     )
+
+
+def count_of(
+    store: Store, owner: UUID, session_id: str, schema_name: str, *, before: int | None = None
+) -> Question[int]:
+    """Count the breadcrumbs of a schema in a session, or those created before a time."""
+    lane, newest = (
+        lane_for(owner, "session", session_id, store.lanes),
+        b"+inf" if before is None else b"(%d" % before,
+    )
+    return plain(
+        lane, (b"ZCOUNT", store.keys.by_session(lane, owner, session_id, schema_name), b"-inf", newest), int
+    )
+
+
+def state_of(store: Store, owner: UUID, session_id: str) -> Question[tuple[dict[str, Any], About]]:
+    """Read the state of a session and what is known about it."""
+    lane = lane_for(owner, "session", session_id, store.lanes)
+    command = (b"HGETALL", store.keys.state(lane, owner, session_id))
+    return plain(lane, command, lambda flat: (decode_state(flat), decode_about(flat)))
 
 
 def recent_of(

@@ -678,6 +678,11 @@ class Store:
             return record.decode(owner, id, body)
         return crumb
 
+    async def exists(self, owner: UUID, id: UUID) -> bool:
+        """Return whether a breadcrumb is stored in the lane that its id names."""
+        lane = home_lane(id, self.lanes)
+        return bool(await self.connection.call(lane, b"EXISTS", self.keys.body(lane, owner, id.bytes)))
+
     async def get_version(self, owner: UUID, id: UUID, version: int) -> Breadcrumb:
         """One version: what an event speaks of, also after it was overwritten."""
         lane, crumb = await self._find(owner, id)

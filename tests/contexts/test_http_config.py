@@ -17,9 +17,9 @@ import orjson
 import pytest
 
 from breadcrumbs.composition.workers import config_file
-from breadcrumbs.context_builder.book import ConfigBook
 from breadcrumbs.context_builder.config import json_schema
 from breadcrumbs.context_builder.config_file import ConfigFile
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
@@ -59,7 +59,7 @@ class Site:
     app: Application
     store: Store
     client: httpx.AsyncClient
-    book: ConfigBook
+    book: ConfigsInForce
     path: Path
 
     async def token(self, **wanted: Any) -> dict[str, str]:
@@ -100,7 +100,7 @@ async def opened(
 ) -> AsyncIterator[Site]:
     store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
     hub = EventHub(store, reader_of(store))
-    book = ConfigBook(store, None if file is None else file.path)
+    book = ConfigsInForce(store, None if file is None else file.path)
     try:
         operations = (*CONTEXTS, *ConfigRoutes(book, file).operations)
         app = build_app(store, hub, Hygiene(store, settings), settings, operations)
@@ -178,7 +178,7 @@ async def test_a_file_that_somebody_broke_by_hand_shows_its_complaints_and_what_
     await site.configs()  # the good one was seen
     site.path.write_text(BROKEN)
     os.utime(site.path, (1, 1))  # not just being written
-    site.book.look_now()
+    site.book.reload()
     found = await site.configs()
     assert [complaint["line"] for complaint in found["file"]["complaints"]] == [5, 7]
     assert [one["consumer_id"] for one in found["in_force"]] == ["tester"]

@@ -35,8 +35,9 @@ from breadcrumbs.runtime.backend.address import parse_address
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.lease import LeaseLost
 from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.leases import Leases
-from breadcrumbs.runtime.workers.worker import Worker
+from breadcrumbs.runtime.workers.turn_runner import TurnRunner
 
 Kind = Literal["build-contexts", "run-agents"]
 
@@ -113,8 +114,8 @@ def _lay(trap: _Laid) -> None:
     """Put the trap where it can be stepped on."""
     run: Any = Store._run
     acknowledge: Any = Leases.acknowledge
-    try_once: Any = Worker._try
-    lose: Any = Worker._lose
+    run_attempt: Any = TurnRunner._run_attempt
+    drop: Any = HeldLanes.drop
 
     async def run_trapped(self: Store, lane: int, scripts: Any, fence: Fence | None, *rest: Any) -> Any:
         if fence is None:
@@ -133,20 +134,20 @@ def _lay(trap: _Laid) -> None:
         await acknowledge(self, *args, **options)
         trap.come_to("after ack")
 
-    async def try_trapped(self: Worker, turn: Any) -> Any:
+    async def attempt_trapped(self: TurnRunner, turn: Any) -> Any:
         trap.come_to("after read")
-        return await try_once(self, turn)
+        return await run_attempt(self, turn)
 
-    def lose_noted(self: Worker, lane: Any) -> None:
-        if self._lanes.get(lane.lease.lane) is lane:
+    def drop_noted(self: HeldLanes, lane: Any) -> None:
+        if self.holds(lane):
             trap.lost()
-        lose(self, lane)
+        drop(self, lane)
 
     changes: list[tuple[Any, str, Any]] = [
-        (Worker, "_lose", lose_noted),
+        (HeldLanes, "drop", drop_noted),
         (Store, "_run", run_trapped),
         (Leases, "acknowledge", acknowledge_trapped),
-        (Worker, "_try", try_trapped),
+        (TurnRunner, "_run_attempt", attempt_trapped),
     ]
     for owner, name, changed in changes:
         setattr(owner, name, changed)

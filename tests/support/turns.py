@@ -17,16 +17,17 @@ from uuid import UUID
 import anyio
 import orjson
 
-from breadcrumbs.agents.book import Agent, AgentBook
+from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.models.base import Model, ModelError, ModelReply, ModelRequest, OnDelta
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.runner import AgentRunner
+from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -34,7 +35,9 @@ from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.store.store import Store, Written
-from breadcrumbs.runtime.workers.worker import Worker, _Lane
+from breadcrumbs.runtime.workers.lane import Lane
+from breadcrumbs.runtime.workers.retries import TurnLimits
+from breadcrumbs.runtime.workers.worker import Worker
 from tests.support.events import close_with_reader, log_of, reader_of
 
 ALICE = UUID("00000000-0000-7000-8000-00000000a11c")
@@ -128,9 +131,9 @@ def recite(request: ModelRequest) -> str:
 class Handlers:
     builder: ContextBuilder
     runner: AgentRunner
-    configs: ConfigBook
-    runner_configs: ConfigBook
-    agents: AgentBook
+    configs: ConfigsInForce
+    runner_configs: ConfigsInForce
+    agents: AgentsInForce
     hints: tuple[SchemaHints, ...]
 
 
@@ -149,9 +152,9 @@ def compose(
     """
     answering = runner_store or store
     raw = orjson.dumps([config()] if configs is None else list(configs)) if configs != () else None
-    book = ConfigBook(store, None, default=raw)
-    runner_configs = ConfigBook(answering, None, default=raw)
-    agent_book = AgentBook(answering, agents if agents is not None else [agent()])
+    book = ConfigsInForce(store, None, default=raw)
+    runner_configs = ConfigsInForce(answering, None, default=raw)
+    agent_book = AgentsInForce(answering, agents if agents is not None else [agent()])
     hints = SchemaHints(answering)
     refresher = ContextBuilder(answering, runner_configs)
     builder = ContextBuilder(store, book)
@@ -161,17 +164,18 @@ def compose(
         return await gather_parts(answering, sources, trigger, triggers=triggers, hints=hints)
 
     async def consumers(owner: UUID) -> set[str]:
-        return {config.consumer_id for config in await runner_configs.configs(owner)}
+        return {config.consumer_id for config in await runner_configs.get(owner)}
 
-    executor = Executor(
+    steps = ToolSteps(
         answering,
         model_of=model if callable(model) else lambda _: model,
         toolbox=Toolbox(tools),
-        gather=gather,
-        refresh=refresher.refresh,
         inherited=DEFAULT_INHERITED,
     )
-    runner = AgentRunner(answering, agent_book, executor, consumers=consumers, inherited=DEFAULT_INHERITED)
+    turns = AgentTurns(
+        answering, steps, gather=gather, refresh=refresher.refresh, inherited=DEFAULT_INHERITED
+    )
+    runner = AgentRunner(answering, agent_book, turns, consumers=consumers, inherited=DEFAULT_INHERITED)
     all_hints = (hints, refresher._hints, builder._hints)
     return Handlers(builder, runner, book, runner_configs, agent_book, all_hints)
 
@@ -290,7 +294,7 @@ class Working(Chat):
 
     async def handled(self, kind: str) -> bool:
         """Whether this kind of worker is done with all that was written."""
-        return await self._all_up_to(kind, lambda lane: lane.low_without(-1))
+        return await self._all_up_to(kind, lambda lane: lane.low_water_mark())
 
     async def read_all(self, kind: str) -> bool:
         """Whether this kind of worker has read all that was written, done with it or not."""
@@ -300,16 +304,19 @@ class Working(Chat):
         home = home_lane(crumb.id, self.store.lanes)
         return any(lane.position >= crumb.updated for lane in self._lanes(kind) if lane.lease.lane == home)
 
-    async def _all_up_to(self, kind: str, where: Callable[[_Lane], int]) -> bool:
+    async def _all_up_to(self, kind: str, where: Callable[[Lane], int]) -> bool:
         reached = {lane.lease.lane: where(lane) for lane in self._lanes(kind)}
         ends = await self.store.connection.call_all(
             [(lane, (b"GET", self.store.keys.clock(lane))) for lane in range(self.store.lanes)]
         )
         return all(reached.get(lane, -1) >= int(end or 0) for lane, end in enumerate(ends))
 
-    def _lanes(self, kind: str) -> list[_Lane]:
+    def _lanes(self, kind: str) -> list[Lane]:
         return [
-            lane for worker in self.workers if worker.handler.kind == kind for lane in worker._lanes.values()
+            lane
+            for worker in self.workers
+            if worker.handler.kind == kind
+            for lane in worker._lanes.by_number.values()
         ]
 
 
@@ -339,8 +346,7 @@ async def working(
                         reader_of(store),
                         handler,
                         lease_seconds=lease_seconds,
-                        attempts=attempts,
-                        backoff=backoff,
+                        limits=TurnLimits(attempts=attempts, backoff=backoff),
                     )
                 )
     problem = None

@@ -7,7 +7,7 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.agents.executor import CANCEL
+from breadcrumbs.agents.conversation import CANCEL
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.access import Principal
@@ -17,7 +17,7 @@ from breadcrumbs.runtime.maintenance.export_import import export_lines, import_l
 from breadcrumbs.runtime.sessions.outcomes import find_outcome
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import INTERNAL
+from breadcrumbs.runtime.workers.turn import INTERNAL
 from tests.support.turns import (
     ASSISTANT,
     CONTEXT,

@@ -11,7 +11,7 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, open_book
+from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, open_configs
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.sessions.retries import retry_letter
@@ -28,7 +28,7 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
     """Workers whose agent has the given model."""
     settings = Settings(lease_seconds=1.0, turn_attempts=1, model="offline")
     store = await Store.open(url, namespace=secrets.token_hex(6))
-    parts = WorkerParts(store, reader_of(store), settings, open_book(store, settings))
+    parts = WorkerParts(store, reader_of(store), settings, open_configs(store, settings))
     definition = {
         "agent_id": "default-chat-assistant",
         "model": model,

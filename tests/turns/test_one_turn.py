@@ -82,7 +82,7 @@ async def test_R1_the_scenario_fails_when_results_do_not_inherit_tags(
 
     for module in (
         "agents.answer",
-        "agents.executor",
+        "agents.tool_steps",
         "context_builder.context_breadcrumb",
         "runtime.workers.failures",
     ):

@@ -24,9 +24,12 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.lease import Lease, LeaseLost
 from breadcrumbs.runtime.store.store import Fence, Store
 from breadcrumbs.runtime.workers.attempts import Attempts
-from breadcrumbs.runtime.workers.failures import leave_error
+from breadcrumbs.runtime.workers.errors import TurnFailed
+from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
 from breadcrumbs.runtime.workers.leases import Leases
-from breadcrumbs.runtime.workers.worker import Turn, TurnFailed, Worker, _Place, _Reruns
+from breadcrumbs.runtime.workers.retries import Reruns, Slot, TurnLimits
+from breadcrumbs.runtime.workers.turn import Turn
+from breadcrumbs.runtime.workers.worker import Worker
 from tests.support.events import reader_of
 from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
 from tests.turns.stepping import SteppedConnection, SteppedWorker
@@ -74,7 +77,7 @@ class Recorder:
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
         await leave_error(
-            self.store, turn, error, creator="recorder", origin=turn.event.id, inherited=("session",)
+            self.store, turn, error, ErrorDetails("recorder", turn.event.id, inherited=("session",))
         )
 
 
@@ -120,21 +123,21 @@ async def test_a_lane_has_one_holder_and_its_fence_only_grows(store: Store) -> N
     ann, ben = (Leases(store, "kind", name, seconds=30) for name in ("ann", "ben"))
     first = await lease_of(ann)
     assert await ben.take(0) is None and await ann.take(0) is None
-    assert await ann.keep(first)
+    assert await ann.renew(first)
     assert await ben.take(1) is not None  # another lane
     assert await Leases(store, "other kind", "ben", seconds=30).take(0) is not None
     await ann.acknowledge(first, None, 0, release=True)
     second = await lease_of(ben)
     numbers = [int(lease.value.split()[0]) for lease in (first, second)]
     assert numbers[1] > numbers[0]
-    assert not await ann.keep(first) and await ben.keep(second)
+    assert not await ann.renew(first) and await ben.renew(second)
 
 
 async def test_a_lease_ends_by_itself_and_cannot_be_kept_any_more(store: Store) -> None:
     ann, ben = (Leases(store, "kind", name, seconds=0.2) for name in ("ann", "ben"))
     first = await lease_of(ann)
     await anyio.sleep(0.25)
-    assert not await ann.keep(first)
+    assert not await ann.renew(first)
     assert int((await lease_of(ben)).value.split()[0]) == 2
 
 
@@ -149,9 +152,9 @@ async def test_a_lost_lease_refuses_commits_and_acknowledgements_and_changes_not
             await store.create(ALICE, new, id=id, fence=Fence(old, 5, 5, b"{}"))
         with pytest.raises(LeaseLost):
             await ann.acknowledge(old, 5, 5, dead_letter=b"{}", release=True)
-        assert holder is None or await ben.keep(holder)
+        assert holder is None or await ben.renew(holder)
     progress = await ben.progress(0)
-    assert progress.low == 0 and not progress.done
+    assert progress.acknowledged_up_to == 0 and not progress.done
     assert await Chat(store).dead_letters("kind") == []
     assert not await store.connection.call(0, b"EXISTS", store.keys.body(0, ALICE, id.bytes))
 
@@ -164,7 +167,12 @@ async def test_a_commit_writes_acknowledges_and_buries_in_one_go(store: Store) -
     id = derived_id(0, "x")
     written = await store.create(ALICE, new, id=id, fence=Fence(lease, 7, 3, b'{"why": "because"}'))
     progress = await leases.progress(0)
-    assert not written.found and progress.low == 3 and progress.done == {7} and not progress.attempts
+    assert (
+        not written.found
+        and progress.acknowledged_up_to == 3
+        and progress.done == {7}
+        and not progress.attempts
+    )
     assert await Chat(store).dead_letters("kind") == [{"why": "because"}]
     # What is there already is not written again, and acknowledges nothing: it may be somebody else's.
     again = await store.create(ALICE, new, id=id, fence=Fence(lease, 9, 9))
@@ -180,19 +188,19 @@ async def test_a_low_water_mark_never_falls(store: Store) -> None:
     await store.create(ALICE, new, id=derived_id(0, "early"), fence=Fence(lease, 8, 5))
     await leases.acknowledge(lease, 9, 6)
     progress = await leases.progress(0)
-    assert progress.low == 20 and not progress.done
+    assert progress.acknowledged_up_to == 20 and not progress.done
 
 
 async def test_who_lives_is_told_by_the_servers_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = [Leases(store, "kind", name, seconds=0.3) for name in ("c", "a", "b")]
     for worker in workers:
-        assert worker.worker in await worker.living(beat=True)
+        assert worker.worker in await worker.heartbeat()
     monkeypatch.setattr(store, "_clock_offset", 10**12)  # this process lives in another century
-    assert await workers[0].living(beat=True) == ["a", "b", "c"]
+    assert await workers[0].heartbeat() == ["a", "b", "c"]
     await workers[1].sign_off()
-    assert await workers[0].living(beat=False) == ["b", "c"]
+    assert await workers[0].list_workers() == ["b", "c"]
     await anyio.sleep(0.35)
-    assert await workers[0].living(beat=False) == []
+    assert await workers[0].list_workers() == []
 
 
 # Lanes
@@ -281,13 +289,13 @@ async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_ne
             await eventually(lambda: all_done(chat, "b", 3), "the quick ones did not finish")
             leases = Leases(store, Recorder.kind, "looking", seconds=1)
             progress = await leases.progress(0)
-            assert progress.low < slow.created and len(progress.done) == 3
+            assert progress.acknowledged_up_to < slow.created and len(progress.done) == 3
             tasks.cancel_scope.cancel()
         async with running(Worker(store, reader_of(store), second, lease_seconds=0.5)):
             await eventually(lambda: all_done(chat, "a", 1), "nobody took over")
         assert second.begun == ["slow"]
         progress = await leases.progress(0)
-        assert progress.low > slow.created and not progress.done and not progress.attempts
+        assert progress.acknowledged_up_to > slow.created and not progress.done and not progress.attempts
 
 
 async def test_a_lane_that_is_given_back_forgets_nothing_that_waits_in_it(
@@ -374,12 +382,12 @@ async def test_P2_a_worker_that_lost_a_lane_and_has_it_again_begins_where_it_was
             await eventually(lambda: taken(worker, 1), "no lane")
             await chat.say("a", "first")
             await eventually(lambda: begun(recorder, 1), "not begun")
-            held = worker._lanes[0]
+            held = worker._lanes.by_number[0]
             # As if it had been frozen for longer than its lease.
             await store.connection.call(0, b"DEL", store.keys.lease(0, recorder.kind))
 
             async def taken_again() -> bool:
-                return worker._lanes.get(0, held) is not held
+                return worker._lanes.by_number.get(0, held) is not held
 
             await eventually(taken_again, "the lane was not taken again")
             await chat.say("b", "second")  # comes to a read that began before
@@ -396,7 +404,7 @@ async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others
             raise TurnFailed("too many requests", retry=True, retry_after=60)
 
     chat, handler = Chat(store, ALICE), Recorder(store, fail)
-    worker = Worker(store, reader_of(store), handler, concurrency=1)
+    worker = Worker(store, reader_of(store), handler, limits=TurnLimits(concurrency=1))
     async with running(worker):
         for number in range(3):
             await chat.say(f"waits {number}", "patience")
@@ -405,7 +413,7 @@ async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others
         await eventually(lambda: all_done(chat, "s", 1), "those who wait have stopped another one")
         # Each takes a place again for its next attempt, which is then there for the next one.
         again.set()
-        for lane in worker._lanes.values():
+        for lane in worker._lanes.by_number.values():
             for turn in lane.running.values():
                 turn.next_attempt.set()
         for number in range(3):
@@ -511,7 +519,13 @@ async def test_an_event_that_kills_its_worker_is_given_up_and_takes_no_neighbour
             assert deaths < 12, "it is never given up"
             mortal = Mortal(store.connection)
             theirs = Store(mortal, store.keys, secret=store.secret)
-            worker = Worker(theirs, reader_of(theirs), Recorder(theirs, die), lease_seconds=0.3, attempts=3)
+            worker = Worker(
+                theirs,
+                reader_of(theirs),
+                Recorder(theirs, die),
+                lease_seconds=0.3,
+                limits=TurnLimits(attempts=3),
+            )
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(worker.run)
@@ -587,8 +601,7 @@ async def test_an_error_of_the_server_that_is_no_outage_is_not_waited_for_for_ev
         reader_of(store),
         Recorder(store, wrong),
         lease_seconds=2,
-        attempts=3,
-        backoff=lambda attempt: 0.01,
+        limits=TurnLimits(attempts=3, backoff=lambda attempt: 0.01),
     )
     async with running(worker):
         error = await chat.error_about(await chat.say("s", "hello"))
@@ -673,7 +686,7 @@ async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_
 
             monkeypatch.setattr(worker.leases, "acknowledge", away)
             other = Leases(store, Recorder.kind, "another", seconds=0.8)
-            await other.living(beat=True)  # somebody joins, and half of the lanes have to go
+            await other.heartbeat()  # somebody joins, and half of the lanes have to go
             await eventually(lambda: taken(worker, 2), "it did not give lanes back")
             monkeypatch.setattr(worker.leases, "acknowledge", acknowledge)
             await eventually(lambda: taken(worker, 4), "it did not take them again")
@@ -751,7 +764,7 @@ async def test_a_worker_whose_store_is_gone_stops_all_the_same(
         tasks.start_soon(worker.run)
         await eventually(lambda: taken(worker, store.lanes), "no lanes")
         with monkeypatch.context() as patch:
-            for name in ("acknowledge", "keep", "sign_off", "living"):
+            for name in ("acknowledge", "renew", "sign_off", "heartbeat", "list_workers"):
                 patch.setattr(worker.leases, name, gone)
             worker.stop()
             await eventually(lambda: taken(worker, 0), "it does not stop", limit=5)
@@ -759,19 +772,19 @@ async def test_a_worker_whose_store_is_gone_stops_all_the_same(
 
 async def test_a_place_that_was_left_is_not_given_back_once_more() -> None:
     """Who is cancelled while it waits for its next attempt has none: another one would run beside too many."""
-    places = asyncio.Semaphore(1)
-    async with _Place(places) as place:
-        place.leave()
-    async with _Place(places) as place:
-        assert places.locked()
-        place.leave()
-        await place.take()
-    await places.acquire()
-    assert places.locked()
+    permits = anyio.Semaphore(1)
+    async with Slot(permits) as slot:
+        slot.release()
+    async with Slot(permits) as slot:
+        assert permits.value == 0
+        slot.release()
+        await slot.acquire()
+    await permits.acquire()
+    assert permits.value == 0
 
 
 async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_between_them_alone() -> None:
-    reruns = _Reruns(20)
+    reruns = Reruns(20)
     started: list[str] = []
 
     async def start(name: str, places: Any) -> None:
@@ -803,7 +816,7 @@ async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_between_
 
 
 async def test_a_rerun_that_is_cancelled_while_it_waits_keeps_nothing_from_starting() -> None:
-    reruns = _Reruns(1)
+    reruns = Reruns(1)
     await reruns.alone.acquire()
     async with anyio.create_task_group() as waiting:
         waiting.start_soon(reruns.together.acquire)

@@ -15,7 +15,8 @@ import anyio
 import pytest
 import structlog
 
-from breadcrumbs.context_builder.book import ConfigBook, ConfigError, own_configs
+from breadcrumbs.context_builder.config_checks import ConfigError
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce, own_configs
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -30,8 +31,8 @@ def limited(limit: int, **changes: Any) -> dict[str, Any]:
     return document(sources=[{**MESSAGES, "fetch": {"limit": limit}}], **changes)
 
 
-def limit_of(book: ConfigBook) -> int:
-    return book._file[0].sources[0].fetch.limit
+def limit_of(book: ConfigsInForce) -> int:
+    return book._from_file[0].sources[0].fetch.limit
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ SAVES = [saved_in_place, saved_by_renaming, saved_with_the_same_size_and_time]
 async def test_a_saved_edit_is_live_within_a_second(
     store: Store, path: Path, save: Callable[[Path, str], None]
 ) -> None:
-    book = ConfigBook(store, path)
+    book = ConfigsInForce(store, path)
     book.load()
     async with building(store, book) as builder:
         for number in range(5):
@@ -89,7 +90,7 @@ async def test_a_saved_edit_is_live_within_a_second(
 
 
 async def test_a_broken_edit_is_refused_and_the_last_good_one_stays(store: Store, path: Path) -> None:
-    book = ConfigBook(store, path)
+    book = ConfigsInForce(store, path)
     book.load()
     async with building(store, book) as builder:
         path.write_text('{"consumer_id": "tester",\n "sourcs": []}')
@@ -108,7 +109,7 @@ async def test_a_broken_edit_is_refused_and_the_last_good_one_stays(store: Store
 async def test_a_file_that_vanishes_is_logged_once_and_live_again_when_it_is_back(
     store: Store, path: Path
 ) -> None:
-    book = ConfigBook(store, path)
+    book = ConfigsInForce(store, path)
     book.load()
     text = path.read_text()
     async with book.watched():
@@ -116,7 +117,7 @@ async def test_a_file_that_vanishes_is_logged_once_and_live_again_when_it_is_bac
             path.unlink()
             await until(lambda: book.refused)
             await anyio.sleep(1.2)
-            assert [config.consumer_id for config in await book.configs(OWNER)] == ["tester"]
+            assert [config.consumer_id for config in await book.get(OWNER)] == ["tester"]
             path.write_text(text)
             await until(lambda: not book.refused)
         assert [entry["event"] for entry in logs] == [
@@ -127,7 +128,7 @@ async def test_a_file_that_vanishes_is_logged_once_and_live_again_when_it_is_bac
 
 
 async def test_a_file_that_may_not_be_read_counts_as_gone(store: Store, path: Path) -> None:
-    book = ConfigBook(store, path)
+    book = ConfigsInForce(store, path)
     book.load()
     path.unlink()
     path.mkdir()  # works also for root, whom no permission stops
@@ -140,40 +141,40 @@ async def test_a_file_that_may_not_be_read_counts_as_gone(store: Store, path: Pa
 
 
 async def test_a_file_that_is_half_written_is_not_complained_about(store: Store, path: Path) -> None:
-    book = ConfigBook(store, path)
+    book = ConfigsInForce(store, path)
     book.load()
     text = json.dumps(limited(7))
     with structlog.testing.capture_logs() as logs:
         path.write_text("")
-        book._look()
+        book._check_file()
         path.write_text(text[:40])
-        book._look()
+        book._check_file()
         path.write_text(text)
-        book._look()
+        book._check_file()
     assert limit_of(book) == 7 and [entry["log_level"] for entry in logs] == ["info"]
 
 
 async def test_edits_are_seen_without_a_watcher_too(store: Store, path: Path) -> None:
-    book = ConfigBook(store, path)
+    book = ConfigsInForce(store, path)
     book.load()
-    await book.configs(OWNER)
+    await book.get(OWNER)
     path.write_text(json.dumps(limited(9)))
     await anyio.sleep(0.6)
-    (config,) = await book.configs(OWNER)
+    (config,) = await book.get(OWNER)
     assert config.sources[0].fetch.limit == 9
 
 
 async def test_at_start_a_bad_file_is_an_error_at_once(store: Store, path: Path) -> None:
     path.write_text("{")
     with pytest.raises(ConfigError, match="not JSON"):
-        ConfigBook(store, path).load()
+        ConfigsInForce(store, path).load()
     path.unlink()
     with pytest.raises(ConfigError, match="No such file"):
-        ConfigBook(store, path).load()
+        ConfigsInForce(store, path).load()
 
 
 async def test_R7_exclusions_are_hot(store: Store, path: Path) -> None:
-    book = ConfigBook(store, path)
+    book = ConfigsInForce(store, path)
     book.load()
     async with building(store, book) as builder:
         await builder.say("a draft", "s", tags=("draft",))
@@ -192,8 +193,8 @@ def as_breadcrumb(body: dict[str, Any], **fields: Any) -> BreadcrumbCreate:
     return BreadcrumbCreate.parse({"schema_name": "context.config.v1", "context": body} | fields)
 
 
-async def consumers(book: ConfigBook) -> list[str]:
-    return [config.consumer_id for config in await book.configs(OWNER)]
+async def consumers(book: ConfigsInForce) -> list[str]:
+    return [config.consumer_id for config in await book.get(OWNER)]
 
 
 async def test_a_config_may_be_a_breadcrumb_and_replaces_the_files_of_the_same_consumer(store: Store) -> None:
@@ -223,17 +224,17 @@ async def test_an_owners_config_holds_for_that_owner_alone(store: Store) -> None
     book = book_of(store)
     await store.create(OWNER, as_breadcrumb(limited(1, consumer_id="mine")))
     assert await consumers(book) == ["tester", "mine"]
-    assert [config.consumer_id for config in await book.configs(DEVELOPER)] == ["tester"]
+    assert [config.consumer_id for config in await book.get(DEVELOPER)] == ["tester"]
 
 
 async def test_of_two_configs_for_a_consumer_the_last_written_holds(store: Store) -> None:
     book = book_of(store)
     first = await store.create(OWNER, as_breadcrumb(limited(1, consumer_id="x")))
     await store.create(OWNER, as_breadcrumb(limited(2, consumer_id="x")))
-    assert (await book.configs(OWNER))[-1].sources[0].fetch.limit == 2
+    assert (await book.get(OWNER))[-1].sources[0].fetch.limit == 2
     await store.update(OWNER, first.id, BreadcrumbUpdate(context=limited(5, consumer_id="x")))
-    book.forget(OWNER)
-    assert (await book.configs(OWNER))[-1].sources[0].fetch.limit == 5
+    book.invalidate(OWNER)
+    assert (await book.get(OWNER))[-1].sources[0].fetch.limit == 5
 
 
 @pytest.mark.parametrize(
@@ -271,23 +272,23 @@ async def test_an_edit_that_cannot_be_used_leaves_the_last_good_version_in_force
     written = await store.create(OWNER, as_breadcrumb(limited(2)))
     for broken in (limited(-1), {"consumer_id": "tester", "sourcs": []}):
         await store.update(OWNER, written.id, BreadcrumbUpdate(context=broken))
-        book.forget(OWNER)
-        (config,) = await book.configs(OWNER)
+        book.invalidate(OWNER)
+        (config,) = await book.get(OWNER)
         assert config.sources[0].fetch.limit == 2
     (own,) = await own_configs(store, OWNER)
-    assert own.holds and own.crumb.version == 3 and "did you mean 'sources'?" in own.problem
+    assert own.in_force and own.crumb.version == 3 and "did you mean 'sources'?" in own.problem
     # It counts from when it was written, and not from when it was broken.
     await store.create(OWNER, as_breadcrumb(limited(3)))
     await store.update(OWNER, written.id, BreadcrumbUpdate(context=limited(-2)))
-    book.forget(OWNER)
-    assert [config.sources[0].fetch.limit for config in await book.configs(OWNER)] == [3]
+    book.invalidate(OWNER)
+    assert [config.sources[0].fetch.limit for config in await book.get(OWNER)] == [3]
     await store.update(OWNER, written.id, BreadcrumbUpdate(context=limited(4)))
-    book.forget(OWNER)
-    assert [config.sources[0].fetch.limit for config in await book.configs(OWNER)] == [4]
+    book.invalidate(OWNER)
+    assert [config.sources[0].fetch.limit for config in await book.get(OWNER)] == [4]
     # Who takes it out of sight means that.
     await store.update(OWNER, written.id, BreadcrumbUpdate(visibility="private"))
-    book.forget(OWNER)
-    assert [config.sources[0].fetch.limit for config in await book.configs(OWNER)] == [3]
+    book.invalidate(OWNER)
+    assert [config.sources[0].fetch.limit for config in await book.get(OWNER)] == [3]
 
 
 async def test_a_token_for_one_session_cannot_change_what_is_shown(store: Store) -> None:
@@ -305,9 +306,9 @@ async def test_a_token_for_one_session_cannot_change_what_is_shown(store: Store)
 
 
 async def test_a_look_at_an_unchanged_file_costs_next_to_nothing(store: Store, path: Path) -> None:
-    book = ConfigBook(store, path)
+    book = ConfigsInForce(store, path)
     book.load()
     began = time.perf_counter()
     for _ in range(100):
-        book._look()
+        book._check_file()
     assert (time.perf_counter() - began) / 100 < 0.005

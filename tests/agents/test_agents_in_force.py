@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 import structlog
 
-from breadcrumbs.agents import book
-from breadcrumbs.agents.book import AgentBook, definitions_from
+from breadcrumbs.agents.agents_in_force import AgentsInForce, load_definitions
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers import definitions
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 DEFINITION = {
@@ -26,7 +26,7 @@ async def _agents(url: str, owner: UUID = OWNER, **fields: Any) -> set[str]:
     try:
         new = {"schema_name": "agent.def.v1", "title": "helper", "context": DEFINITION, **fields}
         await store.create(OWNER, BreadcrumbCreate.parse(new), by=UUID(int=3))
-        found = await AgentBook(store, definitions_from(None)).agents(owner)
+        found = await AgentsInForce(store, load_definitions(None)).get(owner)
         return {agent.definition.agent_id for agent in found}
     finally:
         await store.close()
@@ -67,11 +67,11 @@ async def test_of_two_definitions_of_one_agent_the_one_that_was_written_last_hol
     try:
         first = await _post(store, "first")
         await _post(store, "second")
-        (agent,) = await AgentBook(store, ()).agents(OWNER)
+        (agent,) = await AgentsInForce(store, ()).get(OWNER)
         assert agent.definition.system_prompt == "second"
         change = {"context": {**DEFINITION, "system_prompt": "first, edited"}}
         await store.update(OWNER, first, BreadcrumbUpdate.parse(change))
-        (agent,) = await AgentBook(store, ()).agents(OWNER)
+        (agent,) = await AgentsInForce(store, ()).get(OWNER)
         assert agent.definition.system_prompt == "first, edited"
     finally:
         await store.close()
@@ -85,10 +85,10 @@ async def test_an_edit_that_cannot_be_used_leaves_the_last_good_version_in_force
         written = await _post(store, "good")
         change = {"context": {**DEFINITION, "max_steps": -1}}
         await store.update(OWNER, written, BreadcrumbUpdate.parse(change))
-        (agent,) = await AgentBook(store, ()).agents(OWNER)
+        (agent,) = await AgentsInForce(store, ()).get(OWNER)
         assert agent.definition.system_prompt == "good"
         await store.update(OWNER, written, BreadcrumbUpdate.parse({"visibility": "private"}))
-        assert await AgentBook(store, ()).agents(OWNER) == []
+        assert await AgentsInForce(store, ()).get(OWNER) == []
     finally:
         await store.close()
 
@@ -96,16 +96,16 @@ async def test_an_edit_that_cannot_be_used_leaves_the_last_good_version_in_force
 async def test_of_too_many_definitions_the_newest_count_and_the_log_says_so(
     embedded_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(book, "_MOST", 3)
+    monkeypatch.setattr(definitions, "MAX_DEFINITIONS", 3)
     store = await Store.open(embedded_server.url, namespace=secrets.token_hex(6))
     try:
         for number in range(5):
             await _post(store, "", f"helper-{number}")
-        agents = AgentBook(store, ())
+        agents = AgentsInForce(store, ())
         with structlog.testing.capture_logs() as logs:
-            found = await agents.agents(OWNER)
-            agents._own._known.clear()
-            await agents.agents(OWNER)
+            found = await agents.get(OWNER)
+            agents._own.invalidate(OWNER)
+            await agents.get(OWNER)
         assert {agent.definition.agent_id for agent in found} == {"helper-2", "helper-3", "helper-4"}
         (log,) = logs
         assert "more agent definitions than are read" in log["event"] and log["owner"] == str(OWNER)
