@@ -1,13 +1,13 @@
-"""Sources: where the parts of a context come from, for context configs and agent definitions alike.
+"""Fetches the breadcrumbs of sources, for context configs and agent definitions.
 
-The session filter is not a filter here: with the scope `current` only that session's own index is read.
-Without a session on the trigger there is nothing to read, and the result says so; it never widens.
+A source with the scope `current` reads only the index of the trigger's session: no filter keeps other sessions out.
+If the trigger has no session, such a source finds nothing, and a note says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
@@ -48,12 +48,12 @@ class Fetch(BaseModel):
         return self.conversation_scope or "current"
 
     @property
-    def most(self) -> int:
+    def max_items(self) -> int:
         return 1 if self.method == "latest" else self.limit
 
     @property
     def includes_shared(self) -> bool:
-        """Whether what belongs to no session counts too. Another session's never does."""
+        """Whether the source also finds breadcrumbs of no session. It never finds those of another session."""
         return self.method == "latest" and self.conversation_scope is None
 
 
@@ -69,7 +69,7 @@ class Source(BaseModel):
     fetch: Fetch = Fetch()
 
     @model_validator(mode="after")
-    def _says_what(self) -> Source:
+    def _check_not_empty(self) -> Source:
         if (
             self.fetch.method != "event_data"
             and self.schema_name is None
@@ -79,19 +79,20 @@ class Source(BaseModel):
         return self
 
 
-class Found(NamedTuple):
+class SourceItem(NamedTuple):
     """A breadcrumb that a source found."""
 
     source: str
+    """The key of the source."""
     rank: int
     """0: the newest that this source found."""
     crumb: Breadcrumb
     number: int | None = None
-    """Which of the sources it was: several may share a key. None: no source, it is the trigger."""
+    """Index of the source: several may share a key. None: no source found it, it is the trigger."""
 
 
-class Asker(Protocol):
-    """Who asks: a trigger, or the event that speaks of it and is known before it is loaded."""
+class TriggerFacts(Protocol):
+    """What sources need to know of a trigger. Its event says it before the breadcrumb is loaded."""
 
     @property
     def owner_id(self) -> UUID: ...
@@ -105,61 +106,81 @@ class Asker(Protocol):
 
 @dataclass(slots=True)
 class Fetched:
-    """What each of some sources found."""
+    """The breadcrumbs that some sources found."""
 
     sources: Sequence[Source]
-    answers: list[list[Breadcrumb] | None]
-    """None: what the source stands for is the trigger itself."""
+    results: list[list[Breadcrumb] | None]
+    """One per source, the newest first; None: the source stands for the trigger."""
     notes: list[str]
-    """On those that could not look."""
+    """Say which sources could not be read."""
 
-    def found(self, trigger: Breadcrumb) -> list[Found]:
+    def items(self, trigger: Breadcrumb) -> list[SourceItem]:
         return [
-            Found(source.key, rank, crumb, number)
-            for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
+            SourceItem(source.key, rank, crumb, number)
+            for number, (source, crumbs) in enumerate(zip(self.sources, self.results, strict=True))
             for rank, crumb in enumerate([trigger] if crumbs is None else crumbs)
         ]
 
-    async def look_behind(
+    async def refill(
         self, store: Store, trigger: Breadcrumb, waits: Keep, *, keep: Keep | None = None
     ) -> None:
-        """Find what sources would have found, had they not been full of what has to wait."""
+        """Fetch more for sources whose limit is used up by messages that wait for their turn.
+
+        Waiting messages stay in the results, but do not count against the limit.
+        """
+        full = [
+            (number, crumbs)
+            for number, (source, crumbs) in enumerate(zip(self.sources, self.results, strict=True))
+            if crumbs is not None and len(crumbs) >= source.fetch.max_items and any(map(waits, crumbs))
+        ]
+        if not full:
+            return
 
         def counts(crumb: Breadcrumb) -> bool:
             return not waits(crumb) and (keep is None or keep(crumb))
 
-        async def further(number: int, crumbs: Sequence[Breadcrumb], most_bytes: int) -> None:
-            source = self.sources[number]
-            alone = source.schema_name is not None and source.fetch.scope == "current"
-            if alone and not source.fetch.includes_shared:
-                # From the trigger on: a thousand may wait after it, and each of them would look at all the others.
-                # Where other schemas count too, there may be answers among them.
-                owner, session, most = trigger.owner_id, trigger.session_id, source.fetch.most
-                behind = await _listed(
-                    store, owner, source, most, counts, most_bytes, session=session, until=trigger.created
-                )
-            else:
-                behind = (await fetch(store, (source,), trigger, keep=counts, most_bytes=most_bytes)).answers[
-                    0
-                ] or []
-            found = list({crumb.id: crumb for crumb in (*crumbs, *behind)}.values())
-            found.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
-            enough = {crumb.id for crumb in [crumb for crumb in found if counts(crumb)][: source.fetch.most]}
-            self.answers[number] = [crumb for crumb in found if crumb.id in enough or waits(crumb)]
-
-        full = [
-            (number, crumbs)
-            for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
-            if crumbs is not None and len(crumbs) >= source.fetch.most and any(map(waits, crumbs))
-        ]
-        if full:
-            share = RECENT_BYTES // len(full)
-            await asyncio.gather(*(further(number, crumbs, share) for number, crumbs in full))
+        request = _Request(store, trigger, counts, RECENT_BYTES // len(full), self.notes)
+        further = await asyncio.gather(
+            *(_fetch_further(request, self.sources[number], trigger) for number, _ in full)
+        )
+        for (number, crumbs), more in zip(full, further, strict=True):
+            merged = _newest_first({crumb.id: crumb for crumb in (*crumbs, *more)}.values())
+            counted = [crumb for crumb in merged if counts(crumb)]
+            included = {crumb.id for crumb in counted[: self.sources[number].fetch.max_items]}
+            self.results[number] = [crumb for crumb in merged if crumb.id in included or waits(crumb)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """How one source finds its breadcrumbs: the first question that finds any answers, or a listing does."""
+class _Request:
+    """The parts of a fetch that all its sources share."""
+
+    store: Store
+    trigger: TriggerFacts
+    keep: Keep | None
+    """None: all breadcrumbs are kept."""
+    max_bytes: int
+    """Byte budget of each source. Each finds at least one breadcrumb."""
+    notes: list[str]
+
+    def for_source(self, source: Source) -> Query:
+        """Return the query of a source, without its scope."""
+        return Query(
+            schema_name=source.schema_name,
+            any_tags=source.any_tags,
+            all_tags=source.all_tags,
+            limit=source.fetch.max_items,
+            max_bytes=self.max_bytes,
+            keep=self.keep,
+        )
+
+    async def find(self, query: Query) -> list[Breadcrumb]:
+        """Return the first page of a query."""
+        return (await self.store.list(self.trigger.owner_id, query)).items
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one source finds its breadcrumbs: by the first question with a result, or by a listing."""
 
     questions: tuple[Question[list[Breadcrumb]], ...] = ()
     listing: Callable[[], Awaitable[list[Breadcrumb]]] | None = None
@@ -167,196 +188,193 @@ class _Way:
 
 
 class Fetching:
-    """What some sources are going to ask. Their questions may be asked together with others."""
+    """The questions and listings of some sources. The questions may be sent together with others."""
 
     def __init__(
         self,
         store: Store,
         sources: Sequence[Source],
-        asker: Asker,
+        trigger: TriggerFacts,
         *,
         keep: Keep | None = None,
-        most_bytes: int = RECENT_BYTES,
+        max_bytes: int = RECENT_BYTES,
     ) -> None:
-        """`keep` has the last word on each breadcrumb: what it refuses is as if it were not there.
+        """`keep`: breadcrumbs that it refuses are treated as missing.
 
-        `most_bytes`: a byte budget for all sources together, in equal shares. Each source finds at least one.
+        `max_bytes`: byte budget of all sources together, in equal shares. Each source finds at least one.
         """
         self._sources = sources
         self._notes: list[str] = []
-        share = most_bytes // max(1, len(sources))
-        self._ways = [_way(store, source, asker, self._notes, keep, share) for source in sources]
+        request = _Request(store, trigger, keep, max_bytes // max(1, len(sources)), self._notes)
+        self._plans = [_plan(request, source) for source in sources]
         self._listed: dict[int, list[Breadcrumb]] = {}
         self._failure: Exception | None = None
 
     @property
     def questions(self) -> list[Question[list[Breadcrumb]]]:
-        return [question for way in self._ways for question in way.questions]
+        return [question for plan in self._plans for question in plan.questions]
 
     @property
     def has_listings(self) -> bool:
-        """Whether questions alone do not do."""
-        return any(way.listing is not None for way in self._ways)
+        """Whether some sources need more than questions."""
+        return any(plan.listing is not None for plan in self._plans)
 
     async def list_all(self) -> None:
-        """Find what takes more than a question; may go on beside these."""
-        numbers = [number for number, way in enumerate(self._ways) if way.listing is not None]
+        """Run the listings. They may run beside the questions."""
+        numbers = [number for number, plan in enumerate(self._plans) if plan.listing is not None]
         try:
-            listed = await asyncio.gather(*(way.listing() for way in self._ways if way.listing is not None))
+            listed = await asyncio.gather(
+                *(plan.listing() for plan in self._plans if plan.listing is not None)
+            )
             self._listed = dict(zip(numbers, listed, strict=True))
-        except Exception as error:  # what others find beside us is theirs all the same
+        except Exception as error:  # other contexts that are loaded together must not fail with this one
             self._failure = error
 
     def fetched(self) -> Fetched:
-        """What was found, once everything was asked. A listing that failed fails here."""
+        """Return what was found, once all results are there. Raises the error of a listing that failed."""
         if self._failure is not None:
             raise self._failure
-        answers = [
-            None
-            if way.is_trigger
-            else self._listed[number]
-            if way.listing is not None
-            else next((question.answer for question in way.questions if question.answer), [])
-            for number, way in enumerate(self._ways)
-        ]
-        return Fetched(self._sources, answers, self._notes)
+        return Fetched(
+            self._sources,
+            [self._result(number, plan) for number, plan in enumerate(self._plans)],
+            self._notes,
+        )
+
+    def _result(self, number: int, plan: _Plan) -> list[Breadcrumb] | None:
+        if plan.is_trigger:
+            return None
+        if plan.listing is not None:
+            return self._listed[number]
+        return next((question.answer for question in plan.questions if question.answer), [])
 
 
 async def fetch(
     store: Store,
     sources: Sequence[Source],
-    asker: Asker,
+    trigger: TriggerFacts,
     *,
     keep: Keep | None = None,
-    most_bytes: int = RECENT_BYTES,
+    max_bytes: int = RECENT_BYTES,
 ) -> Fetched:
-    """What the sources find, all side by side."""
-    fetching = Fetching(store, sources, asker, keep=keep, most_bytes=most_bytes)
+    """Fetch all sources concurrently."""
+    fetching = Fetching(store, sources, trigger, keep=keep, max_bytes=max_bytes)
     await asyncio.gather(store.ask(*fetching.questions), fetching.list_all())
     return fetching.fetched()
 
 
-def _way(
-    store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None, most_bytes: int
-) -> _Way:
-    owner, session = asker.owner_id, asker.session_id
-    limit = source.fetch.most
-    schema = _alone(source, keep)
+# Plans by scope
 
+
+def _plan(request: _Request, source: Source) -> _Plan:
     if source.fetch.method == "event_data":
-        return _Way(is_trigger=True)
+        return _Plan(is_trigger=True)
+    session = request.trigger.session_id
     match source.fetch.scope:
-        case "current":
-            if source.fetch.includes_shared:
-                if schema is None:
-                    return _Way(
-                        listing=lambda: _mine_or_shared(store, asker, source, limit, keep, most_bytes)
-                    )
-                shared = recent_shared(store, owner, schema, limit, _shared_with(asker), max_bytes=most_bytes)
-                if session is None:
-                    return _Way((shared,))
-                mine = _of_session(store, owner, session, source, limit, keep, most_bytes)
-                return replace(mine, questions=(*mine.questions, shared))
-            if session is None:
-                notes.append(
-                    f"{source.key}: the trigger has no session, so there is no conversation to look at"
-                )
-                return _Way()
-            return _of_session(store, owner, session, source, limit, keep, most_bytes)
-        case "user":
-            if session is None:
-                notes.append(f"{source.key}: the trigger has no session, so there is no user to look for")
-                return _Way()
-            return _Way(listing=lambda: _of_user(store, owner, session, source, keep, notes, most_bytes))
         case "all":
-            return _Way(listing=lambda: _listed(store, owner, source, limit, keep, most_bytes))
+            return _Plan(listing=lambda: request.find(request.for_source(source)))
+        case "current" if source.fetch.includes_shared:
+            return _plan_session_or_shared(request, source)
+        case "current":
+            if session is not None:
+                return _plan_session(request, source, session)
+            missing = "conversation to look at"
+        case "user":
+            if session is not None:
+                return _Plan(listing=lambda: _list_user(request, source, session))
+            missing = "user to look for"
+    request.notes.append(f"{source.key}: the trigger has no session, so there is no {missing}")
+    return _Plan()
 
 
-def _of_session(
-    store: Store, owner: UUID, session: str, source: Source, limit: int, keep: Keep | None, most_bytes: int
-) -> _Way:
-    schema = _alone(source, keep)
-    if schema is not None:
-        return _Way((recent_of(store, owner, session, schema, limit, max_bytes=most_bytes),))
-    return _Way(listing=lambda: _listed(store, owner, source, limit, keep, most_bytes, session=session))
+def _plan_session(request: _Request, source: Source, session: str) -> _Plan:
+    schema = _only_schema(request, source)
+    if schema is None:
+        return _Plan(listing=lambda: request.find(replace(request.for_source(source), session_id=session)))
+    newest = recent_of(
+        request.store,
+        request.trigger.owner_id,
+        session,
+        schema,
+        source.fetch.max_items,
+        max_bytes=request.max_bytes,
+    )
+    return _Plan((newest,))
 
 
-async def _of_user(
-    store: Store,
-    owner: UUID,
-    session: str,
-    source: Source,
-    keep: Keep | None,
-    notes: list[str],
-    most_bytes: int,
-) -> list[Breadcrumb]:
-    """Find what carries the tag of the user stored for the session. A tag of the trigger proves nothing."""
-    held = await Sessions(store).belonging(owner, session)
+def _plan_session_or_shared(request: _Request, source: Source) -> _Plan:
+    """Find breadcrumbs of the session, or of no session if there are none."""
+    schema, session = _only_schema(request, source), request.trigger.session_id
+    if schema is None:
+        return _Plan(listing=lambda: _list_session_or_shared(request, source))
+    shared = recent_shared(
+        request.store,
+        request.trigger.owner_id,
+        schema,
+        source.fetch.max_items,
+        _shared_filter(request.trigger),
+        max_bytes=request.max_bytes,
+    )
+    if session is None:
+        return _Plan((shared,))
+    own = _plan_session(request, source, session)
+    return replace(own, questions=(*own.questions, shared))
+
+
+async def _list_session_or_shared(request: _Request, source: Source) -> list[Breadcrumb]:
+    session, is_shared, keep = request.trigger.session_id, _shared_filter(request.trigger), request.keep
+
+    def keep_shared(crumb: Breadcrumb) -> bool:
+        return is_shared(crumb) and (keep is None or keep(crumb))
+
+    query = request.for_source(source)
+    shared = request.find(replace(query, sessionless=True, keep=keep_shared))
+    if session is None:
+        return await shared
+    own, of_no_session = await asyncio.gather(request.find(replace(query, session_id=session)), shared)
+    return own or of_no_session
+
+
+async def _list_user(request: _Request, source: Source, session: str) -> list[Breadcrumb]:
+    """List the breadcrumbs with the tag of the session's user. A user tag of the trigger proves nothing."""
+    held = await Sessions(request.store).belonging(request.trigger.owner_id, session)
     tags = user_tags(None if held is None else held.user)
     if not tags:
-        notes.append(f"{source.key}: the session belongs to no user, so there is no user to look for")
+        request.notes.append(f"{source.key}: the session belongs to no user, so there is no user to look for")
         return []
-    return await _listed(store, owner, source, source.fetch.most, keep, most_bytes, extra=tuple(tags))
+    return await request.find(replace(request.for_source(source), all_tags=(*source.all_tags, *tags)))
 
 
-def _alone(source: Source, keep: Keep | None) -> str | None:
-    """The schema whose index answers for a source; None: more than that has to be looked at."""
-    return source.schema_name if not (source.any_tags or source.all_tags or keep) else None
+async def _fetch_further(request: _Request, source: Source, trigger: Breadcrumb) -> list[Breadcrumb]:
+    """Fetch the breadcrumbs that `request.keep` admits, behind those that wait for their turn."""
+    is_one_schema = source.schema_name is not None and source.fetch.scope == "current"
+    if is_one_schema and not source.fetch.includes_shared:
+        # Begin at the trigger: a thousand messages may wait after it, and each turn would read all the others.
+        # With several schemas there may be answers among them, so all are read.
+        return await request.find(
+            replace(request.for_source(source), session_id=trigger.session_id, created_until=trigger.created)
+        )
+    fetched = await fetch(request.store, (source,), trigger, keep=request.keep, max_bytes=request.max_bytes)
+    return fetched.results[0] or []
 
 
-def _shared_with(asker: Asker) -> Keep:
-    """What belongs to no session speaks to all of them: not so what is one user's, or kept from others."""
-    own = set(users_of(asker.tags))
+def _only_schema(request: _Request, source: Source) -> str | None:
+    """Return the schema if its index alone gives the result, or None if breadcrumbs have to be filtered."""
+    return source.schema_name if not (source.any_tags or source.all_tags or request.keep) else None
+
+
+def _shared_filter(trigger: TriggerFacts) -> Keep:
+    """Return a filter for breadcrumbs of no session: not those of another user, nor private or secret ones."""
+    own_users = set(users_of(trigger.tags))
 
     def admits(crumb: Breadcrumb) -> bool:
         return (
             crumb.visibility != "private"
             and crumb.sensitivity != "secret"
-            and own.issuperset(users_of(crumb.tags))
+            and own_users.issuperset(users_of(crumb.tags))
         )
 
     return admits
 
 
-async def _mine_or_shared(
-    store: Store, asker: Asker, source: Source, limit: int, keep: Keep | None, most_bytes: int
-) -> list[Breadcrumb]:
-    owner, session, admits = asker.owner_id, asker.session_id, _shared_with(asker)
-
-    def shared_and_kept(crumb: Breadcrumb) -> bool:
-        return admits(crumb) and (keep is None or keep(crumb))
-
-    shared = _listed(store, owner, source, limit, shared_and_kept, most_bytes, sessionless=True)
-    if session is None:
-        return await shared
-    mine, found = await asyncio.gather(
-        _listed(store, owner, source, limit, keep, most_bytes, session=session), shared
-    )
-    return mine or found
-
-
-async def _listed(
-    store: Store,
-    owner: UUID,
-    source: Source,
-    limit: int,
-    keep: Keep | None,
-    most_bytes: int,
-    *,
-    session: str | None = None,
-    sessionless: bool = False,
-    extra: tuple[str, ...] = (),
-    until: int | None = None,
-) -> list[Breadcrumb]:
-    query = Query(
-        schema_name=source.schema_name,
-        session_id=session,
-        sessionless=sessionless,
-        any_tags=source.any_tags,
-        all_tags=source.all_tags + extra,
-        created_until=until,
-        limit=limit,
-        max_bytes=most_bytes,
-        keep=keep,
-    )
-    return (await store.list(owner, query)).items
+def _newest_first(crumbs: Iterable[Breadcrumb]) -> list[Breadcrumb]:
+    return sorted(crumbs, key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)

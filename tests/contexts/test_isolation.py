@@ -146,12 +146,12 @@ def test_R3_the_property_fails_where_the_session_filter_is_removed(
 ) -> None:
     """What would it be worth otherwise? `one more OR` is what went wrong in RCRT."""
 
-    def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any, most: int) -> Any:
+    def wrong(request: Any, source: Any, session: str) -> Any:
         if mistake == "one more OR":
             source = source.model_copy(update={"any_tags": (*source.any_tags, f"session:{session}")})
-        return sources._Way(listing=lambda: sources._listed(store, owner, source, limit, keep, most))
+        return sources._Plan(listing=lambda: request.find(request.for_source(source)))
 
-    monkeypatch.setattr(sources, "_of_session", wrong)
+    monkeypatch.setattr(sources, "_plan_session", wrong)
 
     @settings(quick, max_examples=500, phases=[Phase.generate], database=None, derandomize=True)
     @given(steps)
