@@ -66,12 +66,17 @@ def _unreachable(url: str, error: ServerUnreachable) -> CommandError:
 def send_json(
     client: Client, method: str, path: str, document: Any, *, idempotency_key: str | None = None
 ) -> Reply:
-    """Send a JSON document. Text from the command line that is not UTF-8 is a `UnicodeEncodeError`."""
+    """Send a JSON document."""
+    check_encodable(document)
+    headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
+    return client.request(method, path, json=document, headers=headers)
+
+
+def check_encodable(document: Any) -> None:
+    """Raise `UnicodeEncodeError` for text from the command line that is not UTF-8."""
     import json
 
     json.dumps(document, ensure_ascii=False).encode()
-    headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
-    return client.request(method, path, json=document, headers=headers)
 
 
 def path_of(*names: str) -> str:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import typer
 
-from breadcrumbs.cli.client import command_errors, next_page, open_client, path_of, send_json
+from breadcrumbs.cli.client import check_encodable, command_errors, next_page, open_client, path_of, send_json
 from breadcrumbs.cli.options import (
     DEFAULT_URL,
     AnyTags,
@@ -108,6 +108,7 @@ def post(
     """
     draft = Draft(text, session=session, schema=schema, title=title, tags=tag or (), context=context, ttl=ttl)
     document = draft.document()
+    check_encodable(document)
     with open_client(url, token) as first:  # without retries: a server that does not run is reported at once
         first.request("GET", "/health")
     with open_client(url, token, retries=_POST_RETRIES) as client:
