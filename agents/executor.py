@@ -42,6 +42,7 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, St
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.model_view import withheld
 from breadcrumbs.runtime.store.batched_reads import Question, recent_of, version_of
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed
 
@@ -217,7 +218,9 @@ class Executor:
                 # Shielded: whoever is cancelled here would not know whether it was written.
                 with anyio.CancelScope(shield=True):
                     fence = turn.fence(acknowledge=acknowledge)
-                    written = await self._store.create(owner, new, content=content, id=id, fence=fence)
+                    written = await self._store.create(
+                        owner, new, options=CreateOptions(content=content, fence=fence), id=id
+                    )
                     if written.found and acknowledge:
                         await turn.acknowledge()
                 return

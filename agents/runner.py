@@ -19,7 +19,7 @@ from breadcrumbs.agents.executor import (
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.failures import check_posted, leave_error
 from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try

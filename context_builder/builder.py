@@ -35,7 +35,7 @@ from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetched, Fetching, Keep, Source, fetch
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.batched_reads import Question, newest_of, plain, version_of
-from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.failures import check_posted, leave_error

@@ -57,6 +57,7 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.batched_reads import NotTold, recent_of
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.state import (
     ADK_EVENT,
     SESSION_RECORD,
@@ -188,10 +189,12 @@ class AdkSessions:
                 record,
                 by=who.agent_id,
                 idempotency_key=idempotency_key,
-                session_version=0,
-                along=[
-                    (self._place(who, names, event["id"]), _crumb_of(names, event, {})) for event in first
-                ],
+                options=CreateOptions(
+                    session_version=0,
+                    along=[
+                        (self._place(who, names, event["id"]), _crumb_of(names, event, {})) for event in first
+                    ],
+                ),
             )
         except VersionMismatch:
             await self._finish_creation(who, names)
@@ -322,7 +325,7 @@ class AdkSessions:
                 _crumb_of(names, event, deltas.session),
                 by=who.agent_id,
                 id=place,
-                session_version="*",
+                options=CreateOptions(session_version="*"),
             )
         except (NotFound, SessionGone):
             raise NotFound(f"there is no session {names.id!r} of this user") from None

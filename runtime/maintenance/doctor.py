@@ -25,6 +25,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.errors import StartupError, StoreError
 from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.indexes import indexes_of
 from breadcrumbs.runtime.store.keys import BODY, IN_SESSION, INDEXES, SESSION, SESSIONS, UPDATED
 from breadcrumbs.runtime.store.opening import FORMAT
@@ -390,7 +391,7 @@ async def check_expired(store: Store, *, served: bool, fix: bool = False) -> Fin
     if fix and expired:
         removed = 0
         for lane in lanes:
-            while purged := await store.purge_expired(lane):
+            while purged := await purge_expired(store, lane):
                 removed += purged
         return Finding(
             "expiry", "ok", f"removed {removed:,} that had expired", details=details | {"removed": removed}

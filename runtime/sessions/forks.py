@@ -24,6 +24,7 @@ from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, Ve
 from breadcrumbs.runtime.sessions.messages import ERROR, message_in
 from breadcrumbs.runtime.sessions.outcomes import CONTEXT
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.quotas import Usage
 from breadcrumbs.runtime.store.state import (
     ONLY_CREDENTIALS,
@@ -35,7 +36,8 @@ from breadcrumbs.runtime.store.state import (
     is_about_session,
     state_changes,
 )
-from breadcrumbs.runtime.store.store import Store, Written
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 
 CANCEL: Final = "agent.cancel.v1"
 
@@ -78,7 +80,7 @@ async def fork(
             _record(session, origin, survey, request, title, user_id),
             by=principal.agent_id,
             id=None if request is None else derived_id(lane, "fork", str(owner), session),
-            session_version=0,
+            options=CreateOptions(session_version=0),
         )
     except VersionMismatch:
         raise _taken(session) from None

@@ -20,7 +20,8 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound, SessionGone
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.sessions.messages import ANSWER, ERROR, agent_of
-from breadcrumbs.runtime.store.store import WALK_BYTES, Store
+from breadcrumbs.runtime.store.lookup import WALK_BYTES
+from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
 from breadcrumbs.runtime.streams.hub import EventHub, Subscription
 

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 import anyio
@@ -43,11 +43,13 @@ from breadcrumbs.runtime.errors import (
     NotFound,
     StateTooLarge,
     StoreUnavailable,
-    VersionMismatch,
 )
 from breadcrumbs.runtime.sessions.messages import text_of
 from breadcrumbs.runtime.store import record, script_calls
 from breadcrumbs.runtime.store.batched_reads import Question, plain
+from breadcrumbs.runtime.store.lookup import WALK_BYTES
+from breadcrumbs.runtime.store.options import CreateOptions, SessionVersion
+from breadcrumbs.runtime.store.script_replies import decode_close
 from breadcrumbs.runtime.store.state import (
     ABOUT_NAMES,
     ACTIVE,
@@ -60,7 +62,8 @@ from breadcrumbs.runtime.store.state import (
     paused_at,
     state_changes,
 )
-from breadcrumbs.runtime.store.store import WALK_BYTES, Store, Written
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.workers.dead_letters import DeadLetters
 
 _log = structlog.get_logger("breadcrumbs.sessions")
@@ -226,12 +229,12 @@ class Sessions:
         new: BreadcrumbCreate,
         *,
         idempotency_key: str | None = None,
-        session_version: int | Literal["*"] | None = None,
+        session_version: SessionVersion = None,
     ) -> Written:
         """Write a breadcrumb of a principal into a session that exists for it, or begin a session with it.
 
         A context of another session, made for the new message, would show a narrowed token what others said there.
-        `session_version`: see `Store.create`.
+        `session_version`: see `CreateOptions`.
         """
 
         async def write(began: int | None) -> Written:
@@ -240,8 +243,7 @@ class Sessions:
                 new,
                 by=principal.agent_id,
                 idempotency_key=idempotency_key,
-                session_version=session_version,
-                session_began=began,
+                options=CreateOptions(session_version=session_version, session_began=began),
             )
 
         session = session_of(new.tags) or new.context.get("session_id")
@@ -375,12 +377,7 @@ class Sessions:
                 script_calls.DELETION_REMEMBERED,
             ],
         )
-        match int(reply[0]):
-            case 1:
-                raise VersionMismatch(int(reply[1]), expected_version or 0)
-            case 2:
-                raise NotFound(f"there is no session {session!r}")
-        return await self._clear(lane, owner, session, int(reply[2]))
+        return await self._clear(lane, owner, session, decode_close(reply, session, expected_version))
 
     async def finish_deletions(self, lane: int) -> int:
         """Go on with deletions whose process died. Safe to run in several processes at once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Run, Script
@@ -18,12 +18,10 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query, check_limit
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store import listing, lookup, record
 from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.lookup import ReadContext
 from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
-
-if TYPE_CHECKING:
-    from breadcrumbs.runtime.store.store import Store
 
 _RECENT = Script("recent")
 
@@ -109,11 +107,11 @@ def plain(lane: int, command: Command, read: Callable[[Any], T]) -> Question[T]:
     return Question([(lane, command)], lambda replies: read(replies[0]))
 
 
-def version_of(store: Store, owner: UUID, id: UUID, version: int) -> Question[Breadcrumb | None]:
+def version_of(context: ReadContext, owner: UUID, id: UUID, version: int) -> Question[Breadcrumb | None]:
     """One version of a breadcrumb; None: deleted or expired, all of it or this version."""
 
     def read(crumb: Breadcrumb | None) -> Breadcrumb | None:
-        if crumb is None or record.is_gone(crumb, store.now()):
+        if crumb is None or record.is_gone(crumb, context.clock.now()):
             return None
         if crumb.version != version:
             raise NotTold  # it is history
@@ -121,42 +119,42 @@ def version_of(store: Store, owner: UUID, id: UUID, version: int) -> Question[Br
 
     async def otherwise() -> Breadcrumb | None:
         try:
-            return await store.get_version(owner, id, version)
+            return await lookup.get_version(context, owner, id, version)
         except NotFound:
             return None
 
-    return _body(store, owner, id, version, read, otherwise)
+    return _body(context, owner, id, version, read, otherwise)
 
 
-def newest_of(store: Store, owner: UUID, id: UUID) -> Question[Breadcrumb | None]:
+def newest_of(context: ReadContext, owner: UUID, id: UUID) -> Question[Breadcrumb | None]:
     """The newest version of a breadcrumb, without counting it as a read; None: deleted or expired."""
 
     def read(crumb: Breadcrumb | None) -> Breadcrumb | None:
-        return None if crumb is None or record.is_gone(crumb, store.now()) else crumb
+        return None if crumb is None or record.is_gone(crumb, context.clock.now()) else crumb
 
     async def otherwise() -> Breadcrumb | None:
         try:
-            return await store.get(owner, id, count_read=False)
+            return await lookup.get(context, owner, id, count_read=False)
         except NotFound:
             return None
 
-    return _body(store, owner, id, None, read, otherwise)
+    return _body(context, owner, id, None, read, otherwise)
 
 
 def _body(
-    store: Store,
+    context: ReadContext,
     owner: UUID,
     id: UUID,
     version: int | None,
     read: Callable[[Breadcrumb | None], Breadcrumb | None],
     otherwise: Callable[[], Awaitable[Breadcrumb | None]],
 ) -> Question[Breadcrumb | None]:
-    lane, keys, raw = home_lane(id, store.lanes), store.keys, id.bytes
-    if store.fresh.knows(owner, id, version):
+    lane, keys, raw = home_lane(id, context.keys.lanes), context.keys, id.bytes
+    if context.write_cache.has(owner, id, version):
         # We have written it: is it still there, and still that one?
         def still(replies: list[Any]) -> Breadcrumb | None:
             header = replies[0]
-            crumb = store.fresh.read(owner, id, header) if header else None
+            crumb = context.write_cache.get_by_header(owner, id, header) if header else None
             if header and crumb is None:
                 raise NotTold  # somebody else has written since
             return read(crumb)
@@ -179,7 +177,7 @@ def _body(
 
 
 def recent_of(
-    store: Store,
+    context: ReadContext,
     owner: UUID,
     session_id: str,
     schema_name: str,
@@ -191,14 +189,14 @@ def recent_of(
 
     `max_bytes`: how much of them there may be where the questions asked together exceed `RECENT_BYTES`.
     """
-    lane, keys = lane_for(owner, "session", session_id, store.lanes), store.keys
+    lane, keys = lane_for(owner, "session", session_id, context.keys.lanes), context.keys
     end = End(keys.by_session(lane, owner, session_id, schema_name), keys.body(lane, owner, b""), limit)
     otherwise = Query(session_id=session_id, schema_name=schema_name, limit=limit, max_bytes=max_bytes)
-    return _recent(store, owner, [(lane, end)], otherwise)
+    return _recent(context, owner, [(lane, end)], otherwise)
 
 
 def recent_shared(
-    store: Store,
+    context: ReadContext,
     owner: UUID,
     schema_name: str,
     limit: int,
@@ -207,17 +205,17 @@ def recent_shared(
     max_bytes: int = RECENT_BYTES,
 ) -> Question[list[Breadcrumb]]:
     """The last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
-    ends = _outside_sessions(store.keys, owner, schema_name, limit)
+    ends = _outside_sessions(context.keys, owner, schema_name, limit)
     otherwise = Query(sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep)
-    return _recent(store, owner, ends, otherwise)
+    return _recent(context, owner, ends, otherwise)
 
 
 def newest_tagged(
-    store: Store, owner: UUID, schema_name: str, tag: str, keep: Callable[[Breadcrumb], bool]
+    context: ReadContext, owner: UUID, schema_name: str, tag: str, keep: Callable[[Breadcrumb], bool]
 ) -> Question[list[Breadcrumb]]:
     """The newest breadcrumb of a schema with a tag that `keep` admits; none, or one."""
     otherwise = Query(schema_name=schema_name, all_tags=(tag,), limit=1, max_bytes=RECENT_BYTES, keep=keep)
-    return _recent(store, owner, _tagged(store.keys, owner, tag), otherwise)
+    return _recent(context, owner, _tagged(context.keys, owner, tag), otherwise)
 
 
 @lru_cache(1_024)
@@ -238,14 +236,14 @@ def _tagged(keys: Keys, owner: UUID, tag: str) -> tuple[tuple[int, End], ...]:
 
 
 def _recent(
-    store: Store, owner: UUID, ends: Sequence[tuple[int, End]], query: Query
+    context: ReadContext, owner: UUID, ends: Sequence[tuple[int, End]], query: Query
 ) -> Question[list[Breadcrumb]]:
     """What a query finds at the ends of one index in some lanes, as far as they tell."""
     schema, limit, keep = query.schema_name, query.limit, query.keep
     check_limit(limit)
 
     def read(replies: list[Any]) -> list[Breadcrumb]:
-        now, alive, seen_since = store.now(), [], 0
+        now, alive, seen_since = context.clock.now(), [], 0
         for end in replies:
             left_out, oldest = False, 0
             for place in range(0, len(end), 2):
@@ -272,6 +270,6 @@ def _recent(
         return alive[:limit]
 
     async def otherwise() -> list[Breadcrumb]:
-        return (await store.list(owner, query)).items
+        return (await listing.page(context, owner, query)).items
 
     return Question(ends, read, otherwise)

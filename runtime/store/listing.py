@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Run, Script
@@ -26,9 +26,7 @@ from breadcrumbs.runtime.breadcrumb.query import (
     sign_cursor,
 )
 from breadcrumbs.runtime.store import record
-
-if TYPE_CHECKING:
-    from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.lookup import ReadContext, list_schemas
 
 MOST_SCANNED: Final = 50_000
 """A page ends early (with a cursor) rather than reading the whole store for a filter that hardly matches."""
@@ -41,21 +39,21 @@ _FEW: Final = 16
 """So many bodies are read with one MGET, without looking at their sizes: it is the fastest way to a short page."""
 
 
-async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -> Page:
+async def page(context: ReadContext, owner: UUID, query: Query, *, with_expired: bool = False) -> Page:
     """See `Store.list`."""
     query.check()
-    start = open_cursor(store.secret, owner, query) or query.start
-    indexes = await _plan(store, owner, query)
+    start = open_cursor(context.secret, owner, query) or query.start
+    indexes = await _plan(context, owner, query)
     wanted = query.offset + query.limit
     spread = 1 if len(indexes) <= 1 else 2
     merge = Merge(
         indexes,
-        _range_reader(store, query),
+        _range_reader(context, query),
         descending=query.descending,
         start=start,
         piece=spread * (wanted + 1) // max(1, len(indexes)) + 1,
     )
-    page = _PageInTheMaking(query, began=store.now_at_least(), with_expired=with_expired, place=start)
+    page = _PageInTheMaking(query, began=context.clock.now_at_least(), with_expired=with_expired, place=start)
     batch, exhausted = wanted + 1, not indexes
     taken: list[tuple[Place, Index]] = []
     while (taken or not exhausted) and page.goes_on:
@@ -63,13 +61,13 @@ async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -
             taken = await merge.take(batch)
             exhausted = len(taken) < batch
             batch = min(1_000, max(64, 2 * batch))
-        bodies = await _bodies(store, owner, taken, query.max_bytes or MOST_SCANNED_BYTES)
-        page.look_at(owner, taken, bodies, store.now())
+        bodies = await _bodies(context, owner, taken, query.max_bytes or MOST_SCANNED_BYTES)
+        page.look_at(owner, taken, bodies, context.clock.now())
         taken = taken[len(bodies) :]
     end = page.place if taken or not exhausted else None
     if page.full:
         end = page.found[-1][0]
-    cursor = None if end is None else sign_cursor(store.secret, owner, query, end)
+    cursor = None if end is None else sign_cursor(context.secret, owner, query, end)
     return Page([crumb for _, crumb in page.found], cursor)
 
 
@@ -144,29 +142,31 @@ class _PageInTheMaking:
 # Which indexes
 
 
-async def _plan(store: Store, owner: UUID, query: Query) -> list[Index]:
+async def _plan(context: ReadContext, owner: UUID, query: Query) -> list[Index]:
     """The smallest set of indexes that holds everything the query can find."""
     sessions = query.sessions
     if len(sessions) > 1:
         return []
     if query.sessionless:
-        base = [] if sessions else await _sessionless_indexes(store, owner, query.schema_name)
-        lanes = list(range(store.lanes))
+        base = [] if sessions else await _sessionless_indexes(context, owner, query.schema_name)
+        lanes = list(range(context.keys.lanes))
     elif sessions:
         base = await _session_indexes(
-            store, owner, next(iter(sessions)), query.schema_name, query.schema_names
+            context, owner, next(iter(sessions)), query.schema_name, query.schema_names
         )
-        lanes = [lane_for(owner, "session", next(iter(sessions)), store.lanes)]
+        lanes = [lane_for(owner, "session", next(iter(sessions)), context.keys.lanes)]
     else:
-        base = await _smallest(store, await _alternatives(store, owner, query))
-        lanes = sorted({index.lane for index in base}) if not query.by_update else list(range(store.lanes))
+        base = await _smallest(context, await _alternatives(context, owner, query))
+        lanes = (
+            sorted({index.lane for index in base}) if not query.by_update else list(range(context.keys.lanes))
+        )
     if query.by_update:
-        base = base + [Index(lane, store.keys.updated(lane, owner)) for lane in lanes]
+        base = base + [Index(lane, context.keys.updated(lane, owner)) for lane in lanes]
     return base
 
 
-async def _alternatives(store: Store, owner: UUID, query: Query) -> list[list[Index]]:
-    lanes, keys = range(store.lanes), store.keys
+async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list[list[Index]]:
+    lanes, keys = range(context.keys.lanes), context.keys
     choices = [
         [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
         for tag in dict.fromkeys(query.all_tags)
@@ -177,12 +177,12 @@ async def _alternatives(store: Store, owner: UUID, query: Query) -> list[list[In
         union: list[Index] = []
         for tag in dict.fromkeys(query.any_tags):
             if tag.startswith(SESSION):
-                union += await _session_indexes(store, owner, tag[len(SESSION) :], query.schema_name)
+                union += await _session_indexes(context, owner, tag[len(SESSION) :], query.schema_name)
             else:
                 union += [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
         choices.append(union)
     if not choices:
-        schemas = await store.schemas(owner, list(lanes))
+        schemas = await list_schemas(context, owner, list(lanes))
         choices.append(
             [
                 Index(lane, keys.by_schema(lane, owner, schema))
@@ -193,43 +193,43 @@ async def _alternatives(store: Store, owner: UUID, query: Query) -> list[list[In
     return choices
 
 
-async def _smallest(store: Store, choices: list[list[Index]]) -> list[Index]:
+async def _smallest(context: ReadContext, choices: list[list[Index]]) -> list[Index]:
     if len(choices) == 1:
         return choices[0]
     flat = [index for choice in choices for index in choice]
-    sizes = iter(await store.connection.call_all([(index.lane, (b"ZCARD", index.key)) for index in flat]))
+    sizes = iter(await context.connection.call_all([(index.lane, (b"ZCARD", index.key)) for index in flat]))
     totals = [sum(next(sizes) for _ in choice) for choice in choices]
     return choices[totals.index(min(totals))]
 
 
 async def _session_indexes(
-    store: Store, owner: UUID, session: str, schema: str | None, schemas: Sequence[str] = ()
+    context: ReadContext, owner: UUID, session: str, schema: str | None, schemas: Sequence[str] = ()
 ) -> list[Index]:
-    lane, keys = lane_for(owner, "session", session, store.lanes), store.keys
+    lane, keys = lane_for(owner, "session", session, context.keys.lanes), context.keys
     if schema is not None:
         return [Index(lane, keys.by_session(lane, owner, session, schema))]
-    names = schemas or (await store.schemas(owner, [lane]))[lane]
+    names = schemas or (await list_schemas(context, owner, [lane]))[lane]
     return [Index(lane, keys.by_session(lane, owner, session, name)) for name in names]
 
 
-async def _sessionless_indexes(store: Store, owner: UUID, schema: str | None) -> list[Index]:
-    lanes, keys = list(range(store.lanes)), store.keys
+async def _sessionless_indexes(context: ReadContext, owner: UUID, schema: str | None) -> list[Index]:
+    lanes, keys = list(range(context.keys.lanes)), context.keys
     if schema is not None:
         return [Index(lane, keys.by_session(lane, owner, "", schema)) for lane in lanes]
-    schemas = await store.schemas(owner, lanes)
+    schemas = await list_schemas(context, owner, lanes)
     return [Index(lane, keys.by_session(lane, owner, "", name)) for lane in lanes for name in schemas[lane]]
 
 
 # What they hold
 
 
-def _range_reader(store: Store, query: Query) -> RangeReader:
+def _range_reader(context: ReadContext, query: Query) -> RangeReader:
     # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
     floor = query.updated_since if query.by_update and query.updated_since is not None else 0
 
     async def read(asked: list[tuple[Index, int, int, int]]) -> list[list[Place]]:
         command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)
-        replies = await store.connection.call_all(
+        replies = await context.connection.call_all(
             [
                 (
                     index.lane,
@@ -256,17 +256,17 @@ def _range_reader(store: Store, query: Query) -> RangeReader:
 
 
 async def _bodies(
-    store: Store, owner: UUID, places: list[tuple[Place, Index]], budget: int
+    context: ReadContext, owner: UUID, places: list[tuple[Place, Index]], budget: int
 ) -> list[bytes | None]:
     """The bodies of the first of these places, one command per lane: all that fit into the budget, at least one."""
     if not places:
         return []
-    body, few = store.keys.body, _FEW * store.max_content_bytes <= 4 * budget and len(places) <= _FEW
+    body, few = context.keys.body, _FEW * context.max_content_bytes <= 4 * budget and len(places) <= _FEW
     by_lane: dict[int, list[bytes]] = {}
     for at, index in places:
         by_lane.setdefault(index.lane, []).append(body(index.lane, owner, at.id))
     share = budget // len(by_lane)
-    replies = await store.connection.call_all(
+    replies = await context.connection.call_all(
         [(lane, (b"MGET", *keys) if few else Run(_BODIES, keys, [share])) for lane, keys in by_lane.items()]
     )
     if len(by_lane) == 1:

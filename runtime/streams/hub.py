@@ -351,7 +351,7 @@ class EventHub:
         """Hand out an event at once, unless its body has to be asked for."""
         wanted, crumb = self._wanted(event), None
         if wanted and has_body(event):
-            crumb = self.store.fresh.written_at(event.owner_id, event.id, event.version, event.at)
+            crumb = self.store.write_cache.get_permanent(event.owner_id, event.id, event.version, event.at)
             if crumb is None:
                 return False
         self._position[event.lane] = event.at
@@ -389,8 +389,8 @@ class EventHub:
 
         A body that this process has just written is not read from the store.
         """
-        fresh = self.store.fresh
-        found = [fresh.written_at(event.owner_id, event.id, event.version, event.at) for event in events]
+        cached = self.store.write_cache.get_permanent
+        found = [cached(event.owner_id, event.id, event.version, event.at) for event in events]
         if unknown := [number for number, crumb in enumerate(found) if crumb is None]:
             loaded = await load_versions(self.store, [events[number] for number in unknown])
             for number, crumb in zip(unknown, loaded, strict=False):

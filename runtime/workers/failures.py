@@ -9,6 +9,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCrea
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import Turn, TurnCancelled, TurnFailed, reason_of
 
@@ -80,4 +81,4 @@ async def leave_error(
     # One error per turn; a turn that somebody asked for again may fail again.
     again = (str(event.at),) if event.operation == "retried" else ()
     id = derived_id(event.lane, "error", creator, str(event.id), str(event.version), *again)
-    await store.create(event.owner_id, new, id=id, fence=turn.fence(acknowledge=True))
+    await store.create(event.owner_id, new, id=id, options=CreateOptions(fence=turn.fence(acknowledge=True)))

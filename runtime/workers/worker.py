@@ -36,8 +36,8 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import Follower
-from breadcrumbs.runtime.store.lease import Lease, LeaseLost
-from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.store.fence import Fence, Lease, LeaseLost
+from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS, Attempts
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.liveness import Liveness

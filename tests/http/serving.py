@@ -13,13 +13,14 @@ from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
 
 
 async def serve(url: str, port: int, namespace: str) -> None:
     settings = Settings(port=port)
-    store = await Store.open(url, namespace=namespace, ttl_defaults=settings.expiries)
+    store = await Store.open(url, namespace=namespace, options=StoreOptions(ttl_defaults=settings.expiries))
     hub = EventHub(store, rcrt_events=settings.rcrt_events)
     try:
         app = build_app(store, hub, Hygiene(store, settings), settings)

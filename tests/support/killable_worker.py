@@ -33,8 +33,8 @@ from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.cli import workers
 from breadcrumbs.runtime.backend.connection import parse_address
 from breadcrumbs.runtime.settings.settings import Settings
-from breadcrumbs.runtime.store.lease import LeaseLost
-from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.worker import Worker
 
@@ -111,17 +111,15 @@ class _Laid:
 
 def _lay(trap: _Laid) -> None:
     """Put the trap where it can be stepped on."""
-    run: Any = Store._run
+    run_commit: Any = Store._run_commit
     acknowledge: Any = Leases.acknowledge
     try_once: Any = Worker._try
     lose: Any = Worker._lose
 
-    async def run_trapped(self: Store, lane: int, scripts: Any, fence: Fence | None, *rest: Any) -> Any:
-        if fence is None:
-            return await run(self, lane, scripts, fence, *rest)
+    async def commit_trapped(self: Store, *call: Any) -> Any:
         trap.come_to("before commit")
         try:
-            reply = await run(self, lane, scripts, fence, *rest)
+            reply = await run_commit(self, *call)
         except LeaseLost:
             trap.refused()
             raise
@@ -144,7 +142,7 @@ def _lay(trap: _Laid) -> None:
 
     changes: list[tuple[Any, str, Any]] = [
         (Worker, "_lose", lose_noted),
-        (Store, "_run", run_trapped),
+        (Store, "_run_commit", commit_trapped),
         (Leases, "acknowledge", acknowledge_trapped),
         (Worker, "_try", try_trapped),
     ]

@@ -33,7 +33,8 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.events.event import Event, EventLog
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
-from breadcrumbs.runtime.store.store import Store, Written
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.workers.worker import Worker, _Lane
 
 ALICE = UUID("00000000-0000-7000-8000-00000000a11c")

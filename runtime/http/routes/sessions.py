@@ -23,7 +23,6 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     check_new_session_id,
     check_session_id,
     complaints_of,
-    content_of,
     user_in,
     user_tags,
 )
@@ -96,6 +95,7 @@ from breadcrumbs.runtime.sessions.messages import (
 from breadcrumbs.runtime.sessions.outcomes import Watch, outcome_of
 from breadcrumbs.runtime.sessions.retries import retry
 from breadcrumbs.runtime.sessions.sessions import SessionFacts, Sessions
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.state import (
     PAUSED,
     RESUMED,
@@ -104,7 +104,7 @@ from breadcrumbs.runtime.store.state import (
     sensitivity_of,
     what_is_secret,
 )
-from breadcrumbs.runtime.store.store import Written
+from breadcrumbs.runtime.store.written import Written
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -242,7 +242,11 @@ async def create_session(call: Call) -> Reply:
     store = call.services.store
     try:
         written = await store.create(
-            principal.owner_id, new, by=principal.agent_id, idempotency_key=key, session_version=0
+            principal.owner_id,
+            new,
+            by=principal.agent_id,
+            idempotency_key=key,
+            options=CreateOptions(session_version=0),
         )
     except VersionMismatch:
         raise AlreadyExists(
@@ -295,8 +299,9 @@ async def change_session(call: Call) -> Reply:
             principal.owner_id,
             new,
             by=principal.agent_id,
-            session_version="*" if expected is None else expected,
-            session_began=facts.created,
+            options=CreateOptions(
+                session_version="*" if expected is None else expected, session_began=facts.created
+            ),
         )
     except AnotherSession:
         raise no_session(session) from None
@@ -429,13 +434,14 @@ def _message(principal: Principal, session: str, said: MessageCreate, user: str 
 async def _as_it_is(
     call: Call, session: str, new: BreadcrumbCreate, written: Written
 ) -> tuple[Breadcrumb, int | None]:
-    """What was written, and the session's version with it; of a replay what there is now, if it is there."""
-    principal, json, by = call.principal, content_of(new).json, call.principal.agent_id
+    """Return the breadcrumb and the session's version; of a replay, what the store has now."""
+    if written.breadcrumb is not None:
+        return written.breadcrumb, written.session_version
+    principal, by = call.principal, call.principal.agent_id
+    json = call.services.store.content(new).json
     first = Breadcrumb(
         written.id, principal.owner_id, 1, written.created, written.updated, 0, 0, by, by, json
     )
-    if written.session_version is not None:
-        return first, written.session_version
     try:
         version = (await facts_of(call, session)).version
         crumb = await call.services.store.get(principal.owner_id, written.id, count_read=False)

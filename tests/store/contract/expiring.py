@@ -15,6 +15,7 @@ from breadcrumbs.runtime.breadcrumb.ids import new_id
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.ttl import Expiry
 from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import (
     ALICE,
@@ -42,7 +43,7 @@ async def exists(store: Store, id: UUID) -> bool:
 
 
 async def sweep(store: Store) -> int:
-    return sum([await store.purge_expired(lane) for lane in range(store.lanes)])
+    return sum([await purge_expired(store, lane) for lane in range(store.lanes)])
 
 
 async def assert_gone_from_every_read(store: Store, id: UUID, session: str) -> None:
@@ -121,8 +122,8 @@ class Expiring(Contract):
             await store.create(ALICE, crumb(str(number), session="s", ttl_config={"duration": 0.01}))
         await asyncio.sleep(0.1)
         [lane] = {event.lane for event in await events(store)}
-        assert await store.purge_expired(lane, most=3) == 3
-        assert await store.purge_expired(lane, most=3) == 2
+        assert await purge_expired(store, lane, limit=3) == 3
+        assert await purge_expired(store, lane, limit=3) == 2
 
     async def test_usage_allows_so_many_reads_by_id_and_no_more(self, store: Store) -> None:
         new = crumb("counted", session="s", ttl_type="usage", ttl_config={"max_reads": 3})
@@ -153,7 +154,7 @@ class Expiring(Contract):
         self, store: Store
     ) -> None:
         written = await store.create(ALICE, crumb(session="s", ttl_config={"max_reads": 1}))
-        store._clock_offset -= 2_000_000
+        store.clock.offset -= 2_000_000
         await store.get(ALICE, written.id)
         await assert_gone_from_every_read(store, written.id, "s")
 
@@ -211,7 +212,7 @@ class Expiring(Contract):
         await store.create(ALICE, crumb("due", session="s", ttl_config={"duration": 0.02}))
         await asyncio.sleep(0.1)
         [lane] = {event.lane for event in await events(store)}
-        purged = [await store.purge_expired(lane, most=3) for _ in range(3)]
+        purged = [await purge_expired(store, lane, limit=3) for _ in range(3)]
         assert sum(purged) == 1
         assert len(await titles(store)) == 5
 
