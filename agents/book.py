@@ -68,9 +68,8 @@ class AgentBook:
 
     async def _from_breadcrumbs(self, owner: UUID) -> dict[str, Agent]:
         # Those in a session are nobody's agents.
-        newest = recent_shared(self._store, owner, DEFINITION, _MOST)
-        await self._store.ask(newest)
-        if len(newest.answer) == _MOST and owner not in self._warned:
+        (newest,) = await self._store.read_batch(recent_shared(self._store, owner, DEFINITION, _MOST))
+        if len(newest) == _MOST and owner not in self._warned:
             self._warned.add(owner)
             _log.warning(
                 "an owner has more agent definitions than are read, or just as many: delete old ones",
@@ -78,7 +77,7 @@ class AgentBook:
                 read=f"the newest {_MOST}",
             )
         read: list[tuple[int, AgentDefinition]] = []
-        for crumb in newest.answer:
+        for crumb in newest:
             definition, problem = definition_in(crumb)
             if definition is not None:
                 read.append((crumb.updated, definition))

@@ -41,7 +41,7 @@ from breadcrumbs.runtime.breadcrumb.text import plain_text, writable
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.model_view import withheld
-from breadcrumbs.runtime.store.batched_reads import Question, recent_of, version_of
+from breadcrumbs.runtime.store.batched_reads import Read, recent_of, version_of
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed
@@ -95,8 +95,8 @@ Remote = Callable[[Turn, Agent, Breadcrumb, Origin, Sequence[dict[str, Any]], On
 
 def _said_last(
     store: Store, owner: UUID, session: str
-) -> tuple[Question[list[Breadcrumb]], Question[list[Breadcrumb]]]:
-    """The last answers, and the last cancellation."""
+) -> tuple[Read[list[Breadcrumb]], Read[list[Breadcrumb]]]:
+    """Read the last answers, and the last cancellation."""
     return (
         recent_of(store, owner, session, RESPONSE, LAST_ANSWERS),
         recent_of(store, owner, session, CANCEL, 1),
@@ -132,11 +132,10 @@ class Executor:
         store, owner, session = self._store, event.owner_id, event.session_id
         trigger = version_of(store, owner, event.id, event.version)
         if session is None:
-            await store.ask(trigger)
-            return trigger.answer, Seen([], [])
-        answers, cancels = _said_last(store, owner, session)
-        await store.ask(trigger, answers, cancels)
-        return trigger.answer, Seen(answers.answer, cancels.answer)
+            (crumb,) = await store.read_batch(trigger)
+            return crumb, Seen([], [])
+        crumb, answers, cancels = await store.read_batch(trigger, *_said_last(store, owner, session))
+        return crumb, Seen(answers, cancels)
 
     async def _is_answered(
         self,

@@ -161,9 +161,10 @@ class ConfigBook:
     async def _from_breadcrumbs(self, owner: UUID) -> tuple[ContextConfig, ...]:
         holding: list[ContextConfig] = []
         # Those in a session are not used: who posts one is told so there.
-        shared = recent_shared(self._store, owner, CONFIG_SCHEMA, _MOST_CONFIGS)
-        await self._store.ask(shared)
-        for own in await _in_order(self._store, shared.answer):
+        (shared,) = await self._store.read_batch(
+            recent_shared(self._store, owner, CONFIG_SCHEMA, _MOST_CONFIGS)
+        )
+        for own in await _in_order(self._store, shared):
             crumb = own.crumb
             if own.config is not None and own.holds:
                 holding.append(own.config)

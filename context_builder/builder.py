@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +35,7 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetched, Fetching, Keep, Source, fetch
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import Question, newest_of, plain, version_of
+from breadcrumbs.runtime.store.batched_reads import Read, newest_of, read_command, version_of
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
@@ -127,9 +128,9 @@ class ContextBuilder:
         event = turn.event
         configs = await self._matching(event)
         # All that the contexts are made of is asked for together with the trigger: its event says enough.
-        asked = version_of(self._store, event.owner_id, event.id, event.version)
-        loaded = await self._load(configs, event, event.lane, beside=asked)
-        return asked.answer, configs, loaded
+        trigger = version_of(self._store, event.owner_id, event.id, event.version)
+        loaded, (crumb,) = await self._load(configs, event, event.lane, trigger)
+        return crumb, configs, loaded
 
     async def _build_all(self, turn: Turn) -> None:
         trigger, configs, loaded = await self._look(turn)
@@ -173,7 +174,7 @@ class ContextBuilder:
                 if not config.makes(trigger.schema_name, trigger.tags) and any(
                     selector.matches(trigger) for selector in config.update_triggers
                 ):
-                    (material,) = await self._load([config], trigger, event.lane)
+                    (material,), _ = await self._load([config], trigger, event.lane)
                     await self._build(turn, config, trigger, replace(material, paused_at=None), last=False)
                     answered.add(config.consumer_id)
         for config in configs:
@@ -230,7 +231,7 @@ class ContextBuilder:
             raise TurnFailed("this context names a message of another session")
         for config in await self._book.configs(context.owner_id):
             if config.consumer_id == consumer:
-                (material,) = await self._load([config], trigger, turn.event.lane)
+                (material,), _ = await self._load([config], trigger, turn.event.lane)
                 return await self._build(turn, config, trigger, material, last=False, again=True)
         raise TurnFailed(f"there is no context config for {consumer!r} any more")
 
@@ -239,35 +240,40 @@ class ContextBuilder:
         configs: Sequence[ContextConfig],
         asker: Event | Breadcrumb,
         lane: int,
-        *,
-        beside: Question[Any] | None = None,
-    ) -> list[_Material]:
-        """Everything for some contexts, in one round trip per lane."""
+        *others: Read[Any],
+    ) -> tuple[list[_Material], tuple[Any, ...]]:
+        """Return everything for some contexts, and the results of other reads, in one round trip per lane."""
         store, owner, session = self._store, asker.owner_id, asker.session_id
         # The lane's time before the rest: what is written after it may be missing below.
-        as_of = plain(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
-        questions: list[Question[Any]] = [*([] if beside is None else [beside]), as_of]
-        paused_at = None if session is None else self._sessions.paused_at(owner, session)
-        if paused_at is not None:
-            questions.append(paused_at)
-        loading = []
+        as_of = read_command(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
+        reads: list[Read[Any]] = [*others, as_of]
+        if session is not None:
+            reads.append(self._sessions.paused_at(owner, session))
+        fetchings = []
         for config in configs:
             newest = newest_of(store, owner, context_id(lane, config, asker))
             fetching = Fetching(store, config.sources, asker)
-            questions += [newest, *fetching.questions]
-            loading.append((newest, fetching))
+            reads += [newest, *fetching.reads]
+            fetchings.append(fetching)
         names = {source.schema_name for config in configs for source in config.sources} | {asker.schema_name}
-        looking_up = self._hints.looking_up(owner, {name for name in names if name is not None})
-        questions += looking_up.questions.values()
-        # What takes more than that goes on beside it.
-        slow: list[Awaitable[Any]] = [fetching.list_all() for _, fetching in loading if fetching.has_listings]
+        definitions = self._hints.missing(owner, {name for name in names if name is not None})
+        reads += definitions.reads.values()
+        # Listings take several round trips: they run beside the reads.
+        slow: list[Awaitable[Any]] = [fetching.list_all() for fetching in fetchings if fetching.has_listings]
         if slow:
-            await asyncio.gather(store.ask(*questions), *slow)
+            replies, *_ = await asyncio.gather(store.read_batch(*reads), *slow)
         else:
-            await store.ask(*questions)
-        self._hints.learn(looking_up)
-        waits_since = None if paused_at is None else paused_at.answer
-        return [_Material(as_of.answer, newest.answer, waits_since, fetching) for newest, fetching in loading]
+            replies = await store.read_batch(*reads)
+        results = iter(replies)  # in the order of `reads`
+        read_beside = tuple(islice(results, len(others)))
+        time = next(results)
+        paused_at = None if session is None else next(results)
+        loaded = []
+        for fetching in fetchings:
+            loaded.append(_Material(time, next(results), paused_at, fetching))
+            fetching.take_results(results)
+        self._hints.store_results(definitions, results)
+        return loaded, read_beside
 
     async def _build(
         self,

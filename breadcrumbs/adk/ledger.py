@@ -56,7 +56,7 @@ from breadcrumbs.runtime.errors import (
     VersionMismatch,
 )
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import NotTold, recent_of
+from breadcrumbs.runtime.store.batched_reads import NeedsFullScan, recent_of
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.state import (
     ADK_EVENT,
@@ -474,13 +474,12 @@ class AdkSessions:
         if recent == 0:
             return []
         most = min(_PAGE if recent is None or after is not None else _MOST, recent or _PAGE)
-        question = recent_of(self._store, who.owner_id, session, ADK_EVENT, most)
-        question.otherwise = None
+        read = replace(recent_of(self._store, who.owner_id, session, ADK_EVENT, most), fallback=None)
         try:
-            await self._store.ask(question)
-        except NotTold:
+            (newest,) = await self._store.read_batch(read)
+        except NeedsFullScan:
             return None
-        events = question.answer[::-1]
+        events = newest[::-1]
         if not all(policy.may_see(who, crumb) and _is_event(crumb) for crumb in events):
             return None
         if len(events) == most != recent and not (after is not None and _moment(events[0]) < after):

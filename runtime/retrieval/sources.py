@@ -7,8 +7,9 @@ Without a session on the trigger there is nothing to read, and the result says s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Question, recent_of, recent_shared
+from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Read, recent_of, recent_shared
 from breadcrumbs.runtime.store.store import Store
 
 Scope = Literal["current", "user", "all"]
@@ -159,15 +160,15 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How one source finds its breadcrumbs: the first question that finds any answers, or a listing does."""
+    """How one source finds its breadcrumbs: the first read with a result, or a listing."""
 
-    questions: tuple[Question[list[Breadcrumb]], ...] = ()
+    reads: tuple[Read[list[Breadcrumb]], ...] = ()
     listing: Callable[[], Awaitable[list[Breadcrumb]]] | None = None
     is_trigger: bool = False
 
 
 class Fetching:
-    """What some sources are going to ask. Their questions may be asked together with others."""
+    """The reads and listings of some sources. The reads may be sent together with others."""
 
     def __init__(
         self,
@@ -186,20 +187,25 @@ class Fetching:
         self._notes: list[str] = []
         share = most_bytes // max(1, len(sources))
         self._ways = [_way(store, source, asker, self._notes, keep, share) for source in sources]
+        self._results: Sequence[list[Breadcrumb]] = ()
         self._listed: dict[int, list[Breadcrumb]] = {}
         self._failure: Exception | None = None
 
     @property
-    def questions(self) -> list[Question[list[Breadcrumb]]]:
-        return [question for way in self._ways for question in way.questions]
+    def reads(self) -> list[Read[list[Breadcrumb]]]:
+        return [read for way in self._ways for read in way.reads]
+
+    def take_results(self, results: Iterator[list[Breadcrumb]]) -> None:
+        """Take the results of `reads` from the beginning of an iterator."""
+        self._results = list(islice(results, len(self.reads)))
 
     @property
     def has_listings(self) -> bool:
-        """Whether questions alone do not do."""
+        """Whether some sources need more than reads."""
         return any(way.listing is not None for way in self._ways)
 
     async def list_all(self) -> None:
-        """Find what takes more than a question; may go on beside these."""
+        """Run the listings. They may run beside the reads."""
         numbers = [number for number, way in enumerate(self._ways) if way.listing is not None]
         try:
             listed = await asyncio.gather(*(way.listing() for way in self._ways if way.listing is not None))
@@ -208,17 +214,19 @@ class Fetching:
             self._failure = error
 
     def fetched(self) -> Fetched:
-        """What was found, once everything was asked. A listing that failed fails here."""
+        """Return what was found, once all results are there. Raises the error of a listing that failed."""
         if self._failure is not None:
             raise self._failure
-        answers = [
-            None
-            if way.is_trigger
-            else self._listed[number]
-            if way.listing is not None
-            else next((question.answer for question in way.questions if question.answer), [])
-            for number, way in enumerate(self._ways)
-        ]
+        results = iter(self._results)
+        answers: list[list[Breadcrumb] | None] = []
+        for number, way in enumerate(self._ways):
+            own = list(islice(results, len(way.reads)))
+            if way.is_trigger:
+                answers.append(None)
+            elif way.listing is not None:
+                answers.append(self._listed[number])
+            else:
+                answers.append(next(filter(None, own), []))
         return Fetched(self._sources, answers, self._notes)
 
 
@@ -232,7 +240,8 @@ async def fetch(
 ) -> Fetched:
     """What the sources find, all side by side."""
     fetching = Fetching(store, sources, asker, keep=keep, most_bytes=most_bytes)
-    await asyncio.gather(store.ask(*fetching.questions), fetching.list_all())
+    results, _ = await asyncio.gather(store.read_batch(*fetching.reads), fetching.list_all())
+    fetching.take_results(iter(results))
     return fetching.fetched()
 
 
@@ -256,7 +265,7 @@ def _way(
                 if session is None:
                     return _Way((shared,))
                 mine = _of_session(store, owner, session, source, limit, keep, most_bytes)
-                return replace(mine, questions=(*mine.questions, shared))
+                return replace(mine, reads=(*mine.reads, shared))
             if session is None:
                 notes.append(
                     f"{source.key}: the trigger has no session, so there is no conversation to look at"

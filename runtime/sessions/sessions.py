@@ -46,7 +46,7 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.sessions.messages import text_of
 from breadcrumbs.runtime.store import record, script_calls
-from breadcrumbs.runtime.store.batched_reads import Question, plain
+from breadcrumbs.runtime.store.batched_reads import Read, read_command
 from breadcrumbs.runtime.store.lookup import WALK_BYTES
 from breadcrumbs.runtime.store.options import CreateOptions, SessionVersion
 from breadcrumbs.runtime.store.script_replies import decode_close
@@ -306,10 +306,11 @@ class Sessions:
         # A token from before the deletion is for the deleted session: it may see that session's last events.
         return principal.issued if principal.issued > deleted > 0 else 0
 
-    def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
-        """Since when a session is paused; None: it is not. One small read."""
+    def paused_at(self, owner: UUID, session: str) -> Read[int | None]:
+        """Read since when a session is paused; None: it is not."""
         lane = self.lane(owner, session)
-        return plain(lane, (b"HGET", self._store.keys.state(lane, owner, session), ACTIVE), paused_at)
+        key = self._store.keys.state(lane, owner, session)
+        return read_command(lane, (b"HGET", key, ACTIVE), paused_at)
 
     async def page(
         self,

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, overload
 from uuid import UUID
 
 import anyio
@@ -42,7 +42,7 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.events.reader import Tail
 from breadcrumbs.runtime.store import history, listing, lookup, record
-from breadcrumbs.runtime.store.batched_reads import Asking, Question, recent_of
+from breadcrumbs.runtime.store.batched_reads import Read, ReadBatch, recent_of
 from breadcrumbs.runtime.store.clock import ServerClock
 from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.history import VersionPage
@@ -89,6 +89,8 @@ _MAX_ATTEMPTS: Final = 200
 _TTL_FIELDS: Final = frozenset(("ttl", "ttl_type", "ttl_config"))
 
 _T = TypeVar("_T")
+_U = TypeVar("_U")
+_V = TypeVar("_V")
 List: TypeAlias = list  # inside Store, `list` is its method
 
 
@@ -575,18 +577,31 @@ class Store:
         """
         return listing.page(self, owner, query, with_expired=with_expired)
 
-    async def ask(self, *questions: Question[Any]) -> None:
-        """Find the answers to some questions, all in one round trip per node."""
-        asking = Asking(questions, self._group_of)
-        await asking.take(await retry_once(lambda: self.connection.call_all(asking.commands)))
+    @overload
+    async def read_batch(self, read: Read[_T], /) -> tuple[_T]: ...
+
+    @overload
+    async def read_batch(self, first: Read[_T], second: Read[_U], /) -> tuple[_T, _U]: ...
+
+    @overload
+    async def read_batch(
+        self, first: Read[_T], second: Read[_U], third: Read[_V], /
+    ) -> tuple[_T, _U, _V]: ...
+
+    @overload
+    async def read_batch(self, *reads: Read[Any]) -> tuple[Any, ...]: ...
+
+    async def read_batch(self, *reads: Read[Any]) -> tuple[Any, ...]:
+        """Return the results of some reads, all in one round trip per node."""
+        batch = ReadBatch(reads, self._group_of)
+        return await batch.resolve(await retry_once(lambda: self.connection.call_all(batch.commands)))
 
     async def recent(
         self, owner: UUID, session_id: str, schema_name: str, limit: int = 10
     ) -> List[Breadcrumb]:
-        """The last breadcrumbs of a schema in a session, the newest first, in one round trip."""
-        question = recent_of(self, owner, session_id, schema_name, limit)
-        await self.ask(question)
-        return question.answer
+        """Return the last breadcrumbs of a schema in a session, the newest first, in one round trip."""
+        (found,) = await self.read_batch(recent_of(self, owner, session_id, schema_name, limit))
+        return found
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
         """Yield everything that a query finds, with at most `WALK_BYTES` of it in memory."""

@@ -52,8 +52,7 @@ def note(text: str, **fields: Any) -> BreadcrumbCreate:
 
 async def read(store: Store, id: UUID, version: int = 1) -> tuple[Breadcrumb | None, Breadcrumb | None]:
     one, newest = version_of(store, OWNER, id, version), newest_of(store, OWNER, id)
-    await store.ask(one, newest)
-    return one.answer, newest.answer
+    return await store.read_batch(one, newest)
 
 
 async def test_it_is_what_anybody_else_reads_and_is_not_carried_back(embedded_server: EmbeddedServer) -> None:

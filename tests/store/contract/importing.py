@@ -104,8 +104,7 @@ class Importing(Contract):
             assert await store.get(ALICE, item.id) == item
             assert await store.history(ALICE, item.id) == [item]
             newest, version = newest_of(store, ALICE, item.id), version_of(store, ALICE, item.id, 1)
-            await store.ask(newest, version)
-            assert newest.answer == version.answer == item
+            assert await store.read_batch(newest, version) == (item, item)
         assert await everything(store, ALICE, Query(), limit=3) == crumbs[::-1]
         assert await everything(store, ALICE, Query(all_tags=("t",)), limit=3) == crumbs[::-1]
         for item in crumbs[:10]:
