@@ -20,7 +20,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access import Principal, policy, saved_selectors
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb import times
@@ -292,9 +292,9 @@ class EventStream:
         agent = parse_id(query["agent_id"], what="agent_id") if "agent_id" in query else None
         found: list[Selector] = []
         if ids:
-            found += [await self._registry.selector(principal, id) for id in ids]
+            found += [await saved_selectors.get_usable(self._registry, principal, id) for id in ids]
         if agent is not None:
-            found += await self._registry.selectors_of(principal, agent)
+            found += await saved_selectors.list_usable(self._registry, principal, agent)
         if len(found) > _MAX_SAVED_SELECTORS:
             raise InvalidInput(
                 f"a stream takes at most {_MAX_SAVED_SELECTORS} saved selectors, these are {len(found)}: "

@@ -9,7 +9,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from pydantic import BaseModel, ValidationError
 
-from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.access import policy, saved_selectors
 from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
@@ -40,21 +40,22 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 async def save_selector(call: Call) -> Reply:
     selector = parse_selector(await call.json())
-    return Reply.json(_shown(await call.services.registry.add_selector(call.principal, selector)))
+    return Reply.json(_shown(await saved_selectors.save(call.services.registry, call.principal, selector)))
 
 
 async def list_selectors(call: Call) -> Reply:
-    return Reply.json([_shown(record) for record in await call.services.registry.selectors(call.principal)])
+    own = await saved_selectors.list_own(call.services.registry, call.principal)
+    return Reply.json([_shown(record) for record in own])
 
 
 async def replace_selector(call: Call) -> Reply:
     id, selector = call.id(), parse_selector(await call.json())
-    await call.services.registry.replace_selector(call.principal, id, selector)
+    await saved_selectors.replace(call.services.registry, call.principal, id, selector)
     return Reply.json(_DONE)
 
 
 async def delete_selector(call: Call) -> Reply:
-    await call.services.registry.delete_selector(call.principal, call.id())
+    await saved_selectors.delete(call.services.registry, call.principal, call.id())
     return Reply.json(_DONE)
 
 
