@@ -46,7 +46,7 @@ from breadcrumbs.runtime.access.redaction import redact_event, visible_state
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
-from breadcrumbs.runtime.breadcrumb.query import Place, Query
+from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     IdempotencyMismatch,
@@ -494,14 +494,14 @@ class AdkSessions:
         """The breadcrumbs of events in the order in which they arrived, a few in memory at a time."""
         recent, after, owner = wanted.recent, wanted.after, who.owner_id
         query = replace(self._query(who, session), created_until=wanted.until)
-        first: Place | None = None
+        first: SortKey | None = None
         if recent is not None or after is not None:
             # Where to begin is known from the end only: it is read twice.
             count = 0
             async for crumb in self._store.walk(owner, query):
                 if count == recent or (after is not None and _moment(crumb) < after):
                     break
-                first, count = Place(crumb.created, crumb.id.bytes), count + 1
+                first, count = SortKey(crumb.created, crumb.id.bytes), count + 1
             if first is None:
                 return
         since = None if first is None else first.score
@@ -509,7 +509,7 @@ class AdkSessions:
         async for crumb in self._store.walk(owner, replace(query, sort="created_at", created_since=since)):
             if given == recent:
                 return  # the others came meanwhile
-            if first is None or Place(crumb.created, crumb.id.bytes) >= first:
+            if first is None or SortKey(crumb.created, crumb.id.bytes) >= first:
                 yield crumb
                 given += 1
 

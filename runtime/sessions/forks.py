@@ -19,7 +19,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, user_tags
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
-from breadcrumbs.runtime.breadcrumb.query import Place, Query
+from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
 from breadcrumbs.runtime.sessions.messages import ERROR, message_in
 from breadcrumbs.runtime.sessions.outcomes import CONTEXT
@@ -70,7 +70,7 @@ async def fork(
     until = None
     if message_id is not None:
         last = await message_in(store, principal, origin, message_id)
-        until = Place(last.created, last.id.bytes)
+        until = SortKey(last.created, last.id.bytes)
     survey = await _surveyed(store, principal, origin, until)
     if store.quotas is not None:
         await store.quotas.check(owner, Usage(survey.size, len(survey.copies), 1))
@@ -125,11 +125,11 @@ class _Survey:
             self.state.add(crumb, first, copied=copied)
 
 
-async def _surveyed(store: Store, principal: Principal, session: str, until: Place | None) -> _Survey:
+async def _surveyed(store: Store, principal: Principal, session: str, until: SortKey | None) -> _Survey:
     """Look at the breadcrumbs of a session up to a place, the oldest first."""
     survey = _Survey(principal)
     async for crumb in store.walk(principal.owner_id, Query(session_id=session, sort="created_at")):
-        if until is not None and Place(crumb.created, crumb.id.bytes) > until:
+        if until is not None and SortKey(crumb.created, crumb.id.bytes) > until:
             break
         sets_state = crumb.schema_name in STATEFUL or crumb.version > 1
         first = await _first_version(store, crumb) if sets_state else None

@@ -10,9 +10,10 @@ from uuid import UUID
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.breadcrumb.query import Place, Query, open_cursor, sign_cursor
+from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.store import Store
 
 Role = Literal["user", "assistant", "error", "tool"]
@@ -76,12 +77,12 @@ async def read_page(
     page = await store.list(principal.owner_id, query)
     end = open_cursor(store.secret, principal.owner_id, replace(query, cursor=page.next_cursor))
 
-    def cursor(place: Place | None) -> str | None:
+    def cursor(place: SortKey | None) -> str | None:
         return None if place is None else sign_cursor(store.secret, principal.owner_id, signed, place)
 
     found = page.items
     first, last = (
-        (Place(crumb.created, crumb.id.bytes) for crumb in (found[0], found[-1])) if found else (None, None)
+        (SortKey(crumb.created, crumb.id.bytes) for crumb in (found[0], found[-1])) if found else (None, None)
     )
     if after is not None:
         return MessagePage(found, end is not None, cursor(first), cursor(end or last or start))

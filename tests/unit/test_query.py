@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.runtime.breadcrumb.query import Index, Merge, Place, Query, open_cursor, sign_cursor
+from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput
+from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
+from breadcrumbs.runtime.store.index_merge import Index, Merge
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 SECRET = b"s" * 32
@@ -18,13 +20,13 @@ SECRET = b"s" * 32
 class Shelf:
     """Sorted sets that are read as the server would, and count how often."""
 
-    def __init__(self, indexes: list[list[Place]], descending: bool) -> None:
+    def __init__(self, indexes: list[list[SortKey]], descending: bool) -> None:
         self.indexes = [Index(number, b"%d" % number) for number in range(len(indexes))]
         self._places = [sorted(places, reverse=descending) for places in indexes]
         self._descending = descending
         self.reads = 0
 
-    async def read(self, asked: list[tuple[Index, int, int, int]]) -> list[list[Place]]:
+    async def read(self, asked: list[tuple[Index, int, int, int]]) -> list[list[SortKey]]:
         self.reads += 1
         found = []
         for index, score, passed, count in asked:
@@ -35,7 +37,7 @@ class Shelf:
 
 
 # Few scores and few ids: most of them tie.
-places = st.builds(Place, st.integers(0, 5), st.integers(0, 30).map(lambda number: number.to_bytes(16)))
+places = st.builds(SortKey, st.integers(0, 5), st.integers(0, 30).map(lambda number: number.to_bytes(16)))
 
 
 @given(
@@ -45,13 +47,13 @@ places = st.builds(Place, st.integers(0, 5), st.integers(0, 30).map(lambda numbe
     piece=st.integers(1, 9),
 )
 def test_a_merge_gives_every_place_once_and_in_order(
-    indexes: list[list[Place]], descending: bool, step: int, piece: int
+    indexes: list[list[SortKey]], descending: bool, step: int, piece: int
 ) -> None:
     shelf = Shelf(indexes, descending)
 
-    async def taken() -> list[Place]:
+    async def taken() -> list[SortKey]:
         merge = Merge(shelf.indexes, shelf.read, descending=descending, start=None, piece=piece)
-        found: list[Place] = []
+        found: list[SortKey] = []
         while True:
             some = await merge.take(step)
             found += [place for place, _ in some]
@@ -69,13 +71,13 @@ def test_a_merge_gives_every_place_once_and_in_order(
     piece=st.integers(1, 9),
 )
 def test_a_merge_that_starts_anew_at_every_page_gives_the_same(
-    indexes: list[list[Place]], descending: bool, limit: int, piece: int
+    indexes: list[list[SortKey]], descending: bool, limit: int, piece: int
 ) -> None:
     shelf = Shelf(indexes, descending)
 
-    async def paged() -> list[Place]:
-        found: list[Place] = []
-        start: Place | None = None
+    async def paged() -> list[SortKey]:
+        found: list[SortKey] = []
+        start: SortKey | None = None
         while True:
             merge = Merge(shelf.indexes, shelf.read, descending=descending, start=start, piece=piece)
             page = [place for place, _ in await merge.take(limit)]
@@ -89,7 +91,9 @@ def test_a_merge_that_starts_anew_at_every_page_gives_the_same(
 
 
 def test_a_page_of_many_indexes_is_read_in_one_go() -> None:
-    indexes = [[Place(n * 16 + lane, b"%016d" % (n * 16 + lane)) for n in range(1000)] for lane in range(16)]
+    indexes = [
+        [SortKey(n * 16 + lane, b"%016d" % (n * 16 + lane)) for n in range(1000)] for lane in range(16)
+    ]
     shelf = Shelf(indexes, descending=True)
 
     async def first_page() -> int:
@@ -101,7 +105,7 @@ def test_a_page_of_many_indexes_is_read_in_one_go() -> None:
 
 
 @given(place=places)
-def test_a_cursor_is_opened_by_who_signed_it(place: Place) -> None:
+def test_a_cursor_is_opened_by_who_signed_it(place: SortKey) -> None:
     query = Query(schema_name="a", all_tags=("b",))
     cursor = sign_cursor(SECRET, OWNER, query, place)
     assert open_cursor(SECRET, OWNER, replace(query, cursor=cursor)) == place
@@ -122,7 +126,7 @@ def test_a_cursor_is_opened_by_who_signed_it(place: Place) -> None:
 
 
 @given(place=places, position=st.integers(0, 53), letter=st.characters())
-def test_a_cursor_with_any_other_letter_is_refused(place: Place, position: int, letter: str) -> None:
+def test_a_cursor_with_any_other_letter_is_refused(place: SortKey, position: int, letter: str) -> None:
     cursor = sign_cursor(SECRET, OWNER, Query(), place)
     touched = cursor[:position] + letter + cursor[position + 1 :]
     if touched != cursor:
