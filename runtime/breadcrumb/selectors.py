@@ -7,7 +7,7 @@ and `:` stand for themselves, so no selector can reach further than what it name
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 from uuid import UUID, uuid4
 
@@ -203,25 +203,26 @@ def json_equal(left: Any, right: Any, budget: Budget | None = None) -> bool:
     while pairs:
         a, b = pairs.pop()
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            if len(a) != len(b):
-                return False
-            _charge(budget, len(a))
-            if a.keys() != b.keys():
+            if not _same_length(a, b, budget) or a.keys() != b.keys():
                 return False
             pairs.extend((value, b[key]) for key, value in a.items())
         elif isinstance(a, list | tuple) and isinstance(b, list | tuple):
-            if len(a) != len(b):
+            if not _same_length(a, b, budget):
                 return False
-            _charge(budget, len(a))
             pairs.extend(zip(a, b, strict=True))
         elif isinstance(a, str) and isinstance(b, str):
-            if len(a) != len(b):
-                return False
-            _charge(budget, len(a) // _CHARACTERS_PER_UNIT)
-            if a != b:
+            if not _same_length(a, b, budget, per_unit=_CHARACTERS_PER_UNIT) or a != b:
                 return False
         elif isinstance(a, bool) is not isinstance(b, bool) or a != b:
             return False
+    return True
+
+
+def _same_length(a: Sized, b: Sized, budget: Budget | None, *, per_unit: int = 1) -> bool:
+    """Compare lengths, and charge the comparison of the contents if they are equal."""
+    if len(a) != len(b):
+        return False
+    _charge(budget, len(a) // per_unit)
     return True
 
 

@@ -124,38 +124,26 @@ class Fetched:
     async def look_behind(
         self, store: Store, trigger: Breadcrumb, waits: Keep, *, keep: Keep | None = None
     ) -> None:
-        """Find what sources would have found, had they not been full of what has to wait."""
+        """Fill up sources that reached their limit with breadcrumbs that wait for a turn of their own."""
 
         def counts(crumb: Breadcrumb) -> bool:
             return not waits(crumb) and (keep is None or keep(crumb))
 
-        async def further(number: int, crumbs: Sequence[Breadcrumb], most_bytes: int) -> None:
-            source = self.sources[number]
-            alone = source.schema_name is not None and source.fetch.scope == "current"
-            if alone and not source.fetch.includes_shared:
-                # From the trigger on: a thousand may wait after it, and each of them would look at all the others.
-                # Where other schemas count too, there may be answers among them.
-                owner, session, most = trigger.owner_id, trigger.session_id, source.fetch.most
-                behind = await _listed(
-                    store, owner, source, most, counts, most_bytes, session=session, until=trigger.created
-                )
-            else:
-                behind = (await fetch(store, (source,), trigger, keep=counts, most_bytes=most_bytes)).answers[
-                    0
-                ] or []
-            found = list({crumb.id: crumb for crumb in (*crumbs, *behind)}.values())
-            found.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
-            enough = {crumb.id for crumb in [crumb for crumb in found if counts(crumb)][: source.fetch.most]}
-            self.answers[number] = [crumb for crumb in found if crumb.id in enough or waits(crumb)]
-
         full = [
-            (number, crumbs)
+            (number, source, crumbs)
             for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
             if crumbs is not None and len(crumbs) >= source.fetch.most and any(map(waits, crumbs))
         ]
-        if full:
-            share = RECENT_BYTES // len(full)
-            await asyncio.gather(*(further(number, crumbs, share) for number, crumbs in full))
+        if not full:
+            return
+        share = RECENT_BYTES // len(full)
+        older = await asyncio.gather(
+            *(_fetch_behind(store, source, trigger, counts, share) for _, source, _ in full)
+        )
+        for (number, source, crumbs), behind in zip(full, older, strict=True):
+            found = _newest_first([*crumbs, *behind])
+            counted = [crumb.id for crumb in found if counts(crumb)][: source.fetch.most]
+            self.answers[number] = [crumb for crumb in found if crumb.id in counted or waits(crumb)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +231,28 @@ async def fetch(
     results, _ = await asyncio.gather(store.read_batch(*fetching.reads), fetching.list_all())
     fetching.take_results(iter(results))
     return fetching.fetched()
+
+
+async def _fetch_behind(
+    store: Store, source: Source, trigger: Breadcrumb, counts: Keep, most_bytes: int
+) -> list[Breadcrumb]:
+    """Return what a source finds if only some breadcrumbs count."""
+    alone = source.schema_name is not None and source.fetch.scope == "current"
+    if alone and not source.fetch.includes_shared:
+        # Up to the trigger only: a thousand may wait after it, and each of them would look at all the others.
+        # Where other schemas count too, there may be answers among them.
+        owner, session, most = trigger.owner_id, trigger.session_id, source.fetch.most
+        return await _listed(
+            store, owner, source, most, counts, most_bytes, session=session, until=trigger.created
+        )
+    fetched = await fetch(store, (source,), trigger, keep=counts, most_bytes=most_bytes)
+    return fetched.answers[0] or []
+
+
+def _newest_first(crumbs: Sequence[Breadcrumb]) -> list[Breadcrumb]:
+    """Return the breadcrumbs without duplicates, the newest first."""
+    distinct = {crumb.id: crumb for crumb in crumbs}.values()
+    return sorted(distinct, key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
 
 
 def _way(
