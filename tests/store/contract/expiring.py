@@ -18,6 +18,7 @@ from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import (
+    AGENT,
     ALICE,
     ANSWER,
     MESSAGE,
@@ -230,6 +231,17 @@ class Expiring(Contract):
         assert await sweep(store) == 1
         assert await titles(store) == ["other", "later", "never"]
         assert (await store.get(ALICE, later.id)).expires > store.now()
+
+    async def test_a_write_returns_what_is_read_but_for_its_time_limit(self, opener: Opener) -> None:
+        store = await opener(ttl_defaults={MESSAGE: Expiry(after=HOUR)})
+        created = await store.create(ALICE, crumb("one", session="s"), by=AGENT)
+        found = await store.get(ALICE, created.id)
+        assert found.expires and found.document["ttl_source"] == "schema-default"
+        assert created.breadcrumb == replace(found, expires=0)
+        updated = await store.update(ALICE, created.id, change(title="two"))
+        assert updated.breadcrumb == replace(await store.get(ALICE, created.id), expires=0)
+        again = await store.create(ALICE, crumb("one", session="s"), id=created.id)
+        assert again.found and again.breadcrumb is None
 
     async def test_an_update_leaves_the_time_limit_alone_unless_it_names_it(self, opener: Opener) -> None:
         store = await opener(ttl_defaults={MESSAGE: Expiry(after=HOUR)})
