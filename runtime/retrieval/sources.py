@@ -174,7 +174,7 @@ class Fetching:
         self._sources = sources
         self._notes: list[str] = []
         share = most_bytes // max(1, len(sources))
-        self._ways = [_way(store, source, asker, self._notes, keep, share) for source in sources]
+        self._ways = [_way(_Search(store, source, asker, keep, share, self._notes)) for source in sources]
         self._results: Sequence[list[Breadcrumb]] = ()
         self._listed: dict[int, list[Breadcrumb]] = {}
         self._failure: Exception | None = None
@@ -241,10 +241,8 @@ async def _fetch_behind(
     if alone and not source.fetch.includes_shared:
         # Up to the trigger only: a thousand may wait after it, and each of them would look at all the others.
         # Where other schemas count too, there may be answers among them.
-        owner, session, most = trigger.owner_id, trigger.session_id, source.fetch.most
-        return await _listed(
-            store, owner, source, most, counts, most_bytes, session=session, until=trigger.created
-        )
+        search = _Search(store, source, trigger, counts, most_bytes, [])
+        return await search.find(session_id=trigger.session_id, created_until=trigger.created)
     fetched = await fetch(store, (source,), trigger, keep=counts, most_bytes=most_bytes)
     return fetched.answers[0] or []
 
@@ -255,76 +253,123 @@ def _newest_first(crumbs: Sequence[Breadcrumb]) -> list[Breadcrumb]:
     return sorted(distinct, key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
 
 
-def _way(
-    store: Store, source: Source, asker: Asker, notes: list[str], keep: Keep | None, most_bytes: int
-) -> _Way:
-    owner, session = asker.owner_id, asker.session_id
-    limit = source.fetch.most
-    schema = _alone(source, keep)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What a source looks for, and on whose behalf."""
 
-    if source.fetch.method == "event_data":
+    store: Store
+    source: Source
+    asker: Asker
+    keep: Keep | None
+    max_bytes: int
+    notes: list[str]
+    """Reasons why a source could not look are added here."""
+
+    @property
+    def schema(self) -> str | None:
+        """The schema whose index alone holds the result; None: other filters count too."""
+        source = self.source
+        return source.schema_name if not (source.any_tags or source.all_tags or self.keep) else None
+
+    def note(self, reason: str) -> None:
+        self.notes.append(f"{self.source.key}: {reason}")
+
+    async def find(
+        self,
+        *,
+        session_id: str | None = None,
+        sessionless: bool = False,
+        tags: Sequence[str] = (),
+        created_until: int | None = None,
+        keep: Keep | None = None,
+    ) -> list[Breadcrumb]:
+        """`tags`: required besides those of the source. `keep`: instead of the search's own."""
+        source = self.source
+        query = Query(
+            schema_name=source.schema_name,
+            session_id=session_id,
+            sessionless=sessionless,
+            any_tags=source.any_tags,
+            all_tags=(*source.all_tags, *tags),
+            created_until=created_until,
+            limit=source.fetch.most,
+            max_bytes=self.max_bytes,
+            keep=keep or self.keep,
+        )
+        return (await self.store.list(self.asker.owner_id, query)).items
+
+    async def find_of_user(self, session: str) -> list[Breadcrumb]:
+        """Find what carries the tag of the user stored for the session. A tag of the trigger proves nothing."""
+        held = await Sessions(self.store).belonging(self.asker.owner_id, session)
+        tags = user_tags(None if held is None else held.user)
+        if not tags:
+            self.note("the session belongs to no user, so there is no user to look for")
+            return []
+        return await self.find(tags=tags)
+
+    async def find_own_or_shared(self) -> list[Breadcrumb]:
+        """Find what the session has; if it has nothing, what belongs to no session."""
+        session, keep, admits = self.asker.session_id, self.keep, _shared_with(self.asker)
+
+        def shared_and_kept(crumb: Breadcrumb) -> bool:
+            return admits(crumb) and (keep is None or keep(crumb))
+
+        shared = self.find(sessionless=True, keep=shared_and_kept)
+        if session is None:
+            return await shared
+        own, found = await asyncio.gather(self.find(session_id=session), shared)
+        return own or found
+
+
+def _way(search: _Search) -> _Way:
+    session = search.asker.session_id
+    if search.source.fetch.method == "event_data":
         return _Way(is_trigger=True)
-    match source.fetch.scope:
+    match search.source.fetch.scope:
         case "current":
-            if source.fetch.includes_shared:
-                if schema is None:
-                    return _Way(
-                        listing=lambda: _mine_or_shared(store, asker, source, limit, keep, most_bytes)
-                    )
-                shared = recent_shared(store, owner, schema, limit, _shared_with(asker), max_bytes=most_bytes)
-                if session is None:
-                    return _Way((shared,))
-                mine = _of_session(store, owner, session, source, limit, keep, most_bytes)
-                return replace(mine, reads=(*mine.reads, shared))
+            if search.source.fetch.includes_shared:
+                return _own_or_shared_way(search)
             if session is None:
-                notes.append(
-                    f"{source.key}: the trigger has no session, so there is no conversation to look at"
-                )
+                search.note("the trigger has no session, so there is no conversation to look at")
                 return _Way()
-            return _of_session(store, owner, session, source, limit, keep, most_bytes)
+            return _session_way(search, session)
         case "user":
             if session is None:
-                notes.append(f"{source.key}: the trigger has no session, so there is no user to look for")
+                search.note("the trigger has no session, so there is no user to look for")
                 return _Way()
-            return _Way(listing=lambda: _of_user(store, owner, session, source, keep, notes, most_bytes))
+            return _Way(listing=lambda: search.find_of_user(session))
         case "all":
-            return _Way(listing=lambda: _listed(store, owner, source, limit, keep, most_bytes))
+            return _Way(listing=search.find)
 
 
-def _of_session(
-    store: Store, owner: UUID, session: str, source: Source, limit: int, keep: Keep | None, most_bytes: int
-) -> _Way:
-    schema = _alone(source, keep)
-    if schema is not None:
-        return _Way((recent_of(store, owner, session, schema, limit, max_bytes=most_bytes),))
-    return _Way(listing=lambda: _listed(store, owner, source, limit, keep, most_bytes, session=session))
+def _session_way(search: _Search, session: str) -> _Way:
+    schema, limit = search.schema, search.source.fetch.most
+    if schema is None:
+        return _Way(listing=lambda: search.find(session_id=session))
+    owner = search.asker.owner_id
+    return _Way((recent_of(search.store, owner, session, schema, limit, max_bytes=search.max_bytes),))
 
 
-async def _of_user(
-    store: Store,
-    owner: UUID,
-    session: str,
-    source: Source,
-    keep: Keep | None,
-    notes: list[str],
-    most_bytes: int,
-) -> list[Breadcrumb]:
-    """Find what carries the tag of the user stored for the session. A tag of the trigger proves nothing."""
-    held = await Sessions(store).belonging(owner, session)
-    tags = user_tags(None if held is None else held.user)
-    if not tags:
-        notes.append(f"{source.key}: the session belongs to no user, so there is no user to look for")
-        return []
-    return await _listed(store, owner, source, source.fetch.most, keep, most_bytes, extra=tuple(tags))
-
-
-def _alone(source: Source, keep: Keep | None) -> str | None:
-    """The schema whose index answers for a source; None: more than that has to be looked at."""
-    return source.schema_name if not (source.any_tags or source.all_tags or keep) else None
+def _own_or_shared_way(search: _Search) -> _Way:
+    schema, asker = search.schema, search.asker
+    if schema is None:
+        return _Way(listing=search.find_own_or_shared)
+    shared = recent_shared(
+        search.store,
+        asker.owner_id,
+        schema,
+        search.source.fetch.most,
+        _shared_with(asker),
+        max_bytes=search.max_bytes,
+    )
+    if asker.session_id is None:
+        return _Way((shared,))
+    own = _session_way(search, asker.session_id)
+    return replace(own, reads=(*own.reads, shared))
 
 
 def _shared_with(asker: Asker) -> Keep:
-    """What belongs to no session speaks to all of them: not so what is one user's, or kept from others."""
+    """Return a filter for breadcrumbs of no session: it refuses those of another user, private and secret ones."""
     own = set(users_of(asker.tags))
 
     def admits(crumb: Breadcrumb) -> bool:
@@ -335,47 +380,3 @@ def _shared_with(asker: Asker) -> Keep:
         )
 
     return admits
-
-
-async def _mine_or_shared(
-    store: Store, asker: Asker, source: Source, limit: int, keep: Keep | None, most_bytes: int
-) -> list[Breadcrumb]:
-    owner, session, admits = asker.owner_id, asker.session_id, _shared_with(asker)
-
-    def shared_and_kept(crumb: Breadcrumb) -> bool:
-        return admits(crumb) and (keep is None or keep(crumb))
-
-    shared = _listed(store, owner, source, limit, shared_and_kept, most_bytes, sessionless=True)
-    if session is None:
-        return await shared
-    mine, found = await asyncio.gather(
-        _listed(store, owner, source, limit, keep, most_bytes, session=session), shared
-    )
-    return mine or found
-
-
-async def _listed(
-    store: Store,
-    owner: UUID,
-    source: Source,
-    limit: int,
-    keep: Keep | None,
-    most_bytes: int,
-    *,
-    session: str | None = None,
-    sessionless: bool = False,
-    extra: tuple[str, ...] = (),
-    until: int | None = None,
-) -> list[Breadcrumb]:
-    query = Query(
-        schema_name=source.schema_name,
-        session_id=session,
-        sessionless=sessionless,
-        any_tags=source.any_tags,
-        all_tags=source.all_tags + extra,
-        created_until=until,
-        limit=limit,
-        max_bytes=most_bytes,
-        keep=keep,
-    )
-    return (await store.list(owner, query)).items

@@ -210,10 +210,10 @@ async def test_a_builder_that_forgot_the_session_filter_would_be_found(
     """The audit does not believe the builder: it looks at what was really shown."""
     from breadcrumbs.runtime.retrieval import sources
 
-    def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any, most: int) -> Any:
-        return sources._Way(listing=lambda: sources._listed(store, owner, source, limit, keep, most))
+    def wrong(search: sources._Search, session: str) -> sources._Way:
+        return sources._Way(listing=search.find)
 
-    monkeypatch.setattr(sources, "_of_session", wrong)
+    monkeypatch.setattr(sources, "_session_way", wrong)
     async with building(store, book_of(store)) as builder:
         await builder.say("one", "a")
         await builder.say("two", "b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -146,12 +146,13 @@ def test_R3_the_property_fails_where_the_session_filter_is_removed(
 ) -> None:
     """What would it be worth otherwise? `one more OR` is what went wrong in RCRT."""
 
-    def wrong(store: Store, owner: UUID, session: str, source: Any, limit: int, keep: Any, most: int) -> Any:
+    def wrong(search: sources._Search, session: str) -> sources._Way:
         if mistake == "one more OR":
-            source = source.model_copy(update={"any_tags": (*source.any_tags, f"session:{session}")})
-        return sources._Way(listing=lambda: sources._listed(store, owner, source, limit, keep, most))
+            any_tags = (*search.source.any_tags, f"session:{session}")
+            search = replace(search, source=search.source.model_copy(update={"any_tags": any_tags}))
+        return sources._Way(listing=search.find)
 
-    monkeypatch.setattr(sources, "_of_session", wrong)
+    monkeypatch.setattr(sources, "_session_way", wrong)
 
     @settings(quick, max_examples=500, phases=[Phase.generate], database=None, derandomize=True)
     @given(steps)

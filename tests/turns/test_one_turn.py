@@ -7,7 +7,6 @@ begin with the row of the lessons that they prove.
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import anyio
 import orjson
@@ -96,12 +95,12 @@ async def test_R3_the_scenario_fails_when_the_session_filter_is_removed(
 ) -> None:
     widened = 0
 
-    def of_all_sessions(store: Store, owner: UUID, session: str, *rest: Any) -> sources._Way:
+    def of_all_sessions(search: sources._Search, session: str) -> sources._Way:
         nonlocal widened
         widened += 1
-        return sources._Way(listing=lambda: sources._listed(store, owner, *rest))
+        return sources._Way(listing=search.find)
 
-    monkeypatch.setattr(sources, "_of_session", of_all_sessions)
+    monkeypatch.setattr(sources, "_session_way", of_all_sessions)
     model = FunctionModel(recite)
     async with working(store, model) as chat:
         with pytest.raises(AssertionError):

@@ -80,12 +80,13 @@ from breadcrumbs.runtime.http.routes.waiting import (
     seconds_to_wait,
     wants_stream,
 )
-from breadcrumbs.runtime.sessions.forks import fork
+from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
 from breadcrumbs.runtime.sessions.messages import (
     ANSWER,
     ERROR,
     MESSAGE,
     MOST_MESSAGES,
+    PageRange,
     message_in,
     message_view,
     read_page,
@@ -329,10 +330,12 @@ async def list_messages(call: Call) -> Reply:
             call.services.store,
             principal,
             session,
-            limit=read_number(given, "limit", DEFAULT_PAGE),
-            before=given.get("before"),
-            after=given.get("after"),
-            max_bytes=call.services.settings.max_response_bytes,
+            PageRange(
+                limit=read_number(given, "limit", DEFAULT_PAGE),
+                before=given.get("before"),
+                after=given.get("after"),
+                max_bytes=call.services.settings.max_response_bytes,
+            ),
         ),
         facts_of(call, session),
     )
@@ -467,10 +470,14 @@ async def fork_session(call: Call) -> Reply:
         principal,
         origin,
         session,
-        message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
-        title=wanted.title if wanted.title is not None else _as_title(facts.about.title),
-        user_id=facts.user,
-        request=None if key is None else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),
+        ForkOptions(
+            message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
+            title=wanted.title if wanted.title is not None else _as_title(facts.about.title),
+            user_id=facts.user,
+            request=None
+            if key is None
+            else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),
+        ),
     )
     return session_reply(
         await facts_of(call, session),
