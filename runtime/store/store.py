@@ -48,7 +48,7 @@ from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.history import VersionPage
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.lookup import WALK_BYTES, retry_once
-from breadcrumbs.runtime.store.opening import Address, opened
+from breadcrumbs.runtime.store.opening import Address, open_connection
 from breadcrumbs.runtime.store.options import CreateOptions, SessionVersion, StoreOptions, UpdateOptions
 from breadcrumbs.runtime.store.quotas import QuotaGate, Usage
 from breadcrumbs.runtime.store.script_calls import (
@@ -131,7 +131,7 @@ class Store:
         options: StoreOptions = _STORE_DEFAULTS,
     ) -> Store:
         """Connect. The process that opens a store first decides the number of lanes."""
-        connection, keys, secret = await opened(url, namespace, lanes)
+        connection, keys, secret = await open_connection(url, namespace, lanes)
         try:
             store = cls(connection, keys, secret=secret, options=options)
             await store.clock.synchronize()
@@ -212,11 +212,10 @@ class Store:
         call = self._create_call(creation)
         if fence is not None:
             return retry_once(lambda: self._run_commit(lane, scripts.create_commit, fence, call))
+        script = scripts.create
         if others:
-            keys, args = together([call, *map(self._create_call, others)])
-            return retry_once(lambda: self.connection.run(lane, scripts.create_together, keys, args))
-        keys, args = call
-        return retry_once(lambda: self.connection.run(lane, scripts.create, keys, args))
+            script, call = scripts.create_together, together([call, *map(self._create_call, others)])
+        return retry_once(lambda: self.connection.run(lane, script, *call))
 
     def _create_call(self, creation: Creation) -> ScriptCall:
         call = self._calls.create(creation)
