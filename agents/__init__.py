@@ -1,1 +1,1 @@
-"""Agents, the models and tools they use, and the runners that run them."""
+"""Agents, their models and tools, and the runner that lets them answer."""

@@ -1,15 +1,15 @@
-"""What a model said, turned into a breadcrumb under the runtime's rules.
+"""Turn what an agent said into a breadcrumb.
 
-A model may answer in plain words or in RCRT's JSON (`{"action": "create", "breadcrumb": {…}}`). Whatever it
-says, the session is the trigger's: session tags it returns are dropped and noted, and the tags that carry
-sessions, users and workspaces along are copied from the trigger. Nor does it write what steers the runtime.
+A model may answer in plain words or in RCRT's JSON (`{"action": "create", "breadcrumb": {…}}`). The session is always
+that of the trigger: session tags in the answer are dropped and noted, and the tags of sessions, users and workspaces
+are copied from the trigger. A model cannot write the keys and schemas that control the runtime.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -17,35 +17,59 @@ import orjson
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags, without_session
-from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.schema_names import ATTRIBUTED, CONTROL
+from breadcrumbs.runtime.breadcrumb.text import find_text, writable
+from breadcrumbs.runtime.errors import InvalidInput, StateTooLarge
+from breadcrumbs.runtime.schema_names import PROTECTED_SCHEMAS, RUNTIME_KEYS, SPEAKER_SCHEMAS
+from breadcrumbs.runtime.workers.errors import TurnFailed
 
 RESPONSE: Final = "agent.response.v1"
 
 _FENCED = re.compile(r"^\s*```(?:json)?\s*\n(.*?)\n\s*```\s*$", re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 
-# Keys of the runtime; a model that returns them does not get to decide them.
-_RESERVED = (
-    "session_id", "trigger_id", "creator", "context_id", "context_version", "hops", "answers", "adk", "state_delta"
-)  # fmt: skip
+_MAX_ANSWER_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model wants to say."""
+    """What an agent said."""
 
     text: str
     schema_name: str | None = None
     title: str | None = None
     tags: list[str] = field(default_factory=list)
     context: dict[str, Any] = field(default_factory=dict)
-    glue: dict[str, Any] = field(default_factory=dict)
-    """What the runtime itself has to say about how it was made."""
+    runtime_fields: dict[str, Any] = field(default_factory=dict)
+    """What the runtime adds to the context of the answer."""
+
+
+def check_text(text: str, speaker: str = "the model") -> str:
+    """Return the text in an encodable form. Raises `TurnFailed` if it is empty or too long."""
+    if not text.strip():
+        raise TurnFailed(f"{speaker} gave an empty answer", retry=True)
+    text = writable(text)
+    if (size := len(text.encode())) > _MAX_ANSWER_BYTES:
+        raise TurnFailed(
+            f"{speaker}'s answer has {size:,} bytes, more than the {_MAX_ANSWER_BYTES:,} allowed"
+        )
+    return text
+
+
+def function_answer(agent_id: str, reply: object) -> Answer:
+    """Return the answer of a function agent, which returns text or the fields of a breadcrumb."""
+    if isinstance(reply, str):
+        return Answer(check_text(reply, agent_id))
+    if not isinstance(reply, dict):
+        raise TurnFailed(f"{agent_id} returned {type(reply).__name__}, not text")
+    try:
+        answer = parse_answer(orjson.dumps({"action": "create", "breadcrumb": reply}).decode())
+    except TypeError as error:
+        raise TurnFailed(f"{agent_id} returned what is no JSON: {error}") from error
+    return replace(answer, text=check_text(answer.text, agent_id))
 
 
 def parse_answer(text: str) -> Answer:
-    """RCRT's JSON where it is that, also a little broken; anything else is what it is: text."""
+    """Parse RCRT's JSON, also with small errors. Any other text is the answer itself."""
     document = _as_json(text)
     if not isinstance(document, dict):
         return Answer(text.strip())
@@ -55,11 +79,9 @@ def parse_answer(text: str) -> Answer:
     context = crumb.get("context")
     context = dict(context) if isinstance(context, dict) else {}
     tags = crumb.get("tags")
-    words = next(
-        (context[key] for key in ("message", "content", "text") if isinstance(context.get(key), str)), None
-    )
+    said = find_text(context)
     return Answer(
-        text=words if words is not None else orjson.dumps(context).decode(),
+        text=said if said is not None else orjson.dumps(context).decode(),
         schema_name=crumb.get("schema_name") if isinstance(crumb.get("schema_name"), str) else None,
         title=crumb.get("title") if isinstance(crumb.get("title"), str) else None,
         tags=[tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else [],
@@ -81,22 +103,22 @@ def _as_json(text: str) -> Any:
     return None
 
 
-def product(
+def answer_breadcrumb(
     answer: Answer,
     agent: AgentDefinition,
     trigger_tags: Sequence[str],
-    glue: dict[str, Any],
+    runtime_fields: dict[str, Any],
     inherited: tuple[str, ...],
 ) -> BreadcrumbCreate:
-    """The breadcrumb that an answer becomes. `glue` is what the runtime adds to its context."""
+    """Return the breadcrumb of an answer. `runtime_fields` are added to its context."""
     wanted, foreign = without_session(answer.tags)
     tags = [tag for tag in (*agent.emits.tags, *wanted) if 0 < len(tag) <= MAX_TAG_LENGTH]
     infrastructure = {tag for tag in tags if tag.partition(":")[0] in inherited}
     passed_on = inherited_tags(trigger_tags, inherited)
     tags = [tag for tag in dict.fromkeys(tags) if tag not in infrastructure]
     tags = [*tags[: MAX_TAGS - len(passed_on)], *passed_on]
-    context = {key: value for key, value in answer.context.items() if key not in _RESERVED}
-    context |= {"message": answer.text, "content": answer.text, **glue}
+    context = {key: value for key, value in answer.context.items() if key not in RUNTIME_KEYS}
+    context |= {"message": answer.text, "content": answer.text, **runtime_fields}
     if foreign:
         context["dropped_tags"] = foreign
     schema_name, dropped = _schema_names(answer, agent)
@@ -111,8 +133,8 @@ def product(
     try:
         return BreadcrumbCreate.parse(fields)
     except InvalidInput:
-        # What the model chose beyond its words cannot be stored: keep the words.
-        plain = {"message": answer.text, "content": answer.text, **glue}
+        # The model's tags, schema or context cannot be stored: keep its words.
+        plain = {"message": answer.text, "content": answer.text, **runtime_fields}
         return BreadcrumbCreate.parse(
             {
                 "schema_name": _schema_names(Answer(answer.text), agent)[0],
@@ -123,12 +145,18 @@ def product(
         )
 
 
+def without_state(answer: BreadcrumbCreate, error: StateTooLarge) -> BreadcrumbCreate:
+    """Return an answer without its change of the session's state, which was refused."""
+    context = {name: value for name, value in answer.context.items() if name != "state_delta"}
+    return answer.model_copy(update={"context": {**context, "state_refused": str(error)}})
+
+
 def _schema_names(answer: Answer, agent: AgentDefinition) -> tuple[str, str | None]:
-    """The schema that an answer gets, and the one that was asked for where it must not have that one."""
+    """Return the schema of an answer, and the schema that the model wanted if it may not write that one."""
     default = agent.emits.schema_name
-    allowed_default = RESPONSE if default in ATTRIBUTED else default
+    allowed_default = RESPONSE if default in SPEAKER_SCHEMAS else default
     wanted = answer.schema_name or default
-    if wanted in ATTRIBUTED or (wanted in CONTROL and wanted != default):
+    if wanted in SPEAKER_SCHEMAS or (wanted in PROTECTED_SCHEMAS and wanted != default):
         return allowed_default, wanted
     return wanted, None
 

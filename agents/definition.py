@@ -1,7 +1,7 @@
-"""An agent's definition: `agent.def.v1` breadcrumbs and the files in `agents/definitions/`, same shape.
+"""The definition of an agent, in `agent.def.v1` breadcrumbs and in the files of `agents/definitions/`.
 
-The shape is RCRT's, so that a definition written for RCRT runs here; what it holds beyond this is kept and
-ignored. Triggers and filters are strict all the same: a misspelt one must not react to more than was meant.
+The format is that of RCRT, so a definition written for RCRT runs here. Unknown fields are kept and ignored. Triggers
+and filters are strict all the same: a misspelt one must not match more than was meant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Agents that are Python functions: `@agent(...)` on a function that answers."""
+"""Function agents: `@agent(...)` makes an agent of a Python function."""
 
 from __future__ import annotations
 

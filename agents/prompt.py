@@ -1,7 +1,7 @@
-"""The prompt: who the agent is, what it is told, what was said.
+"""Build the prompt of an agent from its definition and the parts of a context.
 
-Words of users and results of tools are data. They never become a system message, and nothing is ever
-written into somebody's message: what comes from elsewhere has messages of its own that say so.
+Messages of users and results of tools are data. They never become a system message. Nothing is added to a user's
+message: material from elsewhere gets messages of its own that say so.
 """
 
 from __future__ import annotations

@@ -1,40 +1,55 @@
-"""The agent runner: sees an event that an agent's trigger matches, and lets the agent answer."""
+"""The agent runner: the handler that lets agents answer the events that match their triggers."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 from uuid import UUID
 
 import anyio
 
-from breadcrumbs.agents.book import Agent, AgentBook, definition_in
-from breadcrumbs.agents.definition import CONTEXT
-from breadcrumbs.agents.executor import (
-    CANCEL,
-    Executor,
-    Origin,
-    Seen,
-    unanswered,
-)
+from breadcrumbs.agents.agents_in_force import AGENT_DEFINITIONS, Agent, AgentsInForce
+from breadcrumbs.agents.conversation import CANCEL, LastWords, read_trigger, unanswered_messages
+from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
+from breadcrumbs.agents.request import AnswerRequest, Origin
+from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.failures import check_posted, leave_error
-from breadcrumbs.runtime.workers.worker import AWAY, Turn, TurnCancelled, TurnFailed, is_worth_another_try
+from breadcrumbs.runtime.workers.definitions import report_unusable
+from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed
+from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
+from breadcrumbs.runtime.workers.retries import is_retryable
+from breadcrumbs.runtime.workers.turn import Turn
 
-MESSAGE = "user.message.v1"
+MESSAGE: Final = "user.message.v1"
 
-Consumers = Callable[[UUID], Awaitable[set[str]]]
-"""The consumers that an owner's context configs make contexts for."""
+_MAX_NOTED_EVENTS: Final = 10_000
+"""Notes about events are dropped above this number: those of lost lanes are never removed."""
+
+Consumers: TypeAlias = Callable[[UUID], Awaitable[set[str]]]
+"""Returns the consumers for which an owner's context configs make contexts."""
+EventKey: TypeAlias = tuple[int, int]
+"""Lane and time of an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An agent that answers an event now."""
+
+    agent_id: str
+    message_id: str
+    scope: anyio.CancelScope
 
 
 class AgentRunner:
     """The handler of the runner's workers.
 
-    Runners of one kind share the work, so each of them must know the same agents. Who brings agents that the
-    others do not know gives them a kind of their own.
+    Runners of one kind share the work, so all of them must know the same agents. A process with agents of its own
+    gives them a kind of their own.
     """
 
     kind = "agents"
@@ -42,8 +57,8 @@ class AgentRunner:
     def __init__(
         self,
         store: Store,
-        book: AgentBook,
-        executor: Executor,
+        agents: AgentsInForce,
+        turns: AgentTurns,
         *,
         consumers: Consumers | None = None,
         inherited: tuple[str, ...],
@@ -51,192 +66,168 @@ class AgentRunner:
     ) -> None:
         self.kind = kind
         self._store = store
-        self._book = book
-        self._executor = executor
+        self._agents = agents
+        self._turns = turns
         self._consumers = consumers
         self._inherited = inherited
-        self._answering: dict[tuple[int, int], tuple[str, str, anyio.CancelScope]] = {}
-        """Which agent is at work on an event just now, and which message it answers."""
-        self._refused: dict[tuple[int, int], dict[str, str]] = {}
-        """Which agents shall not answer an event, and why."""
-        self._failed: dict[tuple[int, int], set[str]] = {}
-        """Which agents have tried to answer an event, and failed."""
+        self._running: dict[EventKey, _Running] = {}
+        self._refused: dict[EventKey, dict[str, str]] = {}
+        """Agents that must not answer an event, and why."""
+        self._failed: dict[EventKey, set[str]] = {}
+        """Agents that have failed to answer an event."""
 
     async def wants(self, event: Event) -> bool:
+        """Return whether an agent may answer the event, or whether it is about a definition."""
         if event.operation == "deleted":
             return False
-        if self._book.reads(event):
+        if self._agents.is_definition(event):
             return True
         if event.imported:
             return False
-        agents = await self._book.agents(event.owner_id)
-        return any(_triggers(agent, event) for agent in agents) or bool(await self._left_alone(event, agents))
+        agents = await self._agents.get(event.owner_id)
+        if any(_is_triggered(agent.definition, event) for agent in agents):
+            return True
+        return bool(await self._agents_without_contexts(event, agents))
+
+    # New events
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
+        """Cancel, interrupt or refuse turns, as the agents' `when_busy` says.
+
+        Returns whether all agents refuse the event: the refusal is then sent at once.
+        """
         if event.operation == "deleted" or event.imported:
-            return False  # that something is gone, or was long ago, asks for nothing
-        # To cancel is to post a cancellation, and not to correct one that was posted long ago.
+            return False  # deleted and imported breadcrumbs start nothing
+        # Only a new breadcrumb cancels, not the edit of an old one.
         if event.schema_name == CANCEL and event.operation == "created" and running is not None:
             running.cancel("cancelled")
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:
             return False
-        asked = [agent for agent in self._book.last(event.owner_id) if _triggers(agent, event)]
-        for agent in asked:
-            busy_with = [other for other in earlier if _triggers(agent, other)]
-            if not busy_with:
-                continue
-            name = agent.definition.agent_id
-            if agent.definition.when_busy == "interrupt":
-                for other in busy_with:
-                    self._interrupt(other, name)
-                if running is not None and self._failed.get(_place(running.event)) == {name}:
-                    running.next_attempt.set()  # the only one to be asked again will not answer any more
-            elif agent.definition.when_busy == "reject":
-                reason = "busy: still answering an earlier message, send it again later"
-                self._refuse(event, name, reason)
-        # Who is told no wants to know now, and not when the others are answered.
-        return (
-            bool(asked)
-            and {agent.definition.agent_id for agent in asked} == self._refused.get(_place(event), {}).keys()
-        )
+        triggered = [
+            agent.definition
+            for agent in self._agents.get_stale(event.owner_id)
+            if _is_triggered(agent.definition, event)
+        ]
+        for definition in triggered:
+            if busy_with := [other for other in earlier if _is_triggered(definition, other)]:
+                self._apply_when_busy(definition, event, busy_with, running)
+        refused = self._refused.get(_event_key(event), {})
+        return bool(triggered) and all(definition.agent_id in refused for definition in triggered)
+
+    def _apply_when_busy(
+        self, definition: AgentDefinition, event: Event, busy_with: list[Event], running: Turn | None
+    ) -> None:
+        agent_id = definition.agent_id
+        match definition.when_busy:
+            case "interrupt":
+                for earlier in busy_with:
+                    self._interrupt(earlier, agent_id)
+                if running is not None and self._failed.get(_event_key(running.event)) == {agent_id}:
+                    running.next_attempt.set()  # only this agent would be asked again, and it is interrupted
+            case "reject":
+                self._refuse(event, agent_id, "busy: still answering an earlier message, send it again later")
 
     def _interrupt(self, event: Event, agent_id: str) -> None:
         self._refuse(event, agent_id, "interrupted by a newer message")
-        at_work, _, scope = self._answering.get(_place(event), (None, None, None))
-        if at_work == agent_id and scope is not None:
-            scope.cancel()
+        running = self._running.get(_event_key(event))
+        if running is not None and running.agent_id == agent_id:
+            running.scope.cancel()
 
     def _refuse(self, event: Event, agent_id: str, reason: str) -> None:
-        if len(self._refused) > 10_000:  # of lanes that were lost
+        if len(self._refused) > _MAX_NOTED_EVENTS:
             self._refused.clear()
-        self._refused.setdefault(_place(event), {})[agent_id] = reason
+        self._refused.setdefault(_event_key(event), {})[agent_id] = reason
+
+    # Turns
 
     async def handle(self, turn: Turn) -> None:
+        """Let all agents answer whose triggers match."""
         event = turn.event
-        self._failed.pop(_place(event), None)
-        if self._book.reads(event):
-            await check_posted(
-                self._store,
-                turn,
-                definition_in,
-                what="agent definition",
-                creator=self._creator,
-                inherited=self._inherited,
+        self._failed.pop(_event_key(event), None)
+        if self._agents.is_definition(event):
+            await report_unusable(
+                self._store, turn, AGENT_DEFINITIONS, creator=self._creator, inherited=self._inherited
             )
         if event.imported:
             return
-        agents = await self._book.agents(event.owner_id)
-        trigger, seen = await self._executor.look(event)
+        agents = await self._agents.get(event.owner_id)
+        trigger, last_words = await read_trigger(self._store, event)
         if trigger is None:
             return  # deleted or expired meanwhile: there is nothing to answer
-        if alone := await self._left_alone(event, agents):
-            self._note_failures(event, alone)
-            names = ", ".join(sorted(alone))
+        await self._check_contexts(event, agents)
+        requests = [
+            AnswerRequest.of(turn, agent, trigger)
+            for agent in agents
+            if await self._answers(agent.definition, turn, trigger)
+        ]
+        await self._answer_all(turn, requests, last_words)
+        self._refused.pop(_event_key(event), None)
+
+    async def _check_contexts(self, event: Event, agents: list[Agent]) -> None:
+        """Fail if agents wait for contexts that no config makes: the writer would wait in vain."""
+        if without := await self._agents_without_contexts(event, agents):
+            self._note_failures(event, without)
+            names = ", ".join(sorted(without))
             raise TurnFailed(
                 f"no context config makes contexts for {names}, so nobody can answer: add one with this "
                 "consumer_id to the context builder's config"
             )
-        wanted = [agent for agent in agents if await self._wanted_by(agent, turn, trigger)]
+
+    async def _answer_all(self, turn: Turn, requests: list[AnswerRequest], last_words: LastWords) -> None:
+        """Answer one request after the other. If some fail, the others are answered all the same."""
         failures: dict[str, Exception] = {}
-        for agent in wanted:
+        for request in requests:
             try:
-                await self._answer(turn, agent, trigger, seen, last=agent is wanted[-1] and not failures)
-            except (LeaseLost, *AWAY):
+                last = request is requests[-1] and not failures
+                await self._answer(request, last_words, last=last)
+            except (LeaseLost, *STORE_UNAVAILABLE):
                 raise
-            except Exception as error:  # the other agents answer all the same
-                failures[agent.definition.agent_id] = error
+            except Exception as error:
+                failures[request.definition.agent_id] = error
         if failures:
-            self._note_failures(event, failures)
+            self._note_failures(turn.event, failures)
             errors = list(failures.values())
-            passing = [error for error in errors if is_worth_another_try(error)]
-            # All of them are asked again at once: when the last of them wants to be.
-            raise max(passing, key=_pause) if passing else errors[0]
-        self._refused.pop(_place(event), None)
+            retryable = [error for error in errors if is_retryable(error)]
+            # All agents are asked again at the same time, after the longest pause that one of them asks for.
+            raise max(retryable, key=_requested_pause) if retryable else errors[0]
 
-    def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
-        if len(self._failed) > 10_000:  # of lanes that were lost
-            self._failed.clear()
-        self._failed[_place(event)] = set(agents)
-
-    async def _answer(self, turn: Turn, agent: Agent, trigger: Breadcrumb, seen: Seen, *, last: bool) -> None:
-        place, name, message = _place(turn.event), agent.definition.agent_id, Origin.of(trigger).id
-        if reason := self._refused.get(place, {}).get(name):
-            if (name, message) in (at_work[:2] for at_work in self._answering.values()):
-                return  # an edit of what is being answered: no, but not to the message itself
+    async def _answer(self, request: AnswerRequest, last_words: LastWords, *, last: bool) -> None:
+        key, agent_id, message_id = (
+            _event_key(request.turn.event),
+            request.definition.agent_id,
+            request.origin.id,
+        )
+        if reason := self._refused.get(key, {}).get(agent_id):
+            if self._is_answering(agent_id, message_id):
+                return  # the event is an edit of the message being answered: the message itself is not refused
             raise TurnCancelled(reason)
         with anyio.CancelScope() as scope:
-            self._answering[place] = (name, message, scope)
+            self._running[key] = _Running(agent_id, message_id, scope)
             try:
-                await self._executor.answer(turn, agent, trigger, seen, last=last)
+                await self._turns.answer(request, last_words, last=last)
             finally:
-                del self._answering[place]
+                del self._running[key]
         if scope.cancelled_caught:
-            raise TurnCancelled(self._refused[place][name])
+            raise TurnCancelled(self._refused[key][agent_id])
 
-    async def give_up(self, turn: Turn, error: Exception) -> None:
-        self._refused.pop(_place(turn.event), None)
-        agent_id = self._whose(turn.event)
-        origin, hops = turn.event.id, 0
-        answers: list[str] = []
-        try:
-            trigger = await self._store.get_version(turn.event.owner_id, turn.event.id, turn.event.version)
-            started_by = Origin.of(trigger)
-            hops = started_by.hops
-            answers = await self._merged(trigger, turn.event)
-            origin = UUID(started_by.id)
-        except (NotFound, ValueError):
-            pass
-        await leave_error(
-            self._store,
-            turn,
-            error,
-            creator=self._creator,
-            origin=origin,
-            inherited=self._inherited,
-            hops=hops + 1,
-            agent_id=agent_id,
-            answers=answers,
+    def _is_answering(self, agent_id: str, message_id: str) -> bool:
+        return any(
+            running.agent_id == agent_id and running.message_id == message_id
+            for running in self._running.values()
         )
-        self._failed.pop(_place(turn.event), None)
 
-    @property
-    def _creator(self) -> str:
-        """Two kinds may fail on the same event; each says so, once."""
-        return "agent-runner" if self.kind == AgentRunner.kind else self.kind
-
-    def _whose(self, event: Event) -> str | None:
-        """The agent whose failure this is; None where several failed, or where it was not found out."""
-        agents = self._may_have_failed(event)
-        return next(iter(agents)) if len(agents) == 1 else None
-
-    def _may_have_failed(self, event: Event) -> set[str]:
-        return self._failed.get(_place(event)) or {
-            agent.definition.agent_id for agent in self._book.last(event.owner_id) if _triggers(agent, event)
-        }
-
-    async def _merged(self, trigger: Breadcrumb, event: Event) -> list[str]:
-        """The messages that a turn was to answer, where those before its own were left to it."""
-        failed = self._may_have_failed(event)
-        merging = [
-            agent.definition
-            for agent in self._book.last(event.owner_id)
-            if agent.definition.when_busy == "merge" and agent.definition.agent_id in failed
-        ]
-        left = [await unanswered(self._store, definition, trigger) for definition in merging]
-        return max(left, key=len, default=[])
-
-    async def _wanted_by(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
-        if not any(selector.matches(trigger) for selector in agent.definition.triggers):
+    async def _answers(self, definition: AgentDefinition, turn: Turn, trigger: Breadcrumb) -> bool:
+        if not any(selector.matches(trigger) for selector in definition.triggers):
             return False
-        return agent.definition.when_busy != "merge" or not await self._is_merged(agent, turn, trigger)
+        return definition.when_busy != "merge" or not await self._is_merged(definition, turn, trigger)
 
-    async def _is_merged(self, agent: Agent, turn: Turn, trigger: Breadcrumb) -> bool:
-        """Whether a later message waits already, and will be answered with this one in sight."""
-        if trigger.schema_name != CONTEXT and not agent.definition.recalls(trigger):
+    async def _is_merged(self, definition: AgentDefinition, turn: Turn, trigger: Breadcrumb) -> bool:
+        """Return whether a later message waits whose answer will also answer this one."""
+        if trigger.schema_name != CONTEXT and not definition.recalls(trigger):
             return False
         for event in turn.waiting():
-            if not _triggers(agent, event):
+            if not _is_triggered(definition, event):
                 continue
             try:
                 waiting = await self._store.get_version(event.owner_id, event.id, event.version)
@@ -246,8 +237,8 @@ class AgentRunner:
                 return True
         return False
 
-    async def _left_alone(self, event: Event, agents: list[Agent]) -> set[str]:
-        """Agents that wait for contexts which no config makes, where somebody has just said something."""
+    async def _agents_without_contexts(self, event: Event, agents: list[Agent]) -> set[str]:
+        """Return the agents that wait for contexts which no config makes, if the event is a new message."""
         if (
             self._consumers is None
             or event.schema_name != MESSAGE
@@ -260,17 +251,67 @@ class AgentRunner:
         made = await self._consumers(event.owner_id)
         return {agent for consumer, agent in waiting_for.items() if consumer not in made}
 
+    # Failures
 
-def _place(event: Event) -> tuple[int, int]:
+    async def give_up(self, turn: Turn, error: Exception) -> None:
+        """Leave an error in the session of a turn that failed for good."""
+        event = turn.event
+        self._refused.pop(_event_key(event), None)
+        failed = self._failed_agents(event)
+        origin, hops = event.id, 0
+        answers: list[str] = []
+        try:
+            trigger = await self._store.get_version(event.owner_id, event.id, event.version)
+            started_by = Origin.of(trigger)
+            hops = started_by.hops
+            answers = await self._merged_messages(trigger, failed)
+            origin = UUID(started_by.id)
+        except (NotFound, ValueError):
+            pass
+        agent_id = next(iter(failed)) if len(failed) == 1 else None
+        details = ErrorDetails(self._creator, origin, self._inherited, hops + 1, agent_id, answers)
+        await leave_error(self._store, turn, error, details)
+        self._failed.pop(_event_key(event), None)
+
+    @property
+    def _creator(self) -> str:
+        """The creator of errors. Two kinds of runners may fail on one event; each leaves one error."""
+        return "agent-runner" if self.kind == AgentRunner.kind else self.kind
+
+    def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
+        if len(self._failed) > _MAX_NOTED_EVENTS:
+            self._failed.clear()
+        self._failed[_event_key(event)] = set(agents)
+
+    def _failed_agents(self, event: Event) -> set[str]:
+        """Return the agents that failed on an event, or all that it triggers if that is not known."""
+        return self._failed.get(_event_key(event)) or {
+            agent.definition.agent_id
+            for agent in self._agents.get_stale(event.owner_id)
+            if _is_triggered(agent.definition, event)
+        }
+
+    async def _merged_messages(self, trigger: Breadcrumb, failed: set[str]) -> list[str]:
+        """Return the messages that a failed turn was to answer, if earlier ones were merged into it."""
+        merging = [
+            agent.definition
+            for agent in self._agents.get_stale(trigger.owner_id)
+            if agent.definition.when_busy == "merge" and agent.definition.agent_id in failed
+        ]
+        merged = [await unanswered_messages(self._store, definition, trigger) for definition in merging]
+        return max(merged, key=len, default=[])
+
+
+def _event_key(event: Event) -> EventKey:
     return event.lane, event.at
 
 
-def _pause(error: Exception) -> float:
+def _requested_pause(error: Exception) -> float:
     return (error.retry_after or 0.0) if isinstance(error, TurnFailed) else 0.0
 
 
-def _triggers(agent: Agent, event: Event) -> bool:
+def _is_triggered(definition: AgentDefinition, event: Event) -> bool:
     return any(
         trigger.matches_meta(event.schema_name, event.tags, event.session_id)
-        for trigger in agent.definition.triggers
+        for trigger in definition.triggers
     )

@@ -213,7 +213,11 @@ class Rounds:
         return f"{form.format(min(self.values))} – {form.format(max(self.values))}"
 
 
-def as_json(found: dict[str, dict[str, Rounds]]) -> dict[str, Any]:
+Found: TypeAlias = dict[str, dict[str, Rounds]]
+"""Rounds by side and by what was measured."""
+
+
+def as_json(found: Found) -> dict[str, Any]:
     return {side: {what: rounds.as_json() for what, rounds in got.items()} for side, got in found.items()}
 
 
@@ -328,6 +332,49 @@ def _sentence(verdict: Verdict) -> str:
     return (
         f"{value} (aim: {'at least' if verdict.at_least else 'at most'} {verdict.form.format(verdict.aim)})"
     )
+
+
+# Comparison with another checkout
+
+OURS, OTHER = "this checkout", "other checkout"
+
+
+def add_against(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--against", type=Path, metavar="CHECKOUT", help="only compare with this checkout, which has a .venv"
+    )
+
+
+def interpreter_of(checkout: Path) -> str:
+    """Return the Python interpreter of a checkout, which imports the code of that checkout."""
+    return str(checkout.resolve() / ".venv" / "bin" / "python")
+
+
+def report_comparison(report: Report, title: str, found: Found) -> None:
+    """Print what both checkouts measured, and the ratios of neighbouring rounds."""
+    ours, other = found[OURS], found[OTHER]
+    ratios = {what: ours[what].per(other[what]) for what in ours}
+    numbers = {what: ratio.as_json() for what, ratio in ratios.items()}
+    report.section("against", title, {"sides": as_json(found), "ratios": numbers})
+    form = "{:,.2f}"
+    report.table(
+        ["", OURS, "low – high", OTHER, "low – high", "of medians", "of neighbours", "low – high"],
+        [
+            [
+                what,
+                ours[what].text(form),
+                ours[what].spread(form),
+                other[what].text(form),
+                other[what].spread(form),
+                form.format(ours[what].median / other[what].median),
+                ratio.text(form),
+                ratio.spread(form),
+            ]
+            for what, ratio in ratios.items()
+        ],
+    )
+    for what, ratio in ratios.items():
+        report.verdict(Verdict(f"{what} against the other checkout", ratio.median, None))
 
 
 def options(description: str) -> argparse.ArgumentParser:

@@ -51,7 +51,7 @@ OURS, BARE, OTHER = "Breadcrumbs", "bare ASGI app", "other checkout"
 
 async def main() -> None:
     parser = _common.options("Breadcrumbs' HTTP side against a bare ASGI app on the same server.")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with this checkout only")
+    _common.add_against(parser)
     options = parser.parse_args()
     report = Report("http", options)
     began = time.monotonic()
@@ -99,7 +99,7 @@ class Served:
             self.port: int = probe.getsockname()[1]
         program, served = [sys.executable, __file__], name
         if checkout is not None:
-            program, served = [f"{checkout}/.venv/bin/python", f"{checkout}/bench/http.py"], OURS
+            program, served = [_common.interpreter_of(checkout), f"{checkout}/bench/http.py"], OURS
         self._argv = [*program, "--serve", served, redis.url, str(self.port), str(os.getpid())]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -183,6 +183,7 @@ async def _end_with(parent: int, server: Any) -> None:
 
 
 async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any, Callable[[], None]]:
+    from breadcrumbs.runtime.events.reader import EventReader
     from breadcrumbs.runtime.http.app import build_app
     from breadcrumbs.runtime.maintenance.hygiene import Hygiene
     from breadcrumbs.runtime.settings.settings import Settings
@@ -192,8 +193,8 @@ async def _breadcrumbs(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any,
     settings = Settings()
     store = await Store.open(url)
     parts.push_async_callback(store.close)
-    hub = EventHub(store, rcrt_events=settings.rcrt_events)
-    await hub.start()
+    reader = await parts.enter_async_context(EventReader(store))
+    hub = EventHub(store, reader)
     parts.push_async_callback(hub.close)
     return build_app(store, hub, Hygiene(store, settings), settings), hub.end_streams
 

@@ -1,6 +1,8 @@
 """How fast the store is from one process, and what a message costs in the server's memory.
 
-python bench/store.py [--quick | --full] [--json] [--only acde]
+    python bench/store.py [--quick | --full] [--json] [--only acde] [--against CHECKOUT]
+
+`--against` compares creates and last-ten reads with those of another checkout that has a `.venv`, in alternating runs.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ if __name__ == "__main__":
 import argparse
 import asyncio
 import itertools
+import json
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -58,9 +63,14 @@ _T = TypeVar("_T")
 async def main() -> None:
     parser = _common.options("Breadcrumbs' store against what its server and plain redis-py can do.")
     parser.add_argument("--full", action="store_true", help="(d) with 1,000,000 breadcrumbs; needs 3 GB")
+    _common.add_against(parser)
     options = parser.parse_args()
     report = Report("store", options)
     began = time.monotonic()
+    if options.against is not None:
+        await compare(options, report)
+        report.finish(began)
+        return
     sections: dict[str, Callable[[argparse.Namespace, Report], Awaitable[None]]] = {
         "a": creates,
         "c": long_session,
@@ -71,6 +81,41 @@ async def main() -> None:
         if not options.only or letter in options.only:
             await section(options, report)
     report.finish(began)
+
+
+# Another checkout
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+COMPARED = {
+    "creates per second": ("a", "sides", OURS, "per_second"),
+    "CPU µs of a create": ("a", "sides", OURS, "cpu_us"),
+    "p50 µs of a create, one caller": ("a1", "sides", OURS, "p50"),
+    "p50 µs of the last ten": ("c", "calls", "Store.recent(session, schema, 10)", "long_us"),
+}
+
+
+async def compare(options: argparse.Namespace, report: Report) -> None:
+    """Run the quick sections (a) and (c) in this checkout and in another one, in turn."""
+    sides: dict[str, Side] = {
+        _common.OURS: partial(measured_in, CHECKOUT, sys.executable),
+        _common.OTHER: partial(measured_in, options.against, _common.interpreter_of(options.against)),
+    }
+    found = await interleaved(3 if options.quick else 9, sides, seconds=300)
+    runs = len(next(iter(found[_common.OURS].values())).values)
+    _common.report_comparison(report, f"the store of this checkout against another, {runs} runs", found)
+
+
+async def measured_in(checkout: Path, python: str) -> dict[str, float]:
+    """Run the benchmark of a checkout, and return its medians."""
+    # A process of its own: the modules of the two checkouts have the same names.
+    argv = [python, "bench/store.py", "--quick", "--json", "--only", "ac"]
+    done = await asyncio.create_subprocess_exec(*argv, cwd=checkout, stdout=subprocess.PIPE)
+    printed, _ = await done.communicate()
+    sections: Any = json.loads(printed)["sections"]
+    return {
+        what: sections[section][group][side][number]["median"]
+        for what, (section, group, side, number) in COMPARED.items()
+    }
 
 
 # (a)

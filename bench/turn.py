@@ -5,6 +5,9 @@
 (c) building a context with 100,000 messages in the session, against 100
 (d) building a context with 10,000 other sessions, against 10
 
+`--against CHECKOUT` compares (a) with another checkout that has a `.venv`. Both systems run side by side, in
+alternating rounds.
+
 How many round trips each hop takes is counted by a test (tests/turns).
 
 The model takes no time: the offline one. Everything runs as `crumb up` runs it, with the append-only file on.
@@ -22,24 +25,31 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from bench._common import (
+    OTHER,
+    OURS,
     OWNER,
     RawLink,
     Report,
     Rounds,
+    Side,
     Verdict,
+    add_against,
     embedded,
     interleaved,
+    interpreter_of,
     options,
     percentile,
+    report_comparison,
     run,
 )
-from breadcrumbs.context_builder.book import parse_configs
 from breadcrumbs.context_builder.builder import build_context
+from breadcrumbs.context_builder.config_checks import parse_configs
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.store.store import Store
@@ -48,12 +58,13 @@ CONFIG = Path(__file__).parent.parent / "config" / "context-builder-config.json"
 
 
 @contextmanager
-def crumb_up() -> Iterator[str]:
-    """The whole system in a process of its own; its address."""
+def crumb_up(python: str = sys.executable) -> Iterator[str]:
+    """The whole system in a process of its own; its address. `python`: the interpreter, which decides on the code."""
     with tempfile.TemporaryDirectory(prefix="crumb-bench-") as data:
         process = subprocess.Popen(
-            [sys.executable, "-m", "breadcrumbs", "up", "--port", "0", "--data", data],
+            [python, "-m", "breadcrumbs", "up", "--port", "0", "--data", data],
             stdout=subprocess.PIPE,
+            cwd=data,  # away from this checkout, whose packages would come before those of `python`
             env={**os.environ, "CRUMB_LOG_LEVEL": "error"},
         )
         try:
@@ -156,22 +167,39 @@ async def bare_streams(url: str, turns: int) -> list[float]:
         await worker.wait()
 
 
+async def talk(chat: Chat, turns: int) -> dict[str, float]:
+    """Take some turns in a new session, in milliseconds."""
+    session = str(uuid4())
+    times = [await chat.turn(session, "Hello") for _ in range(turns)]
+    return {"p50": percentile(times, 0.5) * 1000, "p99": percentile(times, 0.99) * 1000}
+
+
+async def compare(report: Report, quick: bool, checkout: Path) -> None:
+    """(a) of this checkout against that of another one."""
+    # Short rounds: the neighbours in a pair then see the same load of the machine.
+    turns, rounds = 20, (15 if quick else 101)
+    with crumb_up() as here, crumb_up(interpreter_of(checkout)) as there:
+        async with chats(here, 1) as (ours,), chats(there, 1) as (others,):
+            await asyncio.sleep(1.5)  # leases
+            sides: dict[str, Side] = {OURS: partial(talk, ours, turns), OTHER: partial(talk, others, turns)}
+            found = await interleaved(rounds, sides, seconds=120)
+    done = len(found[OURS]["p50"].values)
+    report_comparison(report, f"turns of this checkout against another, {done} rounds of {turns} (ms)", found)
+
+
 async def one_session(report: Report, quick: bool) -> None:
     turns, rounds = (60, 3) if quick else (200, 5)
     with crumb_up() as url, embedded() as floor_server:
         async with chats(url, 1) as (chat,):
             await asyncio.sleep(1.5)  # leases
 
-            async def ours() -> dict[str, float]:
-                session = str(uuid4())
-                times = [await chat.turn(session, "Hello") for _ in range(turns)]
-                return {"p50": percentile(times, 0.5) * 1000, "p99": percentile(times, 0.99) * 1000}
-
             async def floor() -> dict[str, float]:
                 times = await bare_streams(floor_server.url, turns)
                 return {"p50": percentile(times, 0.5) * 1000, "p99": percentile(times, 0.99) * 1000}
 
-            found = await interleaved(rounds, {"turn": ours, "bare streams": floor}, seconds=60)
+            found = await interleaved(
+                rounds, {"turn": partial(talk, chat, turns), "bare streams": floor}, seconds=60
+            )
     _table(report, "a", f"one session, {turns} turns a round (ms)", found)
     report.verdict(Verdict("p50 of a turn in ms", found["turn"]["p50"].median, 5.0))
     report.verdict(
@@ -298,6 +326,10 @@ def _table(report: Report, key: str, title: str, found: dict[str, dict[str, Roun
 async def bench(chosen: argparse.Namespace) -> None:
     began = time.monotonic()
     report = Report("turn", chosen)
+    if chosen.against is not None:
+        await compare(report, chosen.quick, chosen.against)
+        report.finish(began)
+        return
     wanted = chosen.only or "abcd"
     if "a" in wanted:
         await one_session(report, chosen.quick)
@@ -309,5 +341,7 @@ async def bench(chosen: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    chosen = options(__doc__ or "").parse_args()
+    parser = options(__doc__ or "")
+    add_against(parser)
+    chosen = parser.parse_args()
     run(lambda: bench(chosen))

@@ -38,6 +38,7 @@ if _typing.TYPE_CHECKING:
         Unauthenticated,
         VersionMismatch,
     )
+    from breadcrumbs.client.replies import Reply
     from breadcrumbs.client.sync import Client, Session
     from breadcrumbs.client.values import (
         Answer,
@@ -70,6 +71,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "Delta",
     "Event",
     "Gap",
+    "Reply",
     "Retried",
     "SessionInfo",
     "Token",
@@ -112,6 +114,7 @@ __all__ = [  # noqa: RUF022 - by topic
 _PLACES = {
     "breadcrumbs.client.sync": ("Client", "Session"),
     "breadcrumbs.client.aio": ("AsyncClient", "AsyncSession"),
+    "breadcrumbs.client.replies": ("Reply",),
     "breadcrumbs.client.values": (
         *("Answer", "Breadcrumb", "ChatMessage", "Delta", "Event", "Gap", "Retried", "SessionInfo"),
         *("Token", "Version", "Written"),

@@ -1,4 +1,4 @@
-"""Running agents of one's own: in a process of their own, or for the time of a `with`."""
+"""Runs a user's own agents: as a process, or for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import structlog
 from anyio.from_thread import start_blocking_portal
 
 from breadcrumbs.agents.tools import Tool
-from breadcrumbs.cli import workers
-from breadcrumbs.cli.agent_modules import OwnAgent, own_agents
+from breadcrumbs.composition.own_agents import OwnAgent, collect_agents
+from breadcrumbs.composition.processes import hosted_agents, run_own_agents
 from breadcrumbs.runtime.settings.settings import load_settings
 
 
 def run_agents(agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **settings: Any) -> None:
-    """Run agents until Ctrl-C or SIGTERM; what they have begun is finished first.
+    """Run agents until Ctrl-C or SIGTERM. They finish the turns they have begun.
 
-    They answer beside whatever agents run already, and share the work with other processes that run them.
-    `settings` are those of `crumb run-agents`; without any, the server of `crumb up` is found by itself. An
-    agent that is run for the first time begins with what is said then; what is said while it is away later on
-    is answered when it is back.
+    They answer beside the agents that already run. Several processes that run the same agents share the work.
+    `settings` are those of `crumb run-agents`. Without settings, the server of `crumb up` is used. An agent that
+    runs for the first time answers new messages only. Later, it also answers messages that arrived while it was
+    stopped.
     """
-    workers.run_own_agents(load_settings(**settings), own_agents(agents, tools))
+    run_own_agents(load_settings(**settings), collect_agents(agents, tools))
 
 
 @contextmanager
 def running_agents(
     agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **settings: Any
 ) -> Iterator[None]:
-    """The same beside other code, in a thread: for scripts, notebooks and tests."""
-    chosen, loaded = load_settings(**settings), own_agents(agents, tools)
+    """Run agents in a thread, beside other code: for scripts, notebooks and tests."""
+    chosen, own = load_settings(**settings), collect_agents(agents, tools)
     if not structlog.is_configured():
         _log_through_logging()
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(workers.hosting(chosen, loaded)),
+        portal.wrap_async_context_manager(hosted_agents(chosen, own)),
     ):
         yield
 
 
 def _log_through_logging() -> None:
-    """In somebody else's program, logs go where that program sends them."""
+    """Send logs to the standard `logging` module, which the surrounding program configures."""
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -8,24 +8,22 @@ Each message is a `langchain.message.v1` breadcrumb of the session `demo`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage, message_to_dict, messages_from_dict
 
 from breadcrumbs.client.aio import AsyncClient
-from breadcrumbs.client.core import Core
-from breadcrumbs.client.effects import Operation
-from breadcrumbs.client.histories import Entry, History
+from breadcrumbs.client.aio.histories import AsyncHistory
+from breadcrumbs.client.entries import Entry
 from breadcrumbs.client.sync import Client
+from breadcrumbs.client.sync.histories import History
 
 __all__ = ["BreadcrumbChatMessageHistory"]
 
 SCHEMA = "langchain.message.v1"
 _MARK = "langchain:message"
-
-T = TypeVar("T")
 
 
 class BreadcrumbChatMessageHistory(BaseChatMessageHistory):
@@ -47,39 +45,46 @@ class BreadcrumbChatMessageHistory(BaseChatMessageHistory):
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
         """All messages, the oldest first."""
-        return messages_from_dict(self._do(lambda history: history.read()))
+        with self._history() as history:
+            return messages_from_dict(history.read())
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Add messages in their order. One with an id is kept once, however often it is added."""
-        self._do(lambda history: history.add(_entries(messages)))
+        with self._history() as history:
+            history.add(_entries(messages))
 
     def clear(self) -> None:
         """Take out all messages. What else is in the session stays."""
-        self._do(lambda history: history.clear())
+        with self._history() as history:
+            history.clear()
 
     async def aget_messages(self) -> list[BaseMessage]:
-        if (client := self._async_client) is None:
+        if (history := self._async_history()) is None:
             return await super().aget_messages()
-        return messages_from_dict(await client._run(self._in(client._core).read()))
+        return messages_from_dict(await history.read())
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        if (client := self._async_client) is None:
+        if (history := self._async_history()) is None:
             return await super().aadd_messages(messages)
-        return await client._run(self._in(client._core).add(_entries(messages)))
+        return await history.add(_entries(messages))
 
     async def aclear(self) -> None:
-        if (client := self._async_client) is None:
+        if (history := self._async_history()) is None:
             return await super().aclear()
-        return await client._run(self._in(client._core).clear())
+        return await history.clear()
 
-    def _do(self, operation: Callable[[History], Operation[T]]) -> T:
+    @contextmanager
+    def _history(self) -> Iterator[History]:
         if self._client is not None:
-            return self._client._run(operation(self._in(self._client._core)))
+            yield History(self._client, self.session_id, SCHEMA, _MARK)
+            return
         with Client() as client:
-            return client._run(operation(self._in(client._core)))
+            yield History(client, self.session_id, SCHEMA, _MARK)
 
-    def _in(self, core: Core) -> History:
-        return History(core, self.session_id, SCHEMA, _MARK)
+    def _async_history(self) -> AsyncHistory | None:
+        if self._async_client is None:
+            return None
+        return AsyncHistory(self._async_client, self.session_id, SCHEMA, _MARK)
 
 
 def _entries(messages: Sequence[BaseMessage]) -> list[Entry]:

@@ -9,12 +9,13 @@ context builder can use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 from breadcrumbs.client.aio import AsyncClient
-from breadcrumbs.client.effects import Operation
-from breadcrumbs.client.histories import Entry, History
+from breadcrumbs.client.aio.histories import AsyncHistory
+from breadcrumbs.client.entries import Entry
 
 __all__ = ["BreadcrumbSession"]
 
@@ -22,8 +23,6 @@ SCHEMA = "openai.item.v1"
 _MARK = "openai:item"
 _NO_ID = "__fake_id__"
 """What the SDK writes for models that give no ids."""
-
-T = TypeVar("T")
 
 
 class BreadcrumbSession:
@@ -44,29 +43,32 @@ class BreadcrumbSession:
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """The last `limit` items, the oldest first; without a limit, all of them."""
         wanted = self._settings_limit() if limit is None else limit
-        return await self._do(lambda history: history.read(wanted))
+        async with self._history() as history:
+            return await history.read(wanted)
 
     async def add_items(self, items: list[Any]) -> None:
         """Add items in their order. One with an id of the model's is kept once, however often it is added."""
         entries = [Entry(item, _id_of(item), _title_of(item)) for item in items]
-        await self._do(lambda history: history.add(entries))
+        async with self._history() as history:
+            await history.add(entries)
 
     async def pop_item(self) -> Any | None:
         """Take out the newest item. Two calls at once never get the same one."""
-        return await self._do(lambda history: history.pop())
+        async with self._history() as history:
+            return await history.pop()
 
     async def clear_session(self) -> None:
         """Take out all items. What else is in the session stays."""
-        await self._do(lambda history: history.clear())
+        async with self._history() as history:
+            await history.clear()
 
-    async def _do(self, operation: Callable[[History], Operation[T]]) -> T:
+    @asynccontextmanager
+    async def _history(self) -> AsyncIterator[AsyncHistory]:
         if self._client is not None:
-            return await self._run(self._client, operation)
+            yield AsyncHistory(self._client, self.session_id, SCHEMA, _MARK)
+            return
         async with AsyncClient() as client:
-            return await self._run(client, operation)
-
-    async def _run(self, client: AsyncClient, operation: Callable[[History], Operation[T]]) -> T:
-        return await client._run(operation(History(client._core, self.session_id, SCHEMA, _MARK)))
+            yield AsyncHistory(client, self.session_id, SCHEMA, _MARK)
 
     def _settings_limit(self) -> int | None:
         settings = self.session_settings

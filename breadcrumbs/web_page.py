@@ -16,7 +16,8 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.http.api.operations import Answer, Call, Operation, Parameter
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Operation, Parameter
 from breadcrumbs.runtime.http.api.problems import NOT_FOUND
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 

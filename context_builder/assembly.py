@@ -17,7 +17,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, users_of
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
 from breadcrumbs.runtime.retrieval.sources import Found, Source
-from breadcrumbs.runtime.workers.worker import TurnFailed
+from breadcrumbs.runtime.workers.errors import TurnFailed
 
 Place = Literal["conversation", "elsewhere", "shared"]
 """Of this session; of another one; of none."""

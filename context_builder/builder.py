@@ -14,8 +14,8 @@ from typing import Any
 from uuid import UUID
 
 from breadcrumbs.context_builder.assembly import Assembled, assemble, waits_for_its_turn
-from breadcrumbs.context_builder.book import CONFIG_SCHEMA, ConfigBook, config_in
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig, Exclude, Formatting, Output
+from breadcrumbs.context_builder.configs_in_force import CONFIG_SCHEMA, CONTEXT_CONFIGS, ConfigsInForce
 from breadcrumbs.context_builder.references import references_only
 from breadcrumbs.context_builder.tokens import token_counter
 from breadcrumbs.runtime.breadcrumb import times
@@ -39,8 +39,11 @@ from breadcrumbs.runtime.store.batched_reads import Read, newest_of, read_comman
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.failures import check_posted, leave_error
-from breadcrumbs.runtime.workers.worker import AWAY, INTERNAL, Turn, TurnFailed, is_worth_another_try
+from breadcrumbs.runtime.workers.definitions import report_unusable
+from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnFailed
+from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
+from breadcrumbs.runtime.workers.retries import is_retryable
+from breadcrumbs.runtime.workers.turn import INTERNAL, Turn
 
 _CREATOR = "context-builder"
 MOST_HOPS = 16
@@ -67,12 +70,12 @@ class ContextBuilder:
     def __init__(
         self,
         store: Store,
-        book: ConfigBook,
+        configs: ConfigsInForce,
         *,
         inherited: tuple[str, ...] = DEFAULT_INHERITED,
     ) -> None:
         self._store = store
-        self._book = book
+        self._configs = configs
         self._inherited = inherited
         self._hints = SchemaHints(store)
         self._sessions = Sessions(store)
@@ -80,7 +83,7 @@ class ContextBuilder:
 
     async def wants(self, event: Event) -> bool:
         if event.schema_name == CONFIG_SCHEMA:
-            self._book.forget(event.owner_id)
+            self._configs.invalidate(event.owner_id)
         if event.operation == "deleted":
             return False
         if event.imported:  # history: nobody answers it, but a config counts from now on
@@ -94,13 +97,8 @@ class ContextBuilder:
 
     async def handle(self, turn: Turn) -> None:
         if turn.event.schema_name == CONFIG_SCHEMA:
-            await check_posted(
-                self._store,
-                turn,
-                config_in,
-                what="context config",
-                creator=_CREATOR,
-                inherited=self._inherited,
+            await report_unusable(
+                self._store, turn, CONTEXT_CONFIGS, creator=_CREATOR, inherited=self._inherited
             )
         if turn.event.imported:
             return
@@ -109,17 +107,11 @@ class ContextBuilder:
         await self._build_all(turn)
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
-        await leave_error(
-            self._store,
-            turn,
-            error,
-            creator=_CREATOR,
-            origin=turn.event.id,
-            inherited=self._inherited,
-        )
+        details = ErrorDetails(_CREATOR, turn.event.id, self._inherited)
+        await leave_error(self._store, turn, error, details)
 
     async def _matching(self, event: Event) -> list[ContextConfig]:
-        return _matching(await self._book.configs(event.owner_id), event)
+        return _matching(await self._configs.get(event.owner_id), event)
 
     async def _look(
         self, turn: Turn
@@ -146,12 +138,12 @@ class ContextBuilder:
             try:
                 last = config is chosen[-1][0] and not failures
                 await self._build(turn, config, trigger, material, last=last)
-            except (LeaseLost, *AWAY):
+            except (LeaseLost, *STORE_UNAVAILABLE):
                 raise
             except Exception as error:  # the other consumers get their contexts all the same
                 failures.append(error)
         if failures:
-            raise next((error for error in failures if is_worth_another_try(error)), failures[0])
+            raise next((error for error in failures if is_retryable(error)), failures[0])
 
     async def _pause_or_resume(self, turn: Turn) -> None:
         """A session was paused: its contexts lose their consumers. Or it goes on: they come back, with what waited."""
@@ -162,7 +154,7 @@ class ContextBuilder:
             return
         if event.session_id is None:
             return
-        configs = await self._book.configs(event.owner_id)
+        configs = await self._configs.get(event.owner_id)
         if PAUSED in event.tags:
             for config in configs:
                 await self._consumed(turn, config, consumed=False)
@@ -229,7 +221,7 @@ class ContextBuilder:
         trigger = await self._store.get_version(context.owner_id, message, version)
         if trigger.session_id != context.session_id:
             raise TurnFailed("this context names a message of another session")
-        for config in await self._book.configs(context.owner_id):
+        for config in await self._configs.get(context.owner_id):
             if config.consumer_id == consumer:
                 (material,), _ = await self._load([config], trigger, turn.event.lane)
                 return await self._build(turn, config, trigger, material, last=False, again=True)

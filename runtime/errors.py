@@ -18,6 +18,7 @@ BreadcrumbsError
 ├── QuotaExceeded            an owner has used up a quota; carries what is used and what is allowed
 ├── StoreError               the server behind the store cannot do it now
 │   ├── StoreUnavailable     it does not answer
+│   │   └── CommandRefused   it refuses the login or the command (a password, an ACL)
 │   └── StoreFull            it answers, but has no memory left
 └── StartupError             found while starting, before any request; says how to mend it
     └── DataDirectoryInUse   another process holds the data directory
@@ -139,6 +140,10 @@ class StoreError(BreadcrumbsError):
 
 class StoreUnavailable(StoreError):
     """The server behind the store does not answer."""
+
+
+class CommandRefused(StoreUnavailable):
+    """The server behind the store refuses the login or the command: change its password or its ACL."""
 
 
 class StoreFull(StoreError):

@@ -1,27 +1,77 @@
-"""Classes of schema names that the runtime treats in a special way."""
+"""Schema names that the runtime knows, their classes, and the context keys that it owns.
+
+A schema name says what a breadcrumb is. Users may choose any name; the names below have a meaning to the runtime.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-INTERNAL: Final = frozenset(
+# Conversations
+USER_MESSAGE: Final = "user.message.v1"
+AGENT_RESPONSE: Final = "agent.response.v1"
+AGENT_ERROR: Final = "agent.error.v1"
+TOOL_REQUEST: Final = "tool.request.v1"
+TOOL_RESPONSE: Final = "tool.response.v1"
+
+# Sessions and their state
+SESSION_RECORD: Final = "session.v1"
+STATE_CHANGE: Final = "session.state.v1"
+ADK_EVENT: Final = "adk.event.v1"
+ADK_SESSION: Final = "adk.session.v1"
+
+# Agents and contexts
+AGENT_CONTEXT: Final = "agent.context.v1"
+AGENT_DEFINITION: Final = "agent.def.v1"
+AGENT_CANCEL: Final = "agent.cancel.v1"
+CONTEXT_CONFIG: Final = "context.config.v1"
+CONTEXT_REQUEST: Final = "context.request.v1"
+SCHEMA_DEFINITION: Final = "schema.def.v1"
+TOOL_CATALOG: Final = "tool.catalog.v1"
+
+# Framework adapters
+LANGCHAIN_MESSAGE: Final = "langchain.message.v1"
+OPENAI_ITEM: Final = "openai.item.v1"
+
+INTERNAL_SCHEMAS: Final = frozenset(
     (
-        "adk.session.v1",
-        "agent.context.v1",
-        "agent.def.v1",
-        "agent.cancel.v1",
-        "context.config.v1",
-        "context.request.v1",
-        "schema.def.v1",
+        ADK_SESSION,
+        AGENT_CONTEXT,
+        AGENT_DEFINITION,
+        AGENT_CANCEL,
+        CONTEXT_CONFIG,
+        CONTEXT_REQUEST,
+        SCHEMA_DEFINITION,
     )
 )
-"""Written by the system for the system. No model is shown one."""
+"""Written by the system for the system. Models never see them."""
 
-CONTROL: Final = INTERNAL | {"session.v1", "session.state.v1", "adk.event.v1", "tool.catalog.v1"}
-"""The runtime acts on these: the owner and state of a session, who answers, what an agent sees.
+PROTECTED_SCHEMAS: Final = INTERNAL_SCHEMAS | {SESSION_RECORD, STATE_CHANGE, ADK_EVENT, TOOL_CATALOG}
+"""The runtime acts on these: the owner and state of a session, agents, what an agent sees.
 
-A model's answer cannot have one of these schemas, unless the definition of its agent names it.
+An answer cannot have one of these schemas, unless the definition of its agent names it.
 """
 
-ATTRIBUTED: Final = frozenset(("user.message.v1", "agent.error.v1", "tool.response.v1"))
-"""These say who is speaking: a user, the runtime, a tool. No answer of an agent has one of these schemas."""
+SPEAKER_SCHEMAS: Final = frozenset((USER_MESSAGE, AGENT_ERROR, TOOL_RESPONSE))
+"""These name the speaker: a user, the runtime, a tool. An answer of an agent never has one of these schemas."""
+
+RUNTIME_KEYS: Final = frozenset(
+    (
+        "session_id",
+        "trigger_id",
+        "creator",
+        "hops",
+        "context_id",
+        "context_version",
+        "answers",
+        "adk",
+        "state_delta",
+    )
+)
+"""Context keys that the runtime sets. A model cannot set them, and they are not part of a message's text."""
+
+HIDDEN_KEYS: Final = RUNTIME_KEYS | {"conversation_id", "llm_hints"}
+"""Context keys that models do not see."""
+
+TEXT_KEYS: Final = ("message", "content", "text", "response_text", "formatted")
+"""Context keys that may hold the text of a message. The first one that is a string counts."""

@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import { defineConfig, type Plugin } from "vite";
 
 // Where `npm run dev` sends what is not a file of the page: a running `crumb up`.
@@ -13,6 +14,9 @@ const apiPaths = [
 export default defineConfig({
   base: "/",
   plugins: [earlyTheme()],
+  resolve: {
+    alias: { "@breadcrumbs/client": fileURLToPath(new URL("./client/src/index.ts", import.meta.url)) },
+  },
   build: {
     target: "es2022",
     // The policy allows no data: in style sheets or scripts, and one file more costs nothing here.

@@ -1,5 +1,5 @@
-"""Models: what an agent asks, and who answers.
+"""Models.
 
-`base` is the boundary. `offline` needs no key and no network and is the default; `openai_compatible` speaks
-chat completions over HTTP, to an `endpoint`; `scripted` is for tests; `registry` makes a model from its name.
+`base` is the boundary. `offline` needs no key and no network and is the default. `openai_compatible` speaks chat
+completions over HTTP, to an `endpoint`. `scripted` is for tests. `registry` makes a model from its name.
 """

@@ -1,4 +1,4 @@
-"""What an agent asks a model and what it gets back: the one boundary that every model stands behind."""
+"""The boundary of all models: the request, the reply and the errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The chat-completions format: a request as JSON, and a reply put together from JSON, whole or in chunks.
+"""The chat-completions format: a request as JSON, and a reply assembled from JSON, whole or in chunks.
 
-No HTTP in here. Everybody's dialect of the format is met with patience: what is missing but can be known is
-filled in, what makes no sense is a `ModelError` that says what came instead.
+This module does no HTTP. It accepts the dialects of many servers: a missing value that can be inferred is filled in,
+and a reply that makes no sense is a `ModelError` that shows what came instead.
 """
 
 from __future__ import annotations

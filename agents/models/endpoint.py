@@ -1,4 +1,4 @@
-"""A server that answers over HTTP: its address, its key, its limits, and the body of what it says."""
+"""An HTTP server that models or agents live on: its address, its key, its limits, and the bodies of its replies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,6 +20,7 @@ from pydantic import SecretStr
 
 from breadcrumbs.agents.models.base import Hiccup, ModelError
 from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.sse import LineTooLong, Parser
 
 _log = structlog.get_logger("breadcrumbs.models")
 
@@ -45,19 +47,62 @@ class Limits:
     """A provider that asks for a longer pause is not waited for here: the worker does that, and works meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """What distinguishes model servers from ADK servers in URLs and messages."""
+
+    label: str
+    """With its article, such as "a model server"."""
+    settings_name: str
+    """What the settings call it."""
+    field: str
+    """The field of an agent definition that names it."""
+    url_example: str
+    request_path: str
+    """A path that people paste along with the base URL."""
+
+    def parse_url(self, url: str) -> str:
+        """Return the base URL. Raises `StartupError` if it is none."""
+        try:
+            parts = urlsplit(url.strip())
+            port = parts.port
+        except ValueError:
+            raise StartupError(f"the URL of {self.label} cannot be read") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            raise StartupError(f"the URL of {self.label} looks like {self.url_example}")
+        if parts.username is not None or parts.password is not None:
+            raise StartupError(
+                f"put the key of {self.label} into the environment (key_env), not into its URL"
+            )
+        base = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        if parts.query or parts.fragment:
+            raise StartupError(f"the URL of {self.label} ends with its path: {base}")
+        return base.rstrip("/").removesuffix(self.request_path)
+
+
+MODEL_SERVER: Final = ServerKind(
+    label="a model server",
+    settings_name="model endpoint",
+    field="model",
+    url_example="https://host/v1 or http://127.0.0.1:8000/v1",
+    request_path="/chat/completions",
+)
+
+
 class Endpoint:
-    """A server that models live on: its address, its key and the connections to it."""
+    """An HTTP server: its address, its key and the connections to it."""
 
     def __init__(
         self,
         url: str,
         *,
+        kind: ServerKind = MODEL_SERVER,
         key: SecretStr | None = None,
         limits: Limits | None = None,
         streaming: bool = True,
         prefers_max_completion_tokens: bool = False,
     ) -> None:
-        self.url = checked_url(url)
+        self.url = kind.parse_url(url)
         self.limits = limits or Limits()
         self.streaming = streaming
         self.omit: set[str] = {"max_tokens"} if prefers_max_completion_tokens else set()
@@ -132,25 +177,6 @@ class Endpoint:
         return f"<Endpoint {self.url}>"
 
 
-def checked_url(url: str) -> str:
-    """The base URL without what people paste along with it; `StartupError` if it is none."""
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError:
-        raise StartupError("the URL of a model server cannot be read") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise StartupError("the URL of a model server looks like https://host/v1 or http://127.0.0.1:8000/v1")
-    if parts.username is not None or parts.password is not None:
-        raise StartupError("put the key of a model server into the environment, not into its URL")
-    if parts.query or parts.fragment:
-        raise StartupError(
-            f"the URL of a model server ends with its path: {parts.scheme}://{parts.netloc}{parts.path}"
-        )
-    path = parts.path.rstrip("/").removesuffix("/chat/completions")
-    return f"{parts.scheme}://{parts.netloc}{path}"
-
-
 def _checked_key(key: SecretStr | None) -> SecretStr | None:
     if key is None:
         return None
@@ -193,3 +219,19 @@ def pause_asked_for(headers: httpx.Headers) -> float | None:
 
 def describe(error: httpx.HTTPError) -> str:
     return str(error) or type(error).__name__
+
+
+def complete_events(parser: Parser, piece: bytes) -> list[bytes]:
+    """Return the data of the events that a piece of an answer completes."""
+    try:
+        return [event.data for event in parser.feed(piece) if event.data is not None]
+    except LineTooLong as error:
+        raise ModelError(
+            f"a single line of the answer is longer than {error.limit:,} bytes", retry=False
+        ) from None
+
+
+def last_event(parser: Parser) -> bytes | None:
+    """Return the data of the event that the answer ended in, if the empty line after it is missing."""
+    event = parser.end()
+    return None if event is None else event.data

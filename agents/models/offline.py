@@ -1,9 +1,8 @@
-"""The model that needs no key and no network: the default, so that everything runs from the first minute on.
+"""The offline model: the default, which needs no key and no network.
 
-It is no language model. It shows what an agent was given: it recites the messages of its prompt, counts
-them, uses the tools that it was offered, and otherwise says back what it heard. It keeps nothing between two
-calls, so what it can recite in one session is exactly what that session's context held. The same request gets
-the same answer.
+It is no language model. It shows what an agent was given: it recites and counts the messages of its prompt, uses its
+tools, and otherwise repeats what it was told. It keeps nothing between two calls, so it can recite in a session
+exactly what the context of that session held. The same request gets the same answer.
 """
 
 from __future__ import annotations
@@ -100,9 +99,17 @@ def _reply(request: ModelRequest) -> ModelReply:
 
 
 def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> ModelReply | str | None:
-    """To what this model understands; nothing when it does not."""
+    """Return the answer, or None if the question is not understood."""
     if wish := _SAY.match(question):
         return str(wish["words"])
+    return (
+        _answer_about_conversation(question, before, request)
+        or _call_tools(question, request)
+        or _small_talk(question, request)
+    )
+
+
+def _answer_about_conversation(question: str, before: Sequence[Message], request: ModelRequest) -> str | None:
     if _RECITE_MY_ANSWERS.search(question):
         return _recite(question, _my_answers(request), "I said")
     if _RECITE.search(question):
@@ -113,11 +120,19 @@ def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> 
         return _describe(before, request)
     if _HELP.match(question):
         return f"I am the offline model: no key, no network. {_abilities(request.tools)}"
+    return None
+
+
+def _call_tools(question: str, request: ModelRequest) -> ModelReply | str | None:
     calls, missing = calls_asked_for(question, request)
     if missing:
         return f"For that I need a {' and a '.join(missing)}, and I was offered none."
     if calls:
         return ModelReply(text="", tool_calls=tuple(calls), finish_reason="tool_calls")
+    return None
+
+
+def _small_talk(question: str, request: ModelRequest) -> str | None:
     if greeting := _GREETING.match(question):
         word = greeting["word"].capitalize()
         if question[greeting.end() :].strip(" \t\n!.,?"):

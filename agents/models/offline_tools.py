@@ -1,4 +1,4 @@
-"""How the offline model uses tools: what a message obviously asks for, and what the tools said, in words."""
+"""The tools of the offline model: which calls a message asks for, and what the results say."""
 
 from __future__ import annotations
 

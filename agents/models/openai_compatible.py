@@ -1,13 +1,14 @@
-"""Models that speak chat completions over HTTP: OpenAI, OpenRouter, Ollama, vLLM and everybody alike.
+"""Models that speak chat completions over HTTP: OpenAI, OpenRouter, Ollama, vLLM and compatible servers.
 
-A call either returns a whole reply or raises `ModelError`; what may pass is tried again in here, but never
-after a part of the answer was passed on: then the caller has to know.
+A call returns a whole reply or raises `ModelError`. Temporary errors are retried here, but never after a part of the
+answer was passed on: the caller has to know of that.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from secrets import SystemRandom
@@ -18,8 +19,15 @@ import structlog
 
 from breadcrumbs.agents.models.base import Hiccup, ModelError, ModelReply, ModelRequest, OnDelta
 from breadcrumbs.agents.models.chat_format import Answer, error_from, parse, shown, to_json
-from breadcrumbs.agents.models.endpoint import Endpoint, describe, on_loopback, pause_asked_for
-from breadcrumbs.agents.models.server_sent_events import EventParser
+from breadcrumbs.agents.models.endpoint import (
+    Endpoint,
+    complete_events,
+    describe,
+    last_event,
+    on_loopback,
+    pause_asked_for,
+)
+from breadcrumbs.runtime.sse import Parser
 
 _log = structlog.get_logger("breadcrumbs.models")
 _random = SystemRandom()
@@ -195,24 +203,20 @@ class _Call:
             raise Hiccup(f"the connection broke before an answer: {describe(error)}") from None
 
     async def _read_events(self, response: httpx.Response, answer: Answer) -> None:
-        parser = EventParser(max_line=self._body_limit)
+        """Read an event stream up to its last event."""
+        parser = Parser(max_line_bytes=self._body_limit)
         async with aclosing(
             self._endpoint.pieces(response, 64 * self._limits.max_text + (1 << 20))
         ) as pieces:
-            while True:
-                piece = None
-                with anyio.move_on_after(_GRACE if answer.finished else math.inf):
-                    try:
-                        piece = await anext(pieces, None)
-                    except Hiccup:
-                        if not answer.finished:
-                            raise
-                if piece is None:
-                    break
-                for event in parser.feed(piece):
+            while (piece := await _next_piece(pieces, answer)) is not None:
+                for event in complete_events(parser, piece):
                     if await self._take_event(event, answer):
                         return
-        rest = parser.end()
+        await self._end_events(parser, answer)
+
+    async def _end_events(self, parser: Parser, answer: Answer) -> None:
+        """Take what is left of a stream that ended without saying so."""
+        rest = last_event(parser)
         if rest is not None and not answer.finished:
             if parse(rest) is None and rest.strip() != b"[DONE]":
                 raise Hiccup("the connection ended in the middle of the answer")
@@ -220,9 +224,8 @@ class _Call:
                 return
         if not answer.finished:
             if not self.answering:
-                await self._take_body(
-                    bytes(parser.stray), answer
-                )  # says what came instead, or understands it
+                # It is no event stream: a whole body, or an error page.
+                await self._take_body(bytes(parser.stray), answer)
                 return
             raise Hiccup("the connection ended in the middle of the answer")
         await self._pass_on(answer.end())
@@ -242,8 +245,8 @@ class _Call:
         if not start.startswith((b"data:", b"event:", b":")):
             await self._pass_on(answer.add_whole(body))
             return
-        parser = EventParser(max_line=len(body))
-        rest = [*parser.feed(body), parser.end()]
+        parser = Parser()
+        rest = [*complete_events(parser, body), last_event(parser)]
         for event in rest:
             if event is not None and await self._take_event(event, answer):
                 return
@@ -313,3 +316,14 @@ class _Call:
                 _log.info("the model server does not know a field", url=self._endpoint.url, field=field)
                 return True
         return False
+
+
+async def _next_piece(pieces: AsyncGenerator[bytes], answer: Answer) -> bytes | None:
+    """Return the next piece, or None at the end. After the last word of an answer, waits only a moment."""
+    with anyio.move_on_after(_GRACE if answer.finished else math.inf):
+        try:
+            return await anext(pieces, None)
+        except Hiccup:
+            if not answer.finished:
+                raise
+    return None

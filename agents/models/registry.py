@@ -1,14 +1,13 @@
-"""A model from its name, as settings and agent definitions write it.
+"""Make a model from its name, as settings and agent definitions write it.
 
     offline                             no key, no network
     openai:gpt-4.1-mini                 a provider and one of its models; openai/gpt-4.1-mini is the same
     openrouter/anthropic/claude-sonnet  as RCRT writes it
     http://127.0.0.1:8000/v1#my-model   any server that speaks chat completions
-    house-model                         whatever `aliases` in the settings says it is
+    house-model                         an alias of the settings
 
-What the settings say is the operator's word. What an agent's definition says may come from a client, so a
-definition can name providers, endpoints and aliases, but cannot send prompts to a URL of its own making, and
-no key ever comes from it.
+The settings are written by the operator. An agent's definition may come from a client: it can name providers,
+endpoints and aliases, but it cannot send prompts to a URL of its own, and no key comes from it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,18 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from breadcrumbs.agents.models.base import Model
-from breadcrumbs.agents.models.endpoint import Endpoint, Limits, checked_url
+from breadcrumbs.agents.models.endpoint import MODEL_SERVER, Endpoint, Limits
+from breadcrumbs.agents.models.endpoint_registry import (
+    EndpointName,
+    EndpointRegistry,
+    EndpointSettings,
+    Seconds,
+    shorten,
+    validate_settings,
+)
 from breadcrumbs.agents.models.offline import OfflineModel
 from breadcrumbs.agents.models.openai_compatible import PRESETS, OpenAICompatibleModel, Preset
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
@@ -30,19 +37,6 @@ OFFLINE = "offline"
 
 # What RCRT calls it.
 _OTHER_NAMES = {"ollama_local": "ollama"}
-
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-class EndpointSettings(BaseModel):
-    """A server of models: a preset with something changed, or one of your own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    url: str | None = Field(None, description="Base URL, up to and including /v1; not needed for a preset")
-    key: SecretStr | None = None
-    key_env: str | None = Field(None, description="Environment variable that holds the key")
-    streaming: bool = True
 
 
 class ModelSettings(BaseModel):
@@ -54,9 +48,7 @@ class ModelSettings(BaseModel):
     aliases: dict[str, str] = Field(
         default_factory=dict, description="Names of your own, RCRT's llm_config ids for one"
     )
-    endpoints: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")], EndpointSettings] = Field(
-        default_factory=dict
-    )
+    endpoints: dict[EndpointName, EndpointSettings] = Field(default_factory=dict)
     connect_timeout: Seconds = Limits().connect
     read_timeout: Seconds = Limits().read
     total_timeout: Seconds = Limits().total
@@ -89,16 +81,16 @@ class ModelPool:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._settings = _checked(settings)
+        self._settings = validate_settings(ModelSettings, settings, label="model settings")
         self._environment = os.environ if environment is None else environment
         self._offline = OfflineModel(delay=self._settings.offline_delay)
-        self._endpoints: dict[str, Endpoint] = {}
         for name, endpoint in self._settings.endpoints.items():
             if name == OFFLINE:
                 raise StartupError(f"a model endpoint cannot be called {OFFLINE!r}")
             if endpoint.url is None and name not in PRESETS:
                 raise StartupError(f"the model endpoint {name!r} needs a url")
-            self._url_of(name)
+        urls = {name: self._url_of(name) for name in (*self._settings.endpoints, *PRESETS)}
+        self._endpoints = EndpointRegistry(MODEL_SERVER, urls, self._open_endpoint, self._settings.limits)
         try:
             self.default: Model = self._resolve(self._settings.default, trusted=True)
             for alias in self._settings.aliases:
@@ -123,8 +115,7 @@ class ModelPool:
         return self._resolve(spec.strip(), trusted=trusted)
 
     async def close(self) -> None:
-        for endpoint in self._endpoints.values():
-            await endpoint.close()
+        await self._endpoints.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -148,9 +139,7 @@ class ModelPool:
         provider, model = self._split(spec)
         if check_only:  # a key that nobody asks for need not be there
             return self._offline
-        return OpenAICompatibleModel(
-            model, self._endpoint(provider), name=f"{provider}:{model}", shares_endpoint=True
-        )
+        return self._model(provider, model)
 
     def _split(self, spec: str) -> tuple[str, str]:
         ends = [place for place in (spec.find(":"), spec.find("/")) if place > 0]
@@ -158,12 +147,12 @@ class ModelPool:
         provider = provider if provider in self._settings.endpoints else _OTHER_NAMES.get(provider, provider)
         if provider not in PRESETS and provider not in self._settings.endpoints:
             raise InvalidInput(
-                f"there is no model {_cut(spec)!r}. {self._advice(spec, provider)}", where="model"
+                f"there is no model {shorten(spec)!r}. {self._advice(spec, provider)}", where="model"
             )
         model = spec[min(ends) + 1 :].strip() if ends else ""
         if not model:
             raise InvalidInput(
-                f"{_cut(spec)!r} names a provider, but no model of it: {provider}:<model>", where="model"
+                f"{shorten(spec)!r} names a provider, but no model of it: {provider}:<model>", where="model"
             )
         return provider, model
 
@@ -174,49 +163,34 @@ class ModelPool:
         if close:
             return f"Did you mean {close[0]}? {exists}"
         if "/" in spec and ":" not in spec.partition("/")[0]:
-            return f"OpenRouter's models are written openrouter/{_cut(spec)}. {exists}"
+            return f"OpenRouter's models are written openrouter/{shorten(spec)}. {exists}"
         return exists
 
     def _by_url(self, spec: str, *, trusted: bool) -> Model:
         address, _, model = spec.partition("#")
         if not model:
             raise InvalidInput("a model by URL is written http://host/v1#model", where="model")
-        try:
-            url = checked_url(address)
-        except StartupError as error:
-            raise InvalidInput(str(error), where="model") from None
-        for provider in (*self._settings.endpoints, *PRESETS):
-            if self._url_of(provider) == url:
-                return OpenAICompatibleModel(
-                    model, self._endpoint(provider), name=f"{provider}:{model}", shares_endpoint=True
-                )
-        if not trusted:
-            raise InvalidInput(
-                f"{_cut(url)} is no model endpoint of the settings, and only these may be used: add it there",
-                where="model",
-            )
-        if url not in self._endpoints:
-            self._endpoints[url] = Endpoint(url, limits=self._settings.limits)
-        return OpenAICompatibleModel(model, self._endpoints[url], shares_endpoint=True)
+        provider, endpoint = self._endpoints.find(address, trusted=trusted)
+        if provider is not None:
+            return self._model(provider, model)
+        return OpenAICompatibleModel(model, endpoint, shares_endpoint=True)
+
+    def _model(self, provider: str, model: str) -> Model:
+        return OpenAICompatibleModel(
+            model, self._endpoints.get(provider), name=f"{provider}:{model}", shares_endpoint=True
+        )
 
     def _url_of(self, provider: str) -> str:
         settings = self._settings.endpoints.get(provider)
-        return checked_url(settings.url if settings and settings.url else PRESETS[provider].url)
+        return MODEL_SERVER.parse_url(settings.url if settings and settings.url else PRESETS[provider].url)
 
-    def _endpoint(self, provider: str) -> Endpoint:
-        if provider not in self._endpoints:
-            self._endpoints[provider] = self._new_endpoint(provider)
-        return self._endpoints[provider]
-
-    def _new_endpoint(self, provider: str) -> Endpoint:
+    def _open_endpoint(self, provider: str) -> Endpoint:
         settings = self._settings.endpoints.get(provider, EndpointSettings())
         preset = PRESETS.get(provider, Preset(url="", key_env="", needs_key=False))
         # A preset that was pointed at another server must not take the provider's key there.
-        is_providers_own = settings.url is None or checked_url(settings.url) == preset.url
+        is_providers_own = settings.url is None or self._url_of(provider) == preset.url
         key_env = settings.key_env or (preset.key_env if is_providers_own else "")
-        key = settings.key or (
-            SecretStr(self._environment[key_env]) if self._environment.get(key_env) else None
-        )
+        key = settings.read_key(self._environment, key_env)
         if key is None and (settings.key_env or (preset.needs_key and is_providers_own)):
             raise StartupError(
                 f"{provider} needs a key, and {key_env} is not set. Set it in the environment of the process "
@@ -245,20 +219,3 @@ def resolve_model(
     if isinstance(model, OpenAICompatibleModel):
         return OpenAICompatibleModel(model.model, model.endpoint, name=model.name)
     return model
-
-
-def _checked(settings: ModelSettings | Mapping[str, Any] | None) -> ModelSettings:
-    if isinstance(settings, ModelSettings):
-        return settings
-    try:
-        return ModelSettings.model_validate(dict(settings or {}))
-    except ValidationError as error:
-        lines = [
-            f"  {'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
-            for detail in error.errors(include_url=False, include_input=False)
-        ]
-        raise StartupError("these model settings are not usable:\n" + "\n".join(lines)) from None
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else text[:79] + "…"

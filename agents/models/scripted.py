@@ -1,10 +1,10 @@
-"""Models for tests: they answer what the test says, and nothing leaves the process.
+"""Models for tests: they answer what the test says, without a network.
 
     model = ScriptedModel(["Hello!", ModelError("overloaded", retry=True), "Hello again!"])
     model = FunctionModel(lambda request: f"you wrote {request.messages[-1].content}")
 
-Both pass their text on word by word, as a real model would, and keep every request in `requests`. They hand
-out exactly what they were given, also what a real model would never get through (an empty reply, say).
+Both pass their text on word by word, as a real model does, and keep every request in `requests`. They return exactly
+what they were given, even a reply that a real model's client would reject (an empty one, for example).
 """
 
 from __future__ import annotations

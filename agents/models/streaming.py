@@ -1,4 +1,4 @@
-"""For models that run in this process: passing on a text that is there already, word by word."""
+"""Stream a complete text word by word, for models that run in this process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Agents that live on an ADK server: it answers, the session stays here."""
+"""Agents on an ADK server. The server answers; the session is stored here."""

@@ -1,4 +1,4 @@
-"""What an ADK app says in one run: its events, put together to one answer."""
+"""Assemble the events of one run of an ADK app into one answer."""
 
 from __future__ import annotations
 

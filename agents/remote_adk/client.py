@@ -1,7 +1,7 @@
-"""An ADK server over HTTP: which apps it has, its sessions, and one function that runs a turn.
+"""The client of an ADK server: its apps, its sessions, and one function that runs a turn.
 
-Whatever goes wrong is a `ModelError` with a reason for people to read. A server that does not know a session
-(any more) is a `Forgotten`; nothing here makes up an id.
+Every failure is a `ModelError` with a reason for people to read. A server that does not know a session (any more)
+raises `Forgotten`. This module never makes up an id.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ import structlog
 
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.models.chat_format import parse, shown
-from breadcrumbs.agents.models.endpoint import Endpoint, describe, pause_asked_for
-from breadcrumbs.agents.models.server_sent_events import EventParser
+from breadcrumbs.agents.models.endpoint import (
+    Endpoint,
+    complete_events,
+    describe,
+    last_event,
+    pause_asked_for,
+)
 from breadcrumbs.agents.remote_adk.answer import AdkReply, AnswerReader
+from breadcrumbs.runtime.sse import Parser
 
 _log = structlog.get_logger("breadcrumbs.adk")
 
@@ -64,9 +70,6 @@ class AdkServer:
         """The same in words that a user may read."""
         reason = f"ADK server {self.name}: {self._endpoint.presentable(error.reason)}"
         return ModelError(reason, retry=error.retry, retry_after=error.retry_after)
-
-    async def close(self) -> None:
-        await self._endpoint.close()
 
     # Apps
 
@@ -152,14 +155,14 @@ class AdkServer:
             if "event-stream" not in response.headers.get("Content-Type", ""):
                 await self._take_all(await self._endpoint.body(response, self._most), reader, on_delta)
                 return True
-            parser = EventParser(max_line=self._most)
+            parser = Parser(max_line_bytes=self._most)
             async with aclosing(
                 self._endpoint.pieces(response, 64 * self._limits.max_text + (1 << 20))
             ) as pieces:
                 async for piece in pieces:
-                    for event in parser.feed(piece):
+                    for event in complete_events(parser, piece):
                         await _pass_on(reader.take(_event(event)), on_delta)
-            if (rest := parser.end()) is not None:
+            if (rest := last_event(parser)) is not None:
                 await _pass_on(reader.take(_event(rest)), on_delta)
             if parser.stray.strip():
                 raise ModelError(f"this is no stream of events: {shown(bytes(parser.stray))}", retry=False)

@@ -1,12 +1,12 @@
-"""The ADK servers of the settings, and which of them an agent's definition means.
+"""The ADK servers of the settings, and which of them an agent's definition names.
 
     [adk.servers.shop]
     url = "http://127.0.0.1:8000"
     app = "shop_agent"              the app of agents that name none
-    key_env = "SHOP_KEY"            sent as a bearer token, where a proxy in front of the server wants one
+    key_env = "SHOP_KEY"            sent as a bearer token, if a proxy in front of the server wants one
 
-What the settings say is the operator's word. A definition may come from a client: it can choose among these
-servers, but it cannot send what people say to a URL of its own making.
+The settings are written by the operator. A definition may come from a client: it can choose among these servers, but
+it cannot send messages to a URL of its own.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Final
 
 import anyio
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.agents_in_force import Agent
 from breadcrumbs.agents.definition import AppName
 from breadcrumbs.agents.models.base import ModelError
-from breadcrumbs.agents.models.endpoint import Endpoint, Limits
+from breadcrumbs.agents.models.endpoint import Endpoint, Limits, ServerKind
+from breadcrumbs.agents.models.endpoint_registry import (
+    EndpointName,
+    EndpointRegistry,
+    EndpointSettings,
+    Seconds,
+    validate_settings,
+)
 from breadcrumbs.agents.remote_adk.client import AdkServer
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
@@ -32,20 +38,20 @@ _log = structlog.get_logger("breadcrumbs.adk")
 
 _LOOK_AT_START = 3.0
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-ServerName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+ADK_SERVER: Final = ServerKind(
+    label="an ADK server",
+    settings_name="ADK server",
+    field="adk.server",
+    url_example="http://127.0.0.1:8000",
+    request_path="/list-apps",
+)
 
 
-class AdkServerSettings(BaseModel):
-    """One server."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class AdkServerSettings(EndpointSettings):
+    """The settings of one server."""
 
     url: str = Field(description="Where it answers: what comes before /list-apps")
     app: AppName | None = Field(None, description="The app of agents that name none")
-    key: SecretStr | None = None
-    key_env: str | None = Field(None, description="Environment variable that holds the key")
-    streaming: bool = True
 
 
 class AdkSettings(BaseModel):
@@ -53,7 +59,7 @@ class AdkSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    servers: dict[ServerName, AdkServerSettings] = Field(default_factory=dict)
+    servers: dict[EndpointName, AdkServerSettings] = Field(default_factory=dict)
     connect_timeout: Seconds = 10.0
     read_timeout: Seconds = 120.0
     """Between two events: an agent may be busy with its tools for a while."""
@@ -88,12 +94,11 @@ class AdkServers:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._settings = _checked(settings)
-        environment = os.environ if environment is None else environment
-        self._servers = {
-            name: AdkServer(name, self._endpoint(name, server, environment))
-            for name, server in self._settings.servers.items()
-        }
+        self._settings = validate_settings(AdkSettings, settings, label="settings", prefix=("adk",))
+        self._environment = os.environ if environment is None else environment
+        urls = {name: self._url_of(name) for name in self._settings.servers}
+        self._endpoints = EndpointRegistry(ADK_SERVER, urls, self._open_endpoint, self._settings.limits)
+        self._servers = {name: AdkServer(name, self._endpoints.get(name)) for name in urls}
         self._by_url: dict[str, AdkServer] = {}
 
     def resolve(self, agent: Agent) -> RemoteApp:
@@ -101,7 +106,7 @@ class AdkServers:
         adk = agent.definition.adk
         wanted, app = (adk.server, adk.app) if adk is not None else (None, None)
         if wanted is not None and "://" in wanted:
-            server, default = self._from_url(wanted, trusted=agent.trusted), None
+            server, default = self._at_url(wanted, trusted=agent.trusted), None
         else:
             name = self._name(wanted)
             server, default = self._servers[name], self._settings.servers[name].app
@@ -131,8 +136,7 @@ class AdkServers:
         _log.error("an ADK agent cannot answer", agent=agent.definition.agent_id, problem=problem)
 
     async def close(self) -> None:
-        for server in (*self._servers.values(), *self._by_url.values()):
-            await server.close()
+        await self._endpoints.close()
 
     def _name(self, wanted: str | None) -> str:
         names = sorted(self._servers)
@@ -148,60 +152,25 @@ class AdkServers:
         asked = "which ADK server?" if wanted is None else f"there is no ADK server {wanted[:80]!r}."
         raise InvalidInput(f"{asked} {there}", where="adk.server")
 
-    def _from_url(self, wanted: str, *, trusted: bool) -> AdkServer:
-        try:
-            url = adk_url(wanted)
-        except StartupError as error:
-            raise InvalidInput(str(error), where="adk.server") from None
-        for name, server in self._servers.items():
-            if adk_url(self._settings.servers[name].url) == url:
-                return server
-        if not trusted:
-            raise InvalidInput(
-                f"{url[:80]} is no ADK server of the settings, and only these may be used: add it there",
-                where="adk.server",
-            )
-        if url not in self._by_url:
-            self._by_url[url] = AdkServer(url, Endpoint(url, limits=self._settings.limits))
-        return self._by_url[url]
+    def _at_url(self, address: str, *, trusted: bool) -> AdkServer:
+        name, endpoint = self._endpoints.find(address, trusted=trusted)
+        if name is not None:
+            return self._servers[name]
+        if endpoint.url not in self._by_url:
+            self._by_url[endpoint.url] = AdkServer(endpoint.url, endpoint)
+        return self._by_url[endpoint.url]
 
-    def _endpoint(self, name: str, server: AdkServerSettings, environment: Mapping[str, str]) -> Endpoint:
+    def _url_of(self, name: str) -> str:
         try:
-            url = adk_url(server.url)
+            return ADK_SERVER.parse_url(self._settings.servers[name].url)
         except StartupError as error:
             raise StartupError(f"adk.servers.{name}.url: {error}") from None
-        key = server.key
+
+    def _open_endpoint(self, name: str) -> Endpoint:
+        server = self._settings.servers[name]
+        key = server.read_key(self._environment)
         if key is None and server.key_env is not None:
-            if not environment.get(server.key_env):
-                raise StartupError(f"the ADK server {name} needs a key, and {server.key_env} is not set")
-            key = SecretStr(environment[server.key_env])
-        return Endpoint(url, key=key, limits=self._settings.limits, streaming=server.streaming)
-
-
-def adk_url(url: str) -> str:
-    """The URL of a server without what people paste along with it; `StartupError` if it is none."""
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError:
-        raise StartupError("the URL of an ADK server cannot be read") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise StartupError("the URL of an ADK server looks like http://127.0.0.1:8000")
-    if parts.username is not None or parts.password is not None:
-        raise StartupError("put the key of an ADK server into the environment (key_env), not into its URL")
-    if parts.query or parts.fragment:
-        raise StartupError("the URL of an ADK server ends with its path: leave out what follows")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/list-apps')}"
-
-
-def _checked(settings: AdkSettings | Mapping[str, Any] | None) -> AdkSettings:
-    if isinstance(settings, AdkSettings):
-        return settings
-    try:
-        return AdkSettings.model_validate(dict(settings or {}))
-    except ValidationError as error:
-        lines = [
-            f"  {'.'.join(str(part) for part in ('adk', *detail['loc']))}: {detail['msg']}"
-            for detail in error.errors(include_url=False, include_input=False)
-        ]
-        raise StartupError("these settings are not usable:\n" + "\n".join(lines)) from None
+            raise StartupError(f"the ADK server {name} needs a key, and {server.key_env} is not set")
+        return Endpoint(
+            server.url, kind=ADK_SERVER, key=key, limits=self._settings.limits, streaming=server.streaming
+        )

@@ -1,17 +1,18 @@
-"""A turn of an agent that lives on an ADK server.
+"""A turn of an agent on an ADK server.
 
-The breadcrumbs of the session are the conversation; the server's own session is its memory of it, and may be
-lost at any moment. A turn goes on with that memory only where it is known to hold exactly what the session
-holds: which takes two notes. Before a run, `adk.session.v1` says which message is about to be given to which
-session of the server. The answer, in the write that makes it visible, says what the server knew then. Wherever
-the two do not fit together (a run that came to nothing, a message that was deleted, another agent's answer, a
-changed state, a server that says 404), the server gets a new session, begun with state and history from the
-breadcrumbs. So nothing is lost, and no message is told twice.
+The breadcrumbs of the session are the conversation. The server's own session is a copy of it, which may be lost at any
+time. A turn continues the server's session only if that session holds exactly the conversation. Two records tell:
+
+- Before a run, `adk.session.v1` records which message is given to which session of the server.
+- The answer records, in the same write, what the server's session held then.
+
+If the two do not match (a run without an answer, a deleted message, another agent's answer, a changed state, a 404),
+the server gets a new session with the state and the history of the breadcrumbs. So nothing is lost, and no message is
+sent twice.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,24 +24,24 @@ import anyio
 import structlog
 
 from breadcrumbs.agents.answer import RESPONSE, Answer
-from breadcrumbs.agents.book import Agent
-from breadcrumbs.agents.executor import Origin, creator_of
+from breadcrumbs.agents.conversation import creator_of
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.agents.remote_adk.answer import TEMPORARY, AdkReply
 from breadcrumbs.agents.remote_adk.client import Forgotten
 from breadcrumbs.agents.remote_adk.servers import AdkServers, RemoteApp
+from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
-from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.hints.hints import apply_hints
-from breadcrumbs.runtime.store.state import decode_about, decode_state
+from breadcrumbs.runtime.store.batched_reads import count_of, newest_of, state_of
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import INTERNAL, Turn, TurnFailed
+from breadcrumbs.runtime.workers.errors import TurnFailed
+from breadcrumbs.runtime.workers.turn import INTERNAL
 
 MESSAGE = "user.message.v1"
 RECORD = "adk.session.v1"
@@ -70,29 +71,26 @@ class AdkTurns:
         self._servers = servers
 
     async def answer(
-        self,
-        turn: Turn,
-        agent: Agent,
-        trigger: Breadcrumb,
-        origin: Origin,
-        parts: Sequence[dict[str, Any]],
-        on_delta: OnDelta,
+        self, request: AnswerRequest, parts: Sequence[dict[str, Any]], on_delta: OnDelta
     ) -> Answer:
+        """Let the server answer a request."""
+        agent_id, origin = request.definition.agent_id, request.origin
         try:
-            remote = self._servers.resolve(agent)
+            remote = self._servers.resolve(request.agent)
         except InvalidInput as error:
-            raise TurnFailed(f"{agent.definition.agent_id}: {error}") from error
+            raise TurnFailed(f"{agent_id}: {error}") from error
         said = next((item for part in parts for item in part["items"] if item.get("id") == origin.id), None)
         if said is None:
             raise TurnFailed("the message to answer is not in its context")
-        (message,) = build_prompt("", [{"place": "conversation", "items": [said]}], agent.definition.agent_id)
-        talk = _Talk(self._store, turn, agent, remote, trigger, origin)
+        (message,) = build_prompt("", [{"place": "conversation", "items": [said]}], agent_id)
+        talk = _Talk(self._store, request, remote)
         await talk.look(background=_background(parts))
         try:
             reply = await talk.run(message.content, on_delta)
         except ModelError as error:
             raise remote.server.explain(error) from None
-        return Answer(reply.text, glue=talk.glue(reply, is_message=said.get("schema_name") == MESSAGE))
+        fields = talk.runtime_fields(reply, is_message=said.get("schema_name") == MESSAGE)
+        return Answer(reply.text, runtime_fields=fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +108,13 @@ class _Known:
 class _Talk:
     """One turn of one agent with its server."""
 
-    def __init__(
-        self,
-        store: Store,
-        turn: Turn,
-        agent: Agent,
-        remote: RemoteApp,
-        trigger: Breadcrumb,
-        origin: Origin,
-    ) -> None:
+    def __init__(self, store: Store, request: AnswerRequest, remote: RemoteApp) -> None:
         self._store = store
-        self._turn = turn
-        self._agent_id = agent.definition.agent_id
+        self._turn = request.turn
+        self._agent_id = request.definition.agent_id
         self._server, self._app = remote.server, remote.app
-        self._owner, self._session_id = trigger.owner_id, trigger.session_id
-        self._trigger, self._origin = trigger, origin
+        self._owner, self._session_id = request.owner, request.trigger.session_id
+        self._trigger, self._origin = request.trigger, request.origin
         self._user = ""
         self._state: dict[str, Any] = {}
         self._of_the_user: dict[str, Any] = {}
@@ -134,38 +124,28 @@ class _Talk:
 
     @property
     def _record_id(self) -> UUID:
-        return derived_id(
-            self._turn.event.lane, "adk", self._agent_id, str(self._owner), self._session_id or ""
-        )
+        return self._turn.derived_id("adk", self._agent_id, str(self._owner), self._session_id or "")
 
     # Before the run
 
     async def look(self, *, background: dict[str, Any]) -> None:
-        """What there is to know before a run, in one round trip."""
-        store, owner, lane, session = self._store, self._owner, self._turn.event.lane, self._session_id
+        """Read all that a run needs, in one round trip."""
+        store, owner, session = self._store, self._owner, self._session_id
         user: str | None = next(
             (tag[len(_USERS) :] for tag in inherited_tags(self._trigger.tags, ("user",))), None
         )
         if session is not None:
-            call, keys = store.connection.call, store.keys
-            messages, answers, flat, self._record = await asyncio.gather(
-                call(
-                    lane,
-                    b"ZCOUNT",
-                    keys.by_session(lane, owner, session, MESSAGE),
-                    b"-inf",
-                    b"(%d" % self._origin.created,
-                ),
-                call(lane, b"ZCARD", keys.by_session(lane, owner, session, RESPONSE)),
-                call(lane, b"HGETALL", keys.state(lane, owner, session)),
-                self._get(self._record_id),
+            messages, answers, (state, about), self._record = await store.read_batch(
+                count_of(store, owner, session, MESSAGE, before=self._origin.created),
+                count_of(store, owner, session, RESPONSE),
+                state_of(store, owner, session),
+                newest_of(store, owner, self._record_id),
             )
-            state = decode_state(flat)
-            user = user or decode_about(flat).user_id
+            user = user or about.user_id
             self._state = {name: value for name, value in state.items() if not name.startswith(_SHARED)}
             # Never what is the app's: that is everybody's, and a client may have written it here.
             self._of_the_user = {name: value for name, value in state.items() if name.startswith(_USERS)}
-            self._now = _Known(int(messages), int(answers))
+            self._now = _Known(messages, answers)
         if background:
             self._state[BACKGROUND] = background
         self._now = _Known(self._now.messages, self._now.answers, _digest(self._state))
@@ -210,7 +190,7 @@ class _Talk:
     async def _is_in_step(self, session: str) -> bool:
         """Whether the server's session holds what ours holds."""
         last_message = self._record.context.get("trigger_id") if self._record is not None else None
-        last = await self._get(derived_id(self._turn.event.lane, "answer", self._agent_id, str(last_message)))
+        last = await self._get(self._turn.derived_id("answer", self._agent_id, str(last_message)))
         told = last.context.get("adk") if last is not None else None
         if not isinstance(told, dict):
             return False  # the last run came to nothing: who knows how far it got
@@ -335,14 +315,14 @@ class _Talk:
 
     # After the run
 
-    def glue(self, reply: AdkReply, *, is_message: bool) -> dict[str, Any]:
-        """What the answer says of the server: in one write with it, so that neither is there without the other."""
+    def runtime_fields(self, reply: AdkReply, *, is_message: bool) -> dict[str, Any]:
+        """Return what the answer records of the server's session. One write stores both, so they always match."""
         state = {name: value for name, value in reply.state_delta.items() if not name.startswith(_SHARED)}
         knows = _Known(
             self._now.messages + int(is_message), self._now.answers + 1, _digest({**self._state, **state})
         )
         server, app, user = self._place
-        glue: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "adk": {
                 "server": server,
                 "app": app,
@@ -353,7 +333,7 @@ class _Talk:
             }
         }
         kept = {name: value for name, value in reply.state_delta.items() if not name.startswith(_APPS)}
-        return glue | ({"state_delta": kept} if kept else {})
+        return fields | ({"state_delta": kept} if kept else {})
 
     @property
     def _place(self) -> tuple[str, str, str]:

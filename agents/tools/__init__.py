@@ -1,4 +1,4 @@
-"""Tools that agents may use: `@tool`, the toolbox, what ships with Breadcrumbs, what settings name."""
+"""Tools of agents: `@tool`, the toolbox, the tools of the package, and those that settings name."""
 
 from __future__ import annotations
 

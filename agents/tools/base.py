@@ -5,11 +5,11 @@
         \"\"\"Count the words of a text.\"\"\"
         return len(text.split())
 
-The signature becomes the JSON Schema, the docstring the description. `run` is the only way in for what a
-model wrote: it checks the arguments, keeps the time limit, and turns whatever happens into a `ToolResult`.
+The signature becomes the JSON Schema, and the docstring becomes the description. Calls of a model go through `run`: it
+checks the arguments, keeps the time limit, and returns every outcome as a `ToolResult`.
 
-A function that is not async runs in a thread of its own, so that it cannot hold up other sessions. After the
-time limit nobody waits for that thread any more, but nothing can end it: it counts as running until it ends.
+A function that is not async runs in a thread of its own, so that it does not delay other sessions. After the time limit
+the turn goes on, but a thread cannot be ended: it counts as running until it ends.
 """
 
 from __future__ import annotations

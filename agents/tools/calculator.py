@@ -1,7 +1,7 @@
-"""Arithmetic that a model wrote: parsed, never executed, and bounded in every direction.
+"""Calculate an expression that a model wrote. It is parsed, never executed, and bounded.
 
-Only numbers, the operators + - * / // % **, parentheses and the functions and constants below are known.
-Whole numbers stay exact, up to MAX_BITS; no step can take long, because no operand can be larger than that.
+Only numbers, the operators + - * / // % **, parentheses and the functions and constants below are known. Integers stay
+exact, up to MAX_BITS. No step can take long, because no operand can be larger than that.
 """
 
 from __future__ import annotations

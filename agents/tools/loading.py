@@ -1,6 +1,6 @@
-"""Tools that settings name, as `package.module:function`.
+"""Load the tools that settings name, as `package.module:function`.
 
-Settings only: a breadcrumb that could name Python code would let whoever writes breadcrumbs run it.
+Only settings may name them: if a breadcrumb could, every client could run Python code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a tool gave, as JSON that fits into a breadcrumb; and what went wrong in it, in words.
+"""Convert the result of a tool to JSON that fits into a breadcrumb, and its errors to text.
 
-A walk of our own around pydantic's conversion, because that one iterates generators (which may never end)
-and has no limit on size. What the walk does not know goes to pydantic one value at a time.
+pydantic's conversion iterates generators (which may never end) and has no limit on size. So this module walks the
+result itself and gives pydantic only single values that it does not know.
 """
 
 from __future__ import annotations

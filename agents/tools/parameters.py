@@ -1,7 +1,7 @@
-"""From the signature of a function to the JSON Schema of its arguments, and from a model's text to arguments.
+"""Make a JSON Schema from the signature of a function, and arguments from the text of a model.
 
-The function is asked once, when it becomes a tool. What cannot be described to a model (a parameter without
-a type, `*args`, a type that JSON cannot carry) is an error there, not in the middle of a turn.
+The signature is read once, when the function becomes a tool. A parameter that cannot be described to a model (without
+a type, `*args`, a type that JSON cannot carry) is an error then, not in the middle of a turn.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from textwrap import dedent
 from types import SimpleNamespace
 from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 
@@ -84,7 +85,7 @@ def parameters_of(
             f"{label} has no signature that can be read: wrap it in a typed function"
         ) from None
     hints = _hints(function, signature, label, local_names)
-    description, about = _docstring(inspect.getdoc(function) or "")
+    description, about = _parse_docstring(inspect.getdoc(function) or "")
     context_names: list[str] = []
     fields: list[tuple[str, str, bool]] = []
     definitions: dict[str, Any] = {}
@@ -195,47 +196,36 @@ def _without_titles(schema: Any) -> Any:
 
 # --- Docstrings ----------------------------------------------------------------------------------------
 
-_SECTION = re.compile(r"(Args|Arguments|Parameters|Raises|Returns|Yields|Examples?|Notes?):\s*$")
-_SPHINX = re.compile(r":(\w+)([^:]*):(?:\s+|$)(.*)$")
-_GOOGLE = re.compile(r"\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
+_PARAMETERS = re.compile(r"(?:Args|Arguments|Parameters):[ \t]*(?:\n|$)")
+_RAISES = re.compile(r"Raises:[ \t]*(?:\n|$)")
+_SPHINX = re.compile(r":(\w+)([^:\n]*):(?:\s+|$)(.*)", re.DOTALL)
+# An entry with its indented lines.
+_GOOGLE = re.compile(r"^\*{0,2}(\w+)(?:[ \t]*\(.*?\))?:(.*(?:\n(?:[ \t].*)?)*)", re.MULTILINE)
 
 
-def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What a docstring says of the function, and what of each parameter (Google's or Sphinx's style)."""
-    told: list[str] = []
-    about: dict[str, list[str]] = {}
-    section = ""
-    current: list[str] | None = None
-    indentation = 0
-    for line in text.splitlines():
-        stripped = line.strip()
-        indent = len(line) - len(line.lstrip())
-        if indent == 0 and stripped:
-            current = None
-            found = _SECTION.match(stripped)
-            section = found[1] if found else ""
-            if not found and (field := _SPHINX.match(stripped)):
-                kind, words, rest = field.groups()  # the last word is the name, a type may stand before it
-                section = "sphinx"
-                current = about.setdefault(words.split()[-1], [rest]) if kind == "param" and words else []
-                continue
-            if section in ("Args", "Arguments", "Parameters", "Raises"):
-                indentation = 0
-                continue
-        if section in ("Args", "Arguments", "Parameters"):
-            indentation = indentation or indent
-            entry = _GOOGLE.match(stripped)
-            if entry and indent == indentation:
-                current = about.setdefault(entry[1], [entry[2]])
-            elif current is not None and stripped:
-                current.append(stripped)
-        elif section == "sphinx":
-            if current is not None and stripped:
-                current.append(stripped)
-        elif section != "Raises":
-            told.append(line)
-    found_about = {name: " ".join(" ".join(lines).split()) for name, lines in about.items()}
-    return "\n".join(told).strip(), {name: said for name, said in found_about.items() if said}
+def _parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return the description of a function and those of its parameters (Google's or Sphinx's style)."""
+    description: list[str] = []
+    parameters: dict[str, str] = {}
+    # A block is an unindented line with the indented and empty lines below it.
+    for block in re.split(r"^(?=\S)", text, flags=re.MULTILINE):
+        if heading := _PARAMETERS.match(block):
+            parameters |= _google_parameters(block[heading.end() :])
+        elif field := _SPHINX.match(block):
+            kind, words, said = field.groups()
+            if kind == "param" and words.strip():
+                parameters[words.split()[-1]] = _one_line(said)  # a type may stand before the name
+        elif not _RAISES.match(block):
+            description.append(block)
+    return "".join(description).strip(), {name: said for name, said in parameters.items() if said}
+
+
+def _google_parameters(body: str) -> dict[str, str]:
+    return {entry[1]: _one_line(entry[2]) for entry in _GOOGLE.finditer(dedent(body))}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 # --- What a model wrote --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The tools that come with Breadcrumbs. None of them reaches a network or the file system."""
+"""The tools of the package. None of them uses a network or the file system."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
 from breadcrumbs.runtime.retrieval.schema_hints import all_definitions
+from breadcrumbs.runtime.schema_names import TEXT_KEYS
 
 # --- calculator ----------------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_titl
     view = view_of(crumb, hints)
     parts = [crumb.title] if with_title else []
     parts += [str(crumb.document.get("description", ""))]
-    said = [view[name] for name in ("message", "content", "text") if isinstance(view.get(name), str)]
+    said = [view[name] for name in TEXT_KEYS if isinstance(view.get(name), str)]
     rest = {
         name: value
         for name, value in view.items()

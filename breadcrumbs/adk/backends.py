@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from uuid import UUID, uuid4
 
-import orjson
-
-from breadcrumbs.adk.ledger import AdkSessions
+from breadcrumbs.adk.ledger import AdkSessions, NewSession
+from breadcrumbs.adk.naming import session_names
+from breadcrumbs.adk.reading import EventRange
 from breadcrumbs.adk.wire import Json
 from breadcrumbs.client.aio import AsyncClient
-from breadcrumbs.client.core import segment
-from breadcrumbs.client.effects import Reply, Request
+from breadcrumbs.client.replies import Reply
+from breadcrumbs.client.requests import segment
+from breadcrumbs.composition.storage import running_server
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_dir
-from breadcrumbs.runtime.errors import DataDirectoryInUse, InvalidInput, NotFound
+from breadcrumbs.runtime.errors import DataDirectoryInUse, NotFound
 from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.store.store import Store
 
@@ -44,9 +45,7 @@ class Backend(Protocol):
 
     async def create(self, app: str, user: str, id: str | None, state: Json | None) -> Json: ...
 
-    async def get(
-        self, app: str, user: str, id: str, recent: int | None, after: float | None
-    ) -> Json | None: ...
+    async def get(self, app: str, user: str, id: str, wanted: EventRange) -> Json | None: ...
 
     async def list_all(self, app: str, user: str | None) -> list[Json]: ...
 
@@ -71,19 +70,19 @@ class InStore:
         self._owned = owned
 
     async def create(self, app: str, user: str, id: str | None, state: Json | None) -> Json:
-        return await self._sessions.create(self._who, app, user, id, state)
+        return await self._sessions.create(self._who, NewSession(app, user, id, state or {}))
 
-    async def get(self, app: str, user: str, id: str, recent: int | None, after: float | None) -> Json | None:
-        return await self._sessions.get(self._who, app, user, id, recent=recent, after=after)
+    async def get(self, app: str, user: str, id: str, wanted: EventRange) -> Json | None:
+        return await self._sessions.get(self._who, session_names(app, user, id), wanted)
 
     async def list_all(self, app: str, user: str | None) -> list[Json]:
         return await self._sessions.list_all(self._who, app, user)
 
     async def delete(self, app: str, user: str, id: str) -> None:
-        await self._sessions.delete(self._who, app, user, id)
+        await self._sessions.delete(self._who, session_names(app, user, id))
 
     async def append(self, app: str, user: str, id: str, event: Json) -> bool:
-        return (await self._sessions.append(self._who, app, user, id, event)).repeated
+        return (await self._sessions.append(self._who, session_names(app, user, id), event)).repeated
 
     async def user_state(self, app: str, user: str) -> Json:
         return await self._sessions.user_state(self._who, app, user)
@@ -108,8 +107,8 @@ class OverHttp:
         key = {"idempotency-key": str(uuid4())}
         return _object(await self._send("POST", _path(app, user, "sessions"), _WHOLE, wanted, key))
 
-    async def get(self, app: str, user: str, id: str, recent: int | None, after: float | None) -> Json | None:
-        limits = {"numRecentEvents": recent, "afterTimestamp": after}
+    async def get(self, app: str, user: str, id: str, wanted: EventRange) -> Json | None:
+        limits = {"numRecentEvents": wanted.recent, "afterTimestamp": wanted.after}
         given = [(name, repr(value)) for name, value in limits.items() if value is not None]
         try:
             return _object(await self._send("GET", _path(app, user, "sessions", id), [*given, *_WHOLE]))
@@ -117,7 +116,7 @@ class OverHttp:
             return None
 
     async def list_all(self, app: str, user: str | None) -> list[Json]:
-        found: list[Json] = orjson.loads((await self._send("GET", _path(app, user, "sessions"), _WHOLE)).body)
+        found: list[Json] = (await self._send("GET", _path(app, user, "sessions"), _WHOLE)).json()
         return found
 
     async def delete(self, app: str, user: str, id: str) -> None:
@@ -137,20 +136,13 @@ class OverHttp:
         self,
         method: str,
         path: str,
-        params: Iterable[tuple[str, str]] = (),
+        params: Sequence[tuple[str, str]] = (),
         document: Json | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        sent = dict(headers or {})
-        body = None
-        if document is not None:
-            sent["content-type"] = "application/json"
-            try:
-                body = orjson.dumps(document)
-            except orjson.JSONEncodeError as error:
-                raise InvalidInput(f"this cannot be written as JSON: {error}") from None
-        request = Request(method, path, tuple(params), body=body, headers=sent, repeatable=True)
-        return await self._client._run(self._client._core.perform(request))
+        return await self._client.request(
+            method, path, params=params, json=document, headers=headers, idempotent=True
+        )
 
 
 def _path(app: str, user: str | None, *parts: str) -> str:
@@ -159,19 +151,11 @@ def _path(app: str, user: str | None, *parts: str) -> str:
 
 
 def _object(reply: Reply) -> Json:
-    document: Json = orjson.loads(reply.body)
+    document: Json = reply.json()
     return document
 
 
-# Which one
-
-
-class Place(Protocol):
-    """Where a service was told to keep its sessions."""
-
-    async def open(self) -> Backend:
-        """Connect, for the event loop that runs."""
-        ...
+# Addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +203,6 @@ class Directory:
                 self._server = None
 
     def _address(self) -> str:
-        from breadcrumbs.cli.attach import running_server
-
         with self._starting:
             if self._server is not None:
                 self._server.start()  # it may have died
@@ -242,45 +224,64 @@ class Directory:
                     return server.url
 
 
-def place_of(
-    where: str,
-    *,
-    owner: UUID | str | None = None,
-    token: str | None = None,
-    api_key: str | None = None,
-    namespace: str | None = None,
-) -> Server | Redis | Directory:
-    """Read an address.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a caller passes beside the address: for a store the first two, for a server the last two."""
+
+    owner: UUID | str | None = None
+    namespace: str | None = None
+    token: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+
+
+def parse_address(where: str, access: Access = Access()) -> Server | Redis | Directory:
+    """Return where a service keeps its sessions.
 
     http://host:port, crumb://[token@]host[:port], crumb+https://…   a Breadcrumbs server
     redis://…, unix://…, redis+cluster://…, and with crumb+ before    a Redis server
     crumb:///directory, crumb://                                      a data directory; the default one
     The last two take `?owner=` and `?namespace=`.
     """
-    scheme, _, rest = where.partition("://")
+    scheme = where.partition("://")[0]
     kind = scheme.removeprefix("crumb+")
     parts = urlsplit(where)
     if kind in ("http", "https") or (kind == "crumb" and parts.netloc):
-        if owner is not None or namespace is not None:
-            raise ValueError("on a server the owner comes with the token: leave owner and namespace out")
-        token = token or unquote(parts.password or parts.username or "") or None
-        return Server(_server_url(parts, "http" if kind == "crumb" else kind), token, api_key)
-    if token is not None or api_key is not None:
+        return _server_at(parts, kind, access)
+    if access.token is not None or access.api_key is not None:
         raise ValueError("a token is for a Breadcrumbs server: a store takes the owner itself")
-    options = dict(parse_qsl(parts.query))
-    tenant = owner or options.pop("owner", None) or DEVELOPER
-    tenant = tenant if isinstance(tenant, UUID) else UUID(tenant)
-    name = namespace or options.pop("namespace", None) or "bc"
-    if kind == "crumb":
-        directory = Path(unquote(parts.path)) if parts.path.strip("/") else default_data_dir()
-        return Directory(directory.expanduser(), tenant, name)
-    if kind in _STORES:
-        rest = rest.partition("?")[0] + (f"?{urlencode(options)}" if options else "")
-        return Redis(f"{kind}://{rest}", tenant, name)
+    if kind == "crumb" or kind in _STORES:
+        return _store_at(where, kind, access)
     raise ValueError(
         f"{scheme or where!r} is no address of sessions: use http://127.0.0.1:{DEFAULT_PORT} (a Breadcrumbs server), "
         "redis://host:6379 (a Redis server) or crumb:///directory (a data directory)"
     )
+
+
+def owner_id(owner: UUID | str | None) -> UUID:
+    """Return the id of an owner, by default the developer on this machine."""
+    if owner is None:
+        return DEVELOPER
+    return owner if isinstance(owner, UUID) else UUID(owner)
+
+
+def _server_at(parts: SplitResult, kind: str, access: Access) -> Server:
+    if access.owner is not None or access.namespace is not None:
+        raise ValueError("on a server the owner comes with the token: leave owner and namespace out")
+    token = access.token or unquote(parts.password or parts.username or "") or None
+    return Server(_server_url(parts, "http" if kind == "crumb" else kind), token, access.api_key)
+
+
+def _store_at(where: str, kind: str, access: Access) -> Redis | Directory:
+    parts = urlsplit(where)
+    options = dict(parse_qsl(parts.query))
+    in_address = options.pop("owner", None), options.pop("namespace", None)
+    owner = owner_id(access.owner or in_address[0])
+    namespace = access.namespace or in_address[1] or "bc"
+    if kind == "crumb":
+        directory = Path(unquote(parts.path)) if parts.path.strip("/") else default_data_dir()
+        return Directory(directory.expanduser(), owner, namespace)
+    rest = where.partition("://")[2].partition("?")[0] + (f"?{urlencode(options)}" if options else "")
+    return Redis(f"{kind}://{rest}", owner, namespace)
 
 
 def _server_url(parts: SplitResult, scheme: str) -> str:

@@ -14,10 +14,12 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, with_config
 from typing_extensions import TypedDict
 
-from breadcrumbs.adk.ledger import AdkSessions, SessionReading
+from breadcrumbs.adk.ledger import AdkSessions, NewSession
+from breadcrumbs.adk.naming import SessionNames, session_names
+from breadcrumbs.adk.reading import ALL_EVENTS, EventRange, SessionReading
 from breadcrumbs.adk.wire import (
     EVALUATIONS,
     TEMP,
@@ -28,11 +30,12 @@ from breadcrumbs.adk.wire import (
     restored,
 )
 from breadcrumbs.runtime.access import policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
 from breadcrumbs.runtime.http.api.conditions import etag_of
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
 from breadcrumbs.runtime.http.api.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
@@ -104,7 +107,7 @@ class SessionView(TypedDict):
 
 async def create_session(call: Call) -> Reply:
     document = await _document(call)
-    wanted = _parsed(SessionRequest, document)
+    wanted = parse_body(SessionRequest, document)
     return await _create(call, wanted.session_id, wanted.state, wanted.events)
 
 
@@ -113,7 +116,7 @@ async def create_session_with_id(call: Call) -> Reply:
     # ADK's Python server takes the state itself here, its other servers `{"state": …}`. Nobody's state consists
     # of just an object called `state`.
     if document.keys() <= {"state", "events"} and isinstance(document.get("state"), dict | None):
-        wanted = _parsed(SessionRequest, document)
+        wanted = parse_body(SessionRequest, document)
         return await _create(call, _names(call)["session"], wanted.state, wanted.events)
     return await _create(call, _names(call)["session"], document, None)
 
@@ -121,19 +124,17 @@ async def create_session_with_id(call: Call) -> Reply:
 async def _create(
     call: Call, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
 ) -> Reply:
-    who, names, sessions = call.principal, _names(call), AdkSessions(call.services.store)
+    names = _names(call)
     first = [restored(checked_event(event), number) for number, event in enumerate(events or ())]
-    session = await sessions.create(
-        who, names["app"], names["user"], id, state, events=first, idempotency_key=idempotency_key(call)
-    )
-    return _session(call, session)
+    new = NewSession(names["app"], names["user"], id, state or {}, first, idempotency_key(call))
+    return _session(call, await AdkSessions(call.services.store).create(call.principal, new))
 
 
 async def get_session(call: Call) -> Reply:
     query = call.query()
     recent = _recent(query.get("numRecentEvents", query.get("num_recent_events")))
     after = _after(query.get("afterTimestamp", query.get("after_timestamp")))
-    return await _read(call, recent=recent, after=after)
+    return await _read(call, EventRange(recent, after))
 
 
 async def list_sessions(call: Call) -> Reply:
@@ -157,29 +158,26 @@ async def _streamed_list(views: AsyncIterator[Json], *, whole: bool) -> AsyncIte
 
 
 async def change_state(call: Call) -> Reply:
-    who, names, sessions = call.principal, _names(call), AdkSessions(call.services.store)
-    wanted = _parsed(StateRequest, await _document(call))
+    wanted = parse_body(StateRequest, await _document(call))
     event = event_of(
         {"invocationId": f"p-{uuid4()}", "author": "user", "actions": {"stateDelta": wanted.state_delta}},
         now=time.time(),
     )
-    await sessions.append(who, names["app"], names["user"], names["session"], event)
+    await AdkSessions(call.services.store).append(call.principal, _session_names(call), event)
     # What is temporary is not stored, but ADK's servers show it to whoever has set it.
     temporary = {name: value for name, value in wanted.state_delta.items() if name.startswith(TEMP)}
     return await _read(call, temporary=temporary)
 
 
 async def append_event(call: Call) -> Reply:
-    who, names = call.principal, _names(call)
     document = await call.json()
-    _parsed(EventRequest, document)
+    parse_body(EventRequest, document)
     event = event_of(document, now=time.time())
     if event.get("partial"):
         return Reply.json(event)
-    appended = await AdkSessions(call.services.store).append(
-        *(who, names["app"], names["user"], names["session"], event),
-        timed=document.get("timestamp") is not None,
-    )
+    timed = document.get("timestamp") is not None
+    sessions = AdkSessions(call.services.store)
+    appended = await sessions.append(call.principal, _session_names(call), event, timed=timed)
     headers: list[Header] = []
     if appended.session_version is not None:
         headers.append((b"etag", etag_of(appended.session_version)))
@@ -189,10 +187,7 @@ async def append_event(call: Call) -> Reply:
 
 
 async def delete_session(call: Call) -> Reply:
-    names = _names(call)
-    await AdkSessions(call.services.store).delete(
-        call.principal, names["app"], names["user"], names["session"]
-    )
+    await AdkSessions(call.services.store).delete(call.principal, _session_names(call))
     return Reply.json(None)
 
 
@@ -218,11 +213,14 @@ def _names(call: Call) -> dict[str, str]:
         raise InvalidInput("the path is not percent-encoded UTF-8", where="path") from None
 
 
+def _session_names(call: Call) -> SessionNames:
+    names = _names(call)
+    return session_names(names["app"], names["user"], names["session"])
+
+
 async def _document(call: Call) -> dict[str, Any]:
-    """The body; none at all counts as an empty one, as with ADK's servers."""
-    if call.header(b"content-length") in (None, "0") and b"transfer-encoding" not in call.headers:
-        return {}
-    document = await call.json()
+    """Return the body. No body and `null` count as an empty object, as with ADK's servers."""
+    document = await call.optional_json()
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -230,21 +228,10 @@ async def _document(call: Call) -> dict[str, Any]:
     return document
 
 
-def _parsed(model: type[_Model], document: Any) -> _Model:
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise InvalidInput("this is not what belongs here", complaints=complaints_of(error)) from None
-
-
-async def _read(
-    call: Call, *, recent: int | None = None, after: float | None = None, temporary: Json | None = None
-) -> Reply:
-    """The session that the path names. A long one is sent while it is read."""
+async def _read(call: Call, wanted: EventRange = ALL_EVENTS, *, temporary: Json | None = None) -> Reply:
+    """Return the session that the path names. A long one is sent while it is read."""
     names = _names(call)
-    reading = await AdkSessions(call.services.store).read(
-        call.principal, names["app"], names["user"], names["session"], recent=recent, after=after
-    )
+    reading = await AdkSessions(call.services.store).read(call.principal, _session_names(call), wanted)
     if reading is None:
         raise _no_session(names["session"])
     if not reading.is_short:

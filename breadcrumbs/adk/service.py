@@ -24,8 +24,9 @@ from google.adk.sessions.session import Session
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from breadcrumbs.adk.backends import SCHEMES, Backend, Directory, InStore, place_of
+from breadcrumbs.adk.backends import SCHEMES, Access, Backend, Directory, InStore, owner_id, parse_address
 from breadcrumbs.adk.naming import names_of
+from breadcrumbs.adk.reading import ALL_EVENTS, EventRange
 from breadcrumbs.adk.wire import Json
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
@@ -35,7 +36,6 @@ from breadcrumbs.runtime.errors import (
     NotFound,
     Unauthenticated,
 )
-from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.store.store import Store
 
 _log = logging.getLogger("breadcrumbs.adk")
@@ -65,18 +65,17 @@ class BreadcrumbSessionService(BaseSessionService):
         agents_dir: str | None = None,
     ) -> None:
         """
-        where: an address (see `place_of`), or a store that is open; then closing it stays with the caller.
+        where: an address (see `parse_address`), or a store that is open; then closing it stays with the caller.
         owner: the tenant whose sessions these are, where there is no server to ask for a token.
         uri, agents_dir: what ADK calls a service with that it finds in a services.yaml; `uri` is `where`.
         """
         self._by_loop: dict[asyncio.AbstractEventLoop, asyncio.Task[_Opened]] = {}
         self._given: Backend | None = None
         if isinstance(where, Store):
-            tenant = DEVELOPER if owner is None else owner
-            self._given = InStore(where, tenant if isinstance(tenant, UUID) else UUID(tenant), owned=False)
+            self._given = InStore(where, owner_id(owner), owned=False)
             return
-        self._place = place_of(
-            where or uri or "crumb://", owner=owner, token=token, api_key=api_key, namespace=namespace
+        self._location = parse_address(
+            where or uri or "crumb://", Access(owner, namespace, token=token, api_key=api_key)
         )
 
     async def create_session(
@@ -101,9 +100,9 @@ class BreadcrumbSessionService(BaseSessionService):
             return None
         with _adk_errors():
             names_of(app_name, user_id)
-            recent, after = (config.num_recent_events, config.after_timestamp) if config else (None, None)
+            wanted = EventRange(config.num_recent_events, config.after_timestamp) if config else ALL_EVENTS
             backend = await self._backend()
-            found = await backend.get(app_name, user_id, session_id.strip(), recent, after)
+            found = await backend.get(app_name, user_id, session_id.strip(), wanted)
             return None if found is None else _session(found)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
@@ -154,8 +153,8 @@ class BreadcrumbSessionService(BaseSessionService):
         opening = self._by_loop.get(asyncio.get_running_loop())
         if opening is not None:
             await (await opening).keeper.aclose()
-        if self._given is None and isinstance(self._place, Directory) and not self._by_loop:
-            await asyncio.to_thread(self._place.stop)
+        if self._given is None and isinstance(self._location, Directory) and not self._by_loop:
+            await asyncio.to_thread(self._location.stop)
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,7 +174,7 @@ class BreadcrumbSessionService(BaseSessionService):
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> _Opened:
         try:
-            backend = await self._place.open()
+            backend = await self._location.open()
         except BaseException:
             del self._by_loop[loop]  # the next call tries again
             raise

@@ -1,4 +1,8 @@
-"""`crumb`: all commands together, in the order of its help, and what a failure of any of them looks like."""
+"""The app `crumb`: its commands in the order of the help, and the exit codes of their errors.
+
+The modules of the commands import what is heavy (the client, the server, rich) when a command runs. `crumb --help`
+loads none of it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,23 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from breadcrumbs.cli.commands import chat, checkup, contexts, crumbs, letters, moves, servers, sessions
+from breadcrumbs.cli import (
+    chat,
+    contexts,
+    crumbs,
+    dead_letters,
+    doctor,
+    export_import,
+    servers,
+    sessions,
+    tokens,
+)
 from breadcrumbs.cli.output import INTERRUPTED, PROBLEM, USAGE, UsageError, fail, leave_closed_pipe
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
 
 class Commands(TyperGroup):
-    """Runs a command, and turns what was expected to go wrong into one line and an exit code."""
+    """Runs a command. Expected errors become one line on standard error and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -28,7 +42,7 @@ class Commands(TyperGroup):
             fail(error)
             code = PROBLEM
         except ExceptionGroup as group:
-            # Tasks that run side by side fail as a group, also where only one of them has.
+            # A task group raises a group even for a single error.
             expected, others = group.split(BreadcrumbsError)
             if expected is None or others is not None:
                 raise
@@ -69,12 +83,13 @@ app = typer.Typer(
 for commands in (
     servers.commands,
     crumbs.commands,
-    moves.commands,
-    checkup.commands,
+    tokens.commands,
+    export_import.commands,
+    doctor.commands,
     chat.commands,
     contexts.contexts,
     contexts.audits,
     sessions.commands,
-    letters.commands,
+    dead_letters.commands,
 ):
     app.add_typer(commands)

@@ -1,124 +1,87 @@
-"""The client commands' way to a running server."""
+"""Connects the client commands to a server, with the public client.
+
+The client is imported when a command runs: `crumb --help` must not load httpx.
+"""
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
-import httpx
-
+from breadcrumbs.cli.options import DEFAULT_URL
 from breadcrumbs.cli.output import CommandError, command
-from breadcrumbs.client.errors import Unauthenticated
-from breadcrumbs.client.http import check_address
-from breadcrumbs.client.sync import Client
 
-_TRIES = 4
-_WHO = "  set CRUMB_API_KEY or CRUMB_TOKEN, or pass --token"
+if TYPE_CHECKING:
+    from breadcrumbs.client.errors import ServerUnreachable
+    from breadcrumbs.client.replies import Reply
+    from breadcrumbs.client.sync import Client
+
+_CREDENTIALS_HINT = "  set CRUMB_API_KEY or CRUMB_TOKEN, or pass --token"
 
 
 @contextmanager
-def open_client(
-    url: str, *, token: str | None = None, api_key: str | None = None, retries: int = 0
-) -> Iterator[Client]:
-    """The public client, for commands that follow the event stream. What it is refused, it says as `Api` does."""
+def open_client(url: str, token: str | None = None, *, retries: int = 0) -> Iterator[Client]:
+    """Open a client, and raise its errors in the words of the command line.
+
+    The API key comes only from the environment: other users of the machine can read a command line.
+    """
+    from breadcrumbs.client.sync import Client
+
+    if not url:  # the client would fall back to its default
+        raise CommandError(f"{url!r} is not an address: use one such as {DEFAULT_URL}")
     try:
-        client = Client(url, token=token, api_key=api_key, retries=retries)
+        client = Client(url, token=token, api_key=os.environ.get("CRUMB_API_KEY"), retries=retries)
     except ValueError as error:
         raise CommandError(str(error)) from None
-    with client:
-        try:
-            yield client
-        except Unauthenticated as error:
-            raise CommandError(f"{error}\n{_WHO}") from None
+    with client, command_errors(client.url):
+        yield client
 
 
-class Api:
-    """A server, and who we are there. What it refuses is raised in its own words."""
+@contextmanager
+def command_errors(url: str) -> Iterator[None]:
+    """Turn errors of the client into `CommandError`s that say what to do next."""
+    from breadcrumbs.client.errors import ServerUnreachable, Unauthenticated
 
-    def __init__(self, url: str, *, token: str | None = None, api_key: str | None = None) -> None:
-        self.url = url.rstrip("/")
-        try:
-            host = check_address(self.url)
-        except ValueError as error:
-            raise CommandError(str(error)) from None
-        headers = {"authorization": f"Bearer {token}"} if token else {"x-api-key": api_key} if api_key else {}
-        try:
-            self._http = httpx.Client(
-                base_url=self.url,
-                headers=headers,
-                timeout=httpx.Timeout(30.0, connect=5.0),
-                # A proxy that is set for the internet cannot reach this machine's own address.
-                trust_env=host not in ("127.0.0.1", "localhost", "::1"),
-            )
-        except UnicodeEncodeError:
-            raise CommandError("the token or the API key holds characters that no token has") from None
+    try:
+        yield
+    except Unauthenticated as error:
+        raise CommandError(f"{error}\n{_CREDENTIALS_HINT}") from None
+    except ServerUnreachable as error:
+        raise _unreachable(url, error) from error
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._http.close()
+def _unreachable(url: str, error: ServerUnreachable) -> CommandError:
+    from breadcrumbs.client.replies import ConnectionLost
 
-    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        try:
-            response = self._http.request(method, path, **options)
-        except httpx.HTTPError as error:
-            raise self.unreachable(error) from error
-        self._check(response)
-        return response
+    lost = error.__cause__
+    if isinstance(lost, ConnectionLost) and lost.refused:
+        return CommandError(f"nothing answers at {url}. Is it running? Start it with: {command()} up")
+    if isinstance(lost, ConnectionLost) and lost.timed_out:
+        return CommandError(f"{url} did not answer in time. crumb doctor may know why")
+    return CommandError(str(error))
 
-    def get(self, path: str, params: list[tuple[str, str]] | None = None) -> httpx.Response:
-        return self.request("GET", path, params=params)
 
-    def create(self, document: dict[str, Any], idempotency_key: str) -> httpx.Response:
-        """Post a breadcrumb. The key makes it safe to try again where the answer was lost."""
-        for attempt in range(_TRIES):
-            last = attempt == _TRIES - 1
-            try:
-                response = self._http.post(
-                    "/breadcrumbs", json=document, headers={"idempotency-key": idempotency_key}
-                )
-            except httpx.ConnectError as error:
-                raise self.unreachable(error) from error
-            except httpx.HTTPError as error:
-                if last:
-                    raise self.unreachable(error) from error
-            else:
-                if response.status_code != 503 or last:
-                    self._check(response)
-                    return response
-            time.sleep(0.25 * 2**attempt)
-        raise AssertionError("the last attempt returns or raises")
+def send_json(
+    client: Client, method: str, path: str, document: Any, *, idempotency_key: str | None = None
+) -> Reply:
+    """Send a JSON document. Text from the command line that is not UTF-8 is a `UnicodeEncodeError`."""
+    import json
 
-    def _check(self, response: httpx.Response) -> None:
-        if response.is_success and "json" in response.headers.get("content-type", ""):
-            return
-        try:
-            problem = response.json()
-        except ValueError:
-            problem = None
-        if not isinstance(problem, dict) or "detail" not in problem:
-            raise CommandError(
-                f"{self.url} answered {response.status_code} to {response.request.method} "
-                f"{response.request.url.path}: is this a Breadcrumbs server?"
-            )
-        lines = [str(problem["detail"])]
-        lines += [
-            f"  {complaint['where']}: {complaint['message']}"
-            for complaint in problem.get("errors", ())
-            if complaint["message"] != problem["detail"]
-        ]
-        if response.status_code == 401:
-            lines.append(_WHO)
-        raise CommandError("\n".join(lines))
+    json.dumps(document, ensure_ascii=False).encode()
+    headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
+    return client.request(method, path, json=document, headers=headers)
 
-    def unreachable(self, error: httpx.HTTPError) -> CommandError:
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return CommandError(
-                f"nothing answers at {self.url}. Is it running? Start it with: {command()} up"
-            )
-        if isinstance(error, httpx.TimeoutException):
-            return CommandError(f"{self.url} did not answer in time. crumb doctor may know why")
-        return CommandError(f"the connection to {self.url} failed: {error or type(error).__name__}")
+
+def path_of(*names: str) -> str:
+    """Build a path. Each name becomes one segment, whatever characters it has."""
+    from breadcrumbs.client.requests import segment
+
+    return "".join(f"/{segment(name)}" for name in names)
+
+
+def next_page(reply: Reply) -> str | None:
+    """Return the path of the next page, from the `Link` header."""
+    link = reply.headers.get("link", "")
+    return link.partition("<")[2].partition(">")[0] if 'rel="next"' in link else None

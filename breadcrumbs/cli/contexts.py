@@ -1,101 +1,141 @@
-"""context and audit: what a model gets to see, why, and whether sessions are kept apart. Straight on the store."""
+"""context and audit: what a model gets to see of a session, and whether sessions are isolated.
+
+The commands work on the store itself, and write nothing.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-from uuid import UUID
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from breadcrumbs.cli.attach import has_store, open_store, server_address, shown_address
+import typer
+
+from breadcrumbs.cli.options import AsJson, Config, Data, OwnerOf, Redis, read_owner
 from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
     CommandError,
     UsageError,
     console,
-    fail,
     for_people,
-    one_line,
     print_json,
     say,
-    shown_time,
     visible,
 )
-from breadcrumbs.context_builder.audit import Report, audit_isolation
-from breadcrumbs.context_builder.book import ConfigError, parse_configs
-from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.context_builder.explain import (
-    Difference,
-    ExplainedItem,
-    Explanation,
-    Rebuilt,
-    contexts_of,
-    diff,
-    explain,
-    part_sizes,
-    preview,
-    rebuild,
-)
-from breadcrumbs.runtime.breadcrumb.text import plain_text
-from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
-from breadcrumbs.runtime.store.store import Store
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from uuid import UUID
 
-_T = TypeVar("_T")
-_BAR = 32
+    from breadcrumbs.context_builder.audit import Report
+    from breadcrumbs.context_builder.config import ContextConfig
+    from breadcrumbs.context_builder.config_checks import ConfigError
+    from breadcrumbs.context_builder.explain import Difference, Explanation, Rebuilt
+    from breadcrumbs.runtime.settings.settings import Settings
+    from breadcrumbs.runtime.store.store import Store
+
+T = TypeVar("T")
+
+contexts = typer.Typer(
+    name="context",
+    short_help="What a model gets to see of a session, and why.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""What a model gets to see of a session, and why.
+
+    \b
+    crumb context check context.json                             is this config fine?
+    crumb context explain demo                                   what was shown for the last message, and why
+    crumb context preview --session demo --config context.json   what would be shown with this config
+    crumb context diff demo@3 demo@4                             what has changed from turn to turn
+
+    All of them work on the store itself, whether crumb up is running or not, and write nothing.
+    """,
+)
+
+audits = typer.Typer(
+    name="audit",
+    short_help="Prove that sessions are kept apart.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Prove on the store itself that what must hold does hold.
+
+    \b
+    crumb audit isolation             no session has anything of another one in it
+    """,
+)
+
+Consumer = Annotated[
+    str | None, typer.Option("--consumer", help="Whose context, where a session has several.")
+]
+OwnedBy = Annotated[
+    str | None,
+    typer.Option("--owner", help="Whose session (a UUID). [default: the only one of the settings]"),
+]
 
 
-# crumb context check
+# context check
 
 
-def check(files: list[Path], *, as_json: bool) -> int:
-    """Say what is wrong with config files, line by line, or that they are fine."""
+@contexts.command("check")
+def context_check(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Context configs (JSON).")],
+    as_json: AsJson = False,
+) -> int:
+    """Check context configs. Exit code 1 if one cannot be used, with each fault at its line and column.
+
+    \b
+    crumb context check context.json
+    """
+    from breadcrumbs.context_builder.config_checks import ConfigError
+
     good: list[tuple[Path, tuple[ContextConfig, ...]]] = []
     errors: list[ConfigError] = []
     for file in files:
         try:
-            good.append((file, read_configs(file)))
+            good.append((file, _read_configs(file)))
         except ConfigError as error:
             errors.append(error)
             say(visible(str(error)).replace("\\x0a", "\n"))
     if for_people(as_json):
-        for file, configs in good:
-            names = ", ".join(config.consumer_id for config in configs)
-            several = len(configs) != 1
-            count = f"{len(configs)} config{'s' if several else ''}, consumer{'s' if several else ''} {names}"
-            console().print(f"{file}: fine: {count}" if len(files) > 1 else f"fine: {count}", markup=False)
+        _print_good_configs(good, with_names=len(files) > 1)
     else:
-        print_json(
-            {
-                "ok": not errors,
-                "configs": [
-                    {"file": str(file), "consumer_id": config.consumer_id, "digest": config.digest}
-                    for file, configs in good
-                    for config in configs
-                ],
-                "complaints": [
-                    {
-                        "file": e.name,
-                        "line": c.line,
-                        "column": c.column,
-                        "where": c.where,
-                        "message": c.message,
-                    }
-                    for e in errors
-                    for c in e.complaints
-                ],
-            }
-        )
+        _print_checked_configs(good, errors)
     return PROBLEM if errors else OK
 
 
-def read_configs(file: Path) -> tuple[ContextConfig, ...]:
+def _print_good_configs(good: list[tuple[Path, tuple[ContextConfig, ...]]], *, with_names: bool) -> None:
+    for file, configs in good:
+        names = ", ".join(config.consumer_id for config in configs)
+        several = len(configs) != 1
+        count = f"{len(configs)} config{'s' if several else ''}, consumer{'s' if several else ''} {names}"
+        console().print(f"{file}: fine: {count}" if with_names else f"fine: {count}", markup=False)
+
+
+def _print_checked_configs(
+    good: list[tuple[Path, tuple[ContextConfig, ...]]], errors: list[ConfigError]
+) -> None:
+    print_json(
+        {
+            "ok": not errors,
+            "configs": [
+                {"file": str(file), "consumer_id": config.consumer_id, "digest": config.digest}
+                for file, configs in good
+                for config in configs
+            ],
+            "complaints": [
+                {"file": e.name, "line": c.line, "column": c.column, "where": c.where, "message": c.message}
+                for e in errors
+                for c in e.complaints
+            ],
+        }
+    )
+
+
+def _read_configs(file: Path) -> tuple[ContextConfig, ...]:
+    from breadcrumbs.context_builder.config_checks import parse_configs
+
     try:
         raw = file.read_bytes()
     except OSError as error:
@@ -103,60 +143,70 @@ def read_configs(file: Path) -> tuple[ContextConfig, ...]:
     return parse_configs(raw, name=str(file))
 
 
-# crumb context explain
+# context explain
 
 
-def show(
-    settings: Settings,
-    of: str,
-    *,
-    version: int | None,
-    consumer: str | None,
-    owner: UUID | None,
-    with_parts: bool,
-    as_json: bool,
+@contexts.command("explain")
+def context_explain(
+    of: Annotated[
+        str, typer.Argument(metavar="SESSION_OR_CONTEXT_ID", help="A session, or the id of a context.")
+    ],
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="An older version. [default: the newest]")
+    ] = None,
+    consumer: Consumer = None,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Also what the model was shown, rendered again.")
+    ] = False,
+    owner: OwnedBy = None,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> int:
-    """Why a context is as it is."""
+    """Show what is in a context and what was left out, which source found it, its tokens and the budget.
 
-    async def main(store: Store) -> tuple[Explanation, Rebuilt | None]:
-        whose = _owner(settings, owner)
-        id = await _context_id(store, whose, of, consumer)
+    \b
+    crumb context explain demo
+    crumb context explain demo --version 3 --parts
+    crumb context explain demo --json | jq '.left_out[] | select(.reason == "over budget")'
+    """
+    from breadcrumbs.context_builder.explain import explain, rebuild
+
+    settings, named = _load_settings(config, data, redis), read_owner(owner)
+
+    async def read_context(store: Store) -> tuple[Explanation, Rebuilt | None]:
+        whose = _choose_owner(settings, named)
+        id = await _find_context(store, whose, of, consumer)
         explained = await explain(store, whose, id, version)
-        return explained, await rebuild(store, whose, id, version) if with_parts else None
+        return explained, await rebuild(store, whose, id, version) if parts else None
 
-    explained, rebuilt = _on_store(settings, main)
-    if not for_people(as_json):
-        document = explained.as_dict()
-        if rebuilt is not None:
-            gone = [str(reference.id) for reference in rebuilt.gone]
-            document |= {"parts": rebuilt.parts, "parts_are_as_shown_then": rebuilt.same, "parts_gone": gone}
-        print_json(document)
+    explained, rebuilt = _on_store(settings, read_context)
+    if for_people(as_json):
+        _print_explained(explained, rebuilt)
         return OK
-    _print(explained)
+    document = explained.as_dict()
     if rebuilt is not None:
-        out = console()
-        for part in rebuilt.parts:
-            out.print(f"\n{part['key']} ({part['place']})", style="bold", markup=False)
-            for item in part["items"]:
-                out.print(f"  {one_line(plain_text(item['content']), 2_000)}", markup=False)
-        out.print(
-            "\nbyte for byte what the model was shown"
-            if rebuilt.same
-            else f"\nnot all of what the model was shown: {len(rebuilt.gone)} items are gone",
-            style="green" if rebuilt.same else "yellow",
-        )
+        gone = [str(reference.id) for reference in rebuilt.gone]
+        document |= {"parts": rebuilt.parts, "parts_are_as_shown_then": rebuilt.same, "parts_gone": gone}
+    print_json(document)
     return OK
 
 
-async def _context_id(store: Store, owner: UUID, of: str, consumer: str | None) -> UUID:
-    """The context that somebody means: by its id, or as the one of a session."""
-    try:
-        id = UUID(of)
-        found = await store.get(owner, id, count_read=False)
-        if "explain" in found.context:
-            return id
-    except (ValueError, NotFound):
-        pass
+def _print_explained(explained: Explanation, rebuilt: Rebuilt | None) -> None:
+    from breadcrumbs.cli.explanations import print_explanation, print_rebuilt
+
+    print_explanation(explained)
+    if rebuilt is not None:
+        print_rebuilt(rebuilt)
+
+
+async def _find_context(store: Store, owner: UUID, of: str, consumer: str | None) -> UUID:
+    """Find a context by its id, or by its session and consumer. Returns its id."""
+    from breadcrumbs.context_builder.explain import contexts_of
+
+    if (id := await _context_with_id(store, owner, of)) is not None:
+        return id
     contexts = await contexts_of(store, owner, of)
     by_consumer = {str(context.context["consumer_id"]): context for context in contexts}
     if not by_consumer:
@@ -174,49 +224,91 @@ async def _context_id(store: Store, owner: UUID, of: str, consumer: str | None) 
     return by_consumer[consumer].id
 
 
-# crumb context preview
+async def _context_with_id(store: Store, owner: UUID, text: str) -> UUID | None:
+    from uuid import UUID
+
+    from breadcrumbs.runtime.errors import NotFound
+
+    try:
+        id = UUID(text)
+        found = await store.get(owner, id, count_read=False)
+    except (ValueError, NotFound):
+        return None
+    return id if "explain" in found.context else None
 
 
-def show_preview(
-    settings: Settings,
-    *,
-    session: str,
-    file: Path,
-    consumer: str | None,
-    trigger: UUID | None,
-    with_diff: bool,
-    owner: UUID | None,
-    as_json: bool,
+# context preview
+
+
+@contexts.command("preview")
+def context_preview(
+    session: Annotated[str, typer.Option("--session", "-s", help="The session to look at.")],
+    context_config: Annotated[Path, typer.Option("--config", help="The context config to try (JSON).")],
+    consumer: Annotated[
+        str | None, typer.Option("--consumer", help="Which config, where the file has several.")
+    ] = None,
+    trigger: Annotated[
+        str | None,
+        typer.Option("--trigger", help="For this message (an id). [default: the newest it reacts to]"),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--diff", help="Also the difference to what the model was shown.")
+    ] = False,
+    owner: OwnedBy = None,
+    data: Data = None,
+    redis: Redis = None,
+    settings: Annotated[
+        Path | None, typer.Option("--settings", help="Settings file. [env: CRUMB_CONFIG]")
+    ] = None,
+    as_json: AsJson = False,
 ) -> int:
-    """What a model would see with another config."""
-    config = _chosen(read_configs(file), file, consumer)
+    """Show what a model would see with another config. Nothing is written.
 
-    async def main(store: Store) -> tuple[Explanation, list[dict[str, object]], Explanation | None]:
-        whose = _owner(settings, owner)
-        made = await preview(store, whose, session, config, trigger)
+    \b
+    crumb context preview --session demo --config context.json
+    crumb context preview --session demo --config context.json --diff
+    """
+    from breadcrumbs.context_builder.explain import diff, preview
+    from breadcrumbs.runtime.breadcrumb.ids import parse_id
+
+    loaded, named = _load_settings(settings, data, redis), read_owner(owner)
+    trigger_id = None if trigger is None else parse_id(trigger, what="--trigger")
+    chosen = _choose_config(_read_configs(context_config), context_config, consumer)
+
+    async def make_preview(store: Store) -> tuple[Explanation, list[dict[str, object]], Explanation | None]:
+        whose = _choose_owner(loaded, named)
+        made = await preview(store, whose, session, chosen, trigger_id)
         before = None
-        if with_diff:
-            before = await _context_for(
-                store, whose, session, config.consumer_id, made.explanation.trigger_id
+        if compare:
+            before = await _shown_context(
+                store, whose, session, chosen.consumer_id, made.explanation.trigger_id
             )
         return made.explanation, made.parts, before
 
-    explained, parts, before = _on_store(settings, main)
+    explained, parts, before = _on_store(loaded, make_preview)
     difference = None if before is None else diff(before, explained)
-    if not for_people(as_json):
-        document = explained.as_dict() | {"parts": parts}
-        print_json(document if difference is None else document | {"diff": difference.as_dict()})
+    if for_people(as_json):
+        _print_preview(explained, difference)
         return OK
-    _print(explained)
-    if difference is not None:
-        _print_difference(difference)
+    document = explained.as_dict() | {"parts": parts}
+    print_json(document if difference is None else document | {"diff": difference.as_dict()})
     return OK
 
 
-async def _context_for(
+def _print_preview(explained: Explanation, difference: Difference | None) -> None:
+    from breadcrumbs.cli.explanations import print_difference, print_explanation
+
+    print_explanation(explained)
+    if difference is not None:
+        print_difference(difference)
+
+
+async def _shown_context(
     store: Store, owner: UUID, session: str, consumer: str, trigger_id: str
 ) -> Explanation:
-    """The context that the model was shown for a message; where there is none, the session's newest."""
+    """Explain the context that was shown for a message. Without one, explain the newest of the session."""
+    from breadcrumbs.context_builder.explain import contexts_of, explain
+
     for context in await contexts_of(store, owner, session):
         if context.context["consumer_id"] != consumer:
             continue
@@ -227,7 +319,7 @@ async def _context_for(
     raise CommandError(f"session {session!r} has no context of {consumer} to compare with: leave --diff out")
 
 
-def _chosen(configs: tuple[ContextConfig, ...], file: Path, consumer: str | None) -> ContextConfig:
+def _choose_config(configs: tuple[ContextConfig, ...], file: Path, consumer: str | None) -> ContextConfig:
     by_consumer = {config.consumer_id: config for config in configs}
     if consumer is None and len(configs) == 1:
         return configs[0]
@@ -239,82 +331,123 @@ def _chosen(configs: tuple[ContextConfig, ...], file: Path, consumer: str | None
     raise CommandError(f"{file} has no config of {consumer}, but of {names}")
 
 
-# crumb context diff
+# context diff
 
 
-def show_diff(
-    settings: Settings, old: str, new: str, *, consumer: str | None, owner: UUID | None, as_json: bool
+@contexts.command("diff")
+def context_diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A session or a context, or one @VERSION of it.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")],
+    consumer: Consumer = None,
+    owner: OwnedBy = None,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> int:
-    """What has changed from one context to another, or from one version of it to another."""
+    """Show what has changed from one context to another: + in, - out, ~ moved or changed.
 
-    async def main(store: Store) -> Difference:
-        whose = _owner(settings, owner)
+    \b
+    crumb context diff demo@3 demo@4
+    crumb context diff demo other-session
+    """
+    from breadcrumbs.context_builder.explain import diff, explain
 
-        async def one(reference: str) -> Explanation:
-            of, version = _read_reference(reference)
-            return await explain(store, whose, await _context_id(store, whose, of, consumer), version)
+    settings, named = _load_settings(config, data, redis), read_owner(owner)
 
-        return diff(await one(old), await one(new))
+    async def compare_contexts(store: Store) -> Difference:
+        whose = _choose_owner(settings, named)
 
-    difference = _on_store(settings, main)
+        async def read_context(reference: str) -> Explanation:
+            of, version = _split_reference(reference)
+            return await explain(store, whose, await _find_context(store, whose, of, consumer), version)
+
+        return diff(await read_context(old), await read_context(new))
+
+    difference = _on_store(settings, compare_contexts)
     if for_people(as_json):
-        _print_difference(difference)
+        from breadcrumbs.cli.explanations import print_difference
+
+        print_difference(difference)
     else:
         print_json(difference.as_dict())
     return OK
 
 
-def _read_reference(text: str) -> tuple[str, int | None]:
-    """`SESSION`, `CONTEXT_ID`, or either with `@VERSION`."""
+def _split_reference(text: str) -> tuple[str, int | None]:
+    """Split `NAME@VERSION`. Without a version, the second value is None."""
     of, at, version = text.rpartition("@")
     if at and of and version.isascii() and version.isdigit():
         return of, int(version)
     return text, None
 
 
-# crumb audit isolation
+# audit isolation
 
 
-def audit(settings: Settings, *, owner: UUID | None, history: bool, as_json: bool) -> int:
-    """Prove that no session has bled into another; exit code 1 where one has."""
+@audits.command("isolation")
+def audit_isolation(
+    history: Annotated[
+        bool, typer.Option("--history", help="Also the older versions of every context.")
+    ] = False,
+    owner: OwnerOf = None,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> int:
+    """Look at every breadcrumb and every context: nothing of one session may be in another. Exit code 1 if so.
 
-    async def main(store: Store) -> Report:
-        if not sys.stderr.isatty():
-            return await audit_isolation(store, owner, history=history)
-        with console(stderr=True).status("looking at every breadcrumb …") as status:
-            return await audit_isolation(
-                store,
-                owner,
-                history=history,
-                progress=lambda count: status.update(f"{count:,} breadcrumbs looked at …"),
-            )
+    \b
+    crumb audit isolation
+    crumb audit isolation --history --json | jq .findings
+    """
+    settings, named = _load_settings(config, data, redis), read_owner(owner)
 
-    report = _on_store(settings, main)
-    if not for_people(as_json):
-        print_json(report.as_dict())
-        return OK if report.is_clean else PROBLEM
-    for finding in report.findings:
-        version = f" version {finding.version}" if finding.version is not None else ""
-        fail(f"{finding.breadcrumb_id}{version}: {finding.what}")
-    out = console()
-    out.print(
-        f"looked at {report.breadcrumbs:,} breadcrumbs (owners: {len(report.owners):,}) and "
-        f"{report.items:,} items in {report.versions:,} contexts"
-        + (f"; {report.gone:,} items are gone since and tell no more" if report.gone else "")
-        + (f"; {report.unreadable:,} contexts are not of our making" if report.unreadable else "")
-    )
-    if report.is_clean:
-        out.print("no session has anything of another one in it", style="bold green")
+    async def make_report(store: Store) -> Report:
+        return await _audit(store, named, history)
+
+    report = _on_store(settings, make_report)
+    if for_people(as_json):
+        from breadcrumbs.cli.explanations import print_report
+
+        print_report(report)
     else:
-        out.print(f"{len(report.findings):,} findings", style="bold red")
+        print_json(report.as_dict())
     return OK if report.is_clean else PROBLEM
 
 
-# On the store
+async def _audit(store: Store, owner: UUID | None, history: bool) -> Report:
+    """Audit the store. Shows the progress if standard error is a terminal."""
+    from breadcrumbs.context_builder import audit
+
+    if not sys.stderr.isatty():
+        return await audit.audit_isolation(store, owner, history=history)
+    with console(stderr=True).status("looking at every breadcrumb …") as status:
+        return await audit.audit_isolation(
+            store,
+            owner,
+            history=history,
+            progress=lambda count: status.update(f"{count:,} breadcrumbs looked at …"),
+        )
 
 
-def _on_store(settings: Settings, work: Callable[[Store], Awaitable[_T]]) -> _T:
-    async def main(url: str) -> _T:
+# The store
+
+
+def _load_settings(config: Path | None, data: Path | None, redis: str | None) -> Settings:
+    from breadcrumbs.runtime.settings.settings import load_settings
+
+    return load_settings(config=config, data=data, redis=redis)
+
+
+def _on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Run `work` on the store of the settings. A server without a store is a `CommandError`."""
+    import asyncio
+
+    from breadcrumbs.composition.storage import has_store, open_store, server_address, shown_address
+
+    async def main(url: str) -> T:
         if not await has_store(settings, url):
             raise CommandError(
                 f"there is nothing to look at: {shown_address(url)} has no store named {settings.namespace!r}"
@@ -329,8 +462,10 @@ def _on_store(settings: Settings, work: Callable[[Store], Awaitable[_T]]) -> _T:
         return asyncio.run(main(url))
 
 
-def _owner(settings: Settings, named: UUID | None) -> UUID:
-    """Whose contexts: who was named, else the only one that the settings know."""
+def _choose_owner(settings: Settings, named: UUID | None) -> UUID:
+    """Return the named owner, or the only one that the settings have."""
+    from breadcrumbs.runtime.settings.settings import DEVELOPER
+
     if named is not None:
         return named
     if settings.development_mode:
@@ -340,123 +475,3 @@ def _owner(settings: Settings, named: UUID | None) -> UUID:
         names = ", ".join(sorted(str(owner) for owner in owners))
         raise UsageError(f"the settings have keys of several owners: choose one with --owner ({names})")
     return owners.pop()
-
-
-# For people
-
-
-def _print(explained: Explanation) -> None:
-    from rich.markup import escape
-
-    out = console()
-    what = (
-        f"context {explained.context_id} version {explained.version}" if explained.context_id else "preview"
-    )
-    where = (
-        "" if explained.session_id is None else f" · session [bold]{escape(visible(explained.session_id))}[/]"
-    )
-    out.print(f"{what} · consumer [bold]{escape(visible(explained.consumer_id))}[/]{where}")
-    made = f"made {shown_time(explained.made_at)}" if explained.made_at else "as it would be made"
-    out.print(
-        f"{made} for {explained.trigger_id}, from what was there at {shown_time(explained.as_of)} · "
-        f"config {visible(explained.config)}",
-        style="dim",
-        markup=False,
-    )
-    out.print()
-    out.print(_budget_bar(explained), markup=False)
-    sizes = part_sizes(explained.items)
-    out.print(
-        "        " + " · ".join(f"{name} {size:,}" for name, size in sizes.items()), style="dim", markup=False
-    )
-    out.print()
-    out.print(_items_table(explained.items))
-    if explained.left_out:
-        out.print()
-        table = _table("left out", "why", "tokens", "of", "what")
-        for left in explained.left_out:
-            what = "not for you" if left.hidden else "gone since" if left.gone else one_line(left.title, 60)
-            size = "" if left.tokens is None else f"{left.tokens:,}"
-            table.add_row(
-                _text(left.source), _text(left.reason), size, _text(left.schema_name or ""), _text(what)
-            )
-        out.print(table)
-        if explained.left_out_besides:
-            out.print(f"… and {explained.left_out_besides:,} more", style="dim")
-    for note in explained.notes:
-        out.print(f"\n! {visible(note)}", style="yellow", markup=False)
-
-
-def _budget_bar(explained: Explanation) -> str:
-    share = explained.tokens / max(1, explained.budget)
-    filled = min(_BAR, max(round(_BAR * share), int(explained.tokens > 0)))
-    bar = "█" * filled + "░" * (_BAR - filled)
-    return (
-        f"tokens  {bar}  {explained.tokens:,} of {explained.budget:,} ({share:.0%}, {explained.counted_by})"
-    )
-
-
-def _items_table(items: list[ExplainedItem]) -> Table:
-    table = _table("in", "why", "rank", "tokens", "time", "what")
-    for item in items:
-        if item.hidden:
-            table.add_row(_text(item.place), _text(item.source), "", f"{item.tokens:,}", "", "not for you")
-            continue
-        words = "gone since" if item.gone else one_line(item.excerpt or item.title, 80)
-        table.add_row(
-            _text(item.place),
-            _text(_why(item)),
-            str(item.rank),
-            f"{item.tokens:,}",
-            shown_time(item.created_at) if item.created_at else "",
-            _text(f"▸ {words}" if item.is_trigger else words),
-            style="bold" if item.is_trigger else None,
-        )
-    return table
-
-
-def _why(item: ExplainedItem) -> str:
-    """The source, and what made it take this one."""
-    of = item.schema_name or "no schema"
-    return f"{item.source}: {of}" + "".join(f" +{tag}" for tag in item.matched)
-
-
-def _print_difference(difference: Difference) -> None:
-    out = console()
-    old, new = difference.tokens
-    budget = f"budget {difference.budget[0]:,} → {difference.budget[1]:,}"
-    out.print(f"\ntokens {old:,} → {new:,} ({new - old:+,}), {budget}")
-    for item in difference.came:
-        out.print(f"+ {_line(item)}", style="green", markup=False)
-    for item, reason in difference.went:
-        out.print(f"- {_line(item)}{f' ({reason})' if reason else ''}", style="red", markup=False)
-    for item, was, is_now in difference.moved:
-        out.print(f"~ {_line(item)} (place {was} → {is_now})", style="yellow", markup=False)
-    for before, item in difference.changed:
-        what = f"version {before.version} → {item.version}, tokens {before.tokens:,} → {item.tokens:,}"
-        out.print(f"~ {_line(item)} ({what})", style="yellow", markup=False)
-    out.print(
-        "no difference" if difference.is_empty else f"{difference.stayed:,} stayed as they were", style="dim"
-    )
-
-
-def _line(item: ExplainedItem) -> str:
-    return (
-        f"{item.place} · {_why(item)} · {item.tokens:,} tokens · {one_line(item.excerpt or item.title, 80)}"
-    )
-
-
-def _text(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(visible(text))
-
-
-def _table(*columns: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in columns:
-        number = name in ("tokens", "rank")
-        table.add_column(name, justify="right" if number else "left", no_wrap=True, overflow="ellipsis")
-    return table

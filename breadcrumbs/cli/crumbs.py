@@ -1,124 +1,182 @@
-"""post, get, list, history, delete, token: one request, one answer."""
+"""post, get, list, tail, history, delete: breadcrumbs, over HTTP."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from difflib import unified_diff
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, Annotated, Any, cast
+from uuid import uuid4
 
-import orjson
+import typer
 
-from breadcrumbs.cli.client import Api
+from breadcrumbs.cli.client import command_errors, next_page, open_client, path_of, send_json
+from breadcrumbs.cli.options import (
+    DEFAULT_URL,
+    AnyTags,
+    AsJson,
+    Schema,
+    Session,
+    Since,
+    Tags,
+    Token,
+    Url,
+    read_since,
+)
 from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
     CommandError,
-    JsonArray,
     UsageError,
     agreed,
     console,
+    escaped,
     fail,
     for_people,
     one_line,
+    print_array,
+    print_columns,
     print_json,
+    print_line,
     say,
     shown_time,
     visible,
 )
-from breadcrumbs.client.core import segment
+
+if TYPE_CHECKING:
+    from breadcrumbs.client.sync import Client
 
 MESSAGE_SCHEMA = "user.message.v1"
-_PAGE = 1_000
-_UNCHANGING = {
-    "id",
-    "owner_id",
-    "version",
-    "created_at",
-    "updated_at",
-    "created_by",
-    "updated_by",
-    "checksum",
-    "size_bytes",
-}
 
-
-def post(
-    api: Api,
-    text: str | None,
-    *,
-    session: str | None,
-    schema: str | None,
-    title: str | None,
-    tags: list[str],
-    context: str | None,
-    ttl: str | None,
-    idempotency_key: str | None,
-    as_json: bool,
-) -> int:
-    document = new_breadcrumb(
-        text, session=session, schema=schema, title=title, tags=tags, context=context, ttl=ttl
+_POST_RETRIES = 3
+_METADATA = frozenset(
+    (
+        "id",
+        "owner_id",
+        "version",
+        "created_at",
+        "updated_at",
+        "created_by",
+        "updated_by",
+        "checksum",
+        "size_bytes",
     )
-    response = api.create(document, idempotency_key or str(uuid4()))
-    written = response.json()
-    if not for_people(as_json):
-        print_json(written)
-        return OK
-    replayed = response.headers.get("idempotency-replayed") == "true"
-    where = f" in session [bold]{_escaped(session)}[/]" if session else ""
-    done = "[yellow]was there already:[/]" if replayed else "[green]posted[/]"
-    console().print(f"{done} {written['id']} (version {written['version']}){where}")
+)
+"""Fields that are not shown as changes in a history."""
+_EVENT_MARKS = {"created": ("+", "green"), "updated": ("~", "yellow"), "deleted": ("-", "red")}
+
+commands = typer.Typer()
+
+
+# post
+
+
+@commands.command()
+def post(
+    text: Annotated[
+        str | None, typer.Argument(help="The message; it goes to context.message. - reads standard input.")
+    ] = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="The session it belongs to.")] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", help="What it is. [default for a text: user.message.v1]")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="[default: the beginning of the text]")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", "-t", help="A tag; may be repeated.")] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", "-c", help="JSON object, @FILE, or - for standard input.")
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", help="How long it lives (90s, 1h, 7d), until when, or never.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option("--idempotency-key", help="The same key twice writes once. [default: a new one]"),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Post a breadcrumb.
+
+    \b
+    crumb post "What is a blackboard?" --session demo
+    echo "long text" | crumb post - --session demo --ttl 1h
+    crumb post --schema tool.catalog.v1 --tag tools --context @catalog.json
+    """
+    draft = Draft(text, session=session, schema=schema, title=title, tags=tag or (), context=context, ttl=ttl)
+    document = draft.document()
+    with open_client(url, token) as first:  # without retries: a server that does not run is reported at once
+        first.request("GET", "/health")
+    with open_client(url, token, retries=_POST_RETRIES) as client:
+        reply = send_json(
+            client, "POST", "/breadcrumbs", document, idempotency_key=idempotency_key or str(uuid4())
+        )
+    if for_people(as_json):
+        replayed = reply.headers.get("idempotency-replayed") == "true"
+        _print_posted(reply.json(), session, replayed)
+    else:
+        print_json(reply.json())
     return OK
 
 
-def new_breadcrumb(
-    text: str | None,
-    *,
-    session: str | None = None,
-    schema: str | None = None,
-    title: str | None = None,
-    tags: list[str],
-    context: str | None = None,
-    ttl: str | None = None,
-) -> dict[str, Any]:
-    """What `crumb post` sends. Plain text is a user's message, unless a schema says what it is."""
-    if text is None and context is None:
-        raise UsageError(
-            'there is nothing to post: give a text ("Hello"), - to read it from standard input, or --context'
-        )
-    if text == "-" and context == "-":
-        raise UsageError("only one of the text and the context can come from standard input")
-    content = {} if context is None else read_context(context)
-    if text == "-":
-        text = sys.stdin.read().rstrip("\n")
-    if text is not None:
-        if "message" in content:
-            raise UsageError("the text goes to context.message, which --context has too: give one of them")
-        content = {"message": text, **content}
-    tags = list(tags)
-    if schema is None and text is not None:
-        schema = MESSAGE_SCHEMA
-        if "user:message" not in tags:
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The arguments of `crumb post`. A text without a schema is a user's message."""
+
+    text: str | None
+    session: str | None = None
+    schema: str | None = None
+    title: str | None = None
+    tags: Sequence[str] = ()
+    context: str | None = None
+    ttl: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the breadcrumb to send. Reads standard input and files that the arguments name."""
+        self._check()
+        content = {} if self.context is None else read_context(self.context)
+        text = sys.stdin.read().rstrip("\n") if self.text == "-" else self.text
+        if text is not None:
+            if "message" in content:
+                raise UsageError(
+                    "the text goes to context.message, which --context has too: give one of them"
+                )
+            content = {"message": text, **content}
+        schema = MESSAGE_SCHEMA if self._is_message else self.schema
+        title = self.title if self.title is not None else _title_from(text)
+        document: dict[str, Any] = {"title": title, "tags": self._all_tags(), "context": content}
+        if schema is not None:
+            document["schema_name"] = schema
+        return document | ({} if self.ttl is None else read_ttl(self.ttl))
+
+    @property
+    def _is_message(self) -> bool:
+        return self.schema is None and self.text is not None
+
+    def _check(self) -> None:
+        if self.text is None and self.context is None:
+            raise UsageError(
+                'there is nothing to post: give a text ("Hello"), - to read it from standard input, or --context'
+            )
+        if self.text == "-" and self.context == "-":
+            raise UsageError("only one of the text and the context can come from standard input")
+
+    def _all_tags(self) -> list[str]:
+        tags = list(self.tags)
+        if self._is_message and "user:message" not in tags:
             tags.append("user:message")
-    if session is not None:
-        tags.append(f"session:{session}")
-    document: dict[str, Any] = {
-        "title": title if title is not None else _title_of(text),
-        "tags": tags,
-        "context": content,
-    }
-    if schema is not None:
-        document["schema_name"] = schema
-    return document | ({} if ttl is None else read_ttl(ttl))
+        if self.session is not None:
+            tags.append(f"session:{self.session}")
+        return tags
 
 
 def read_context(given: str) -> dict[str, Any]:
-    """JSON as it stands, from a file (`@name`) or from standard input (`-`)."""
+    """Read `--context`: JSON text, a file (`@name`) or standard input (`-`)."""
+    import orjson
+
     if given == "-":
         raw, where = sys.stdin.buffer.read(), "standard input"
     elif given.startswith("@"):
@@ -139,6 +197,7 @@ def read_context(given: str) -> dict[str, Any]:
 
 
 def read_ttl(text: str) -> dict[str, Any]:
+    """Read `--ttl`: a duration, a time or `never`."""
     if text == "never":
         return {"ttl_type": "never"}
     try:
@@ -148,89 +207,122 @@ def read_ttl(text: str) -> dict[str, Any]:
     return {"ttl_type": "datetime", "ttl": text}
 
 
-def _title_of(text: str | None) -> str:
+def _title_from(text: str | None) -> str:
     return one_line(text, 80) if text else ""
 
 
-def get(api: Api, id: str, *, full: bool, as_json: bool) -> int:
-    document = api.get(f"/breadcrumbs/{segment(id)}{'/full' if full else ''}").json()
-    if not for_people(as_json):
+def _print_posted(written: dict[str, Any], session: str | None, replayed: bool) -> None:
+    where = f" in session [bold]{escaped(session)}[/]" if session else ""
+    done = "[yellow]was there already:[/]" if replayed else "[green]posted[/]"
+    console().print(f"{done} {written['id']} (version {written['version']}){where}")
+
+
+# get
+
+
+@commands.command()
+def get(
+    id: Annotated[str, typer.Argument(help="Id of the breadcrumb.")],
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything, not only what a model would see.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show one breadcrumb.
+
+    \b
+    crumb get 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    crumb get 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b --full | jq .context
+    """
+    with open_client(url, token) as client:
+        path = path_of("breadcrumbs", id, *(("full",) if full else ()))
+        document = client.request("GET", path).json()
+    if for_people(as_json):
+        _print_breadcrumb(document)
+    else:
         print_json(document)
-        return OK
+    return OK
+
+
+def _print_breadcrumb(document: dict[str, Any]) -> None:
+    import orjson
     from rich.highlighter import JSONHighlighter
     from rich.text import Text
 
     out = console()
-    out.print(f"[bold]{_escaped(document.get('title') or '(no title)')}[/]")
+    out.print(f"[bold]{escaped(document.get('title') or '(no title)')}[/]")
     for name, value in document.items():
         if name in ("title", "context"):
             continue
         if isinstance(value, dict):
             value = orjson.dumps(value).decode()
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        out.print(f"  [dim]{_escaped(name):17}[/] {_escaped(str(shown))}")
+        out.print(f"  [dim]{escaped(name):17}[/] {escaped(str(shown))}")
     context = orjson.dumps(document.get("context", {}), option=orjson.OPT_INDENT_2).decode()
     out.print(JSONHighlighter()(Text(visible(context))))
-    return OK
 
 
-def filters(
-    *, session: str | None, schema: str | None, tags: list[str], any_tags: list[str]
-) -> list[tuple[str, str]]:
-    """The filters that listing and tailing share. As JSON, tags mean themselves whatever they look like."""
-    found = [
-        (name, json.dumps(given, ensure_ascii=False))
-        for name, given in (("all_tags", tags), ("any_tags", any_tags))
-        if given
-    ]
-    if session is not None:
-        found.append(("session_id", session))
-    if schema is not None:
-        found.append(("schema_name", schema))
-    return found
+# list
 
 
+@commands.command("list")
 def list_(
-    api: Api,
-    params: list[tuple[str, str]],
-    *,
-    since: str | None,
-    limit: int,
-    everything: bool,
-    sort: str | None,
-    with_context: bool,
-    as_json: bool,
+    session: Session = None,
+    schema: Schema = None,
+    tag: Tags = None,
+    any_tag: AnyTags = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")] = 50,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, however many pages.")] = False,
+    sort: Annotated[
+        str | None, typer.Option("--sort", help="created_at or updated_at, with a - for newest first.")
+    ] = None,
+    context: Annotated[bool, typer.Option("--context", help="With their contexts.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
 ) -> int:
-    if since is not None:
-        params = [*params, ("updated_since", read_since(since))]
-    if sort is not None:
-        params = [*params, ("sort", sort)]
-    if with_context:
-        params = [*params, ("include_context", "true")]
-    hints: list[str] = []
-    found = _pages(api, params, None if everything else limit, hints)
-    if not for_people(as_json):
-        array = JsonArray()
-        for item in found:
-            array.add(item)
-        array.end()
-        _say_all(hints)
-        return OK
-    rows = [_cells(item, with_context) for item in found]
-    if not rows:
-        say("nothing found")
-        return OK
-    _print_columns(rows)
-    _say_all(hints)
+    """List breadcrumbs, the newest first.
+
+    \b
+    crumb list --session demo
+    crumb list --schema agent.response.v1 --since 1h
+    crumb list --tag extension:chat --any-tag red --any-tag blue --all | jq -r '.[].id'
+
+    Filters are AND; only the --any-tag among each other are OR.
+    """
+    last = None if everything else limit
+    with open_client(url, token) as client:
+        found = client.list(
+            session=session,
+            schema_name=schema,
+            tags=tag or (),
+            any_tags=any_tag or (),
+            updated_since=None if since is None else read_since(since),
+            sort=cast("Any", sort),  # the server checks it
+            include_context=context,
+            limit=None if last is None else last + 1,  # one more tells whether there are more
+        )
+        _show_list((crumb.document for crumb in islice(found, last)), context, as_json)
+        if next(found, None) is not None:
+            say(f"there is more than these {limit}: --all lists everything, --limit more")
     return OK
 
 
-def _say_all(hints: list[str]) -> None:
-    for hint in hints:
-        say(hint)
+def _show_list(documents: Iterator[Mapping[str, Any]], with_context: bool, as_json: bool) -> None:
+    if not for_people(as_json):
+        print_array(documents)
+    elif rows := [_row_cells(document, with_context) for document in documents]:
+        print_columns(rows, ("dim", "cyan", "dim", "magenta", "green"))
+    else:
+        say("nothing found")
 
 
-def _cells(item: dict[str, Any], with_context: bool) -> list[str]:
+def _row_cells(item: Mapping[str, Any], with_context: bool) -> list[str]:
+    import orjson
+
     gist = item["title"]
     if with_context:
         gist = f"{gist}  {orjson.dumps(item['context']).decode()}"
@@ -239,96 +331,154 @@ def _cells(item: dict[str, Any], with_context: bool) -> list[str]:
         item["id"],
         f"v{item['version']}",
         item.get("schema_name", "-"),
-        session_in(item["tags"]) or "-",
+        _session_in(item["tags"]) or "-",
         gist,
     )
     return [one_line(cell) for cell in cells]
 
 
-def _print_columns(rows: list[list[str]]) -> None:
-    """Ids are there to be copied: they are never cut, and on a narrow terminal the gist is."""
-    from rich.text import Text
-
-    out = console()
-    widths = [max(len(row[place]) for row in rows) for place in range(5)]
-    left = max(20, out.width - sum(widths) - 2 * len(widths))
-    for row in rows:
-        line = Text()
-        for cell, width, style in zip(row, widths, ("dim", "cyan", "dim", "magenta", "green"), strict=False):
-            line.append(cell.ljust(width) + "  ", style=style)
-        line.append(one_line(row[5], left))
-        out.print(line)
-
-
-def _pages(
-    api: Api, params: list[tuple[str, str]], most: int | None, hints: list[str]
-) -> Iterator[dict[str, Any]]:
-    cursor: str | None = None
-    left = most
-    while True:
-        size = _PAGE if left is None else min(_PAGE, left)
-        page = [*params, ("limit", str(size))]
-        if cursor is not None:
-            page.append(("cursor", cursor))
-        response = api.get("/breadcrumbs", page)
-        items = response.json()
-        yield from items
-        following = response.links.get("next", {}).get("url")
-        if following is None:
-            return
-        cursor = parse_qs(urlsplit(following).query)["cursor"][0]
-        if left is not None:
-            left -= len(items)
-            if left <= 0:
-                hints.append(f"there is more than these {most}: --all lists everything, --limit more")
-                return
-
-
-def read_since(text: str) -> str:
-    """A time, or how long ago."""
-    from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
-
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            moment = datetime.now(UTC) - parse_duration(text)
-        except (ValueError, OverflowError):
-            raise UsageError(
-                f"{text!r} is neither a time (2026-11-16T09:00:00Z) nor how long ago (10m, 2h, 7d)"
-            ) from None
-    if moment.tzinfo is None:
-        moment = moment.astimezone()  # what somebody types without a zone is their own time
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def session_in(tags: list[str]) -> str | None:
+def _session_in(tags: list[str]) -> str | None:
     return next((tag.removeprefix("session:") for tag in tags if tag.startswith("session:")), None)
 
 
-def history(api: Api, id: str, *, as_json: bool) -> int:
-    path: str | None = f"/breadcrumbs/{segment(id)}/history"
-    versions: list[dict[str, Any]] = []
-    while path is not None:
-        response = api.get(path)
-        versions += response.json()
-        path = response.links.get("next", {}).get("url")
-    if not for_people(as_json):
+# tail
+
+
+@commands.command()
+def tail(
+    session: Session = None,
+    schema: Schema = None,
+    tag: Tags = None,
+    any_tag: AnyTags = None,
+    since_id: Annotated[
+        str | None, typer.Option("--since-id", help="Go on after this event (event_id in the JSON).")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Follow what happens, live: + created, ~ updated, - deleted.
+
+    \b
+    crumb tail --session demo
+    crumb tail --schema agent.response.v1 | jq -r .context.message
+
+    When the connection breaks it comes back by itself, and nothing in between is missed.
+    """
+    from breadcrumbs.client.values import Delta, Gap
+
+    show = _print_event if for_people(as_json) else _print_event_line
+    with open_client(url, token) as client:
+        events = client.events(
+            session=session,
+            schema_name=schema,
+            tags=tag or (),
+            any_tags=any_tag or (),
+            last_event_id=since_id,
+            on_connection=_ConnectionNotices().on_change,
+        )
+        for event in events:
+            if isinstance(event, Gap):
+                say("some events are no longer kept: list what you need again (crumb list)")
+            elif not isinstance(event, Delta):
+                show(event.document, event.event_id)
+    raise AssertionError("a stream has no end")
+
+
+class _ConnectionNotices:
+    """Reports a lost connection once, however many reconnects fail."""
+
+    def __init__(self) -> None:
+        self._is_lost = False
+
+    def on_change(self, state: str, reason: str) -> None:
+        if state == "lost" and not self._is_lost:
+            say(f"connection lost ({reason}), trying again …")
+        elif state == "back":
+            say("connected again; nothing was missed")
+        self._is_lost = state == "lost"
+
+
+def _print_event_line(event: Mapping[str, Any], event_id: str | None) -> None:
+    print_line({**event, "event_id": event_id} if event_id is not None else event)
+
+
+def _print_event(event: Mapping[str, Any], _: str | None) -> None:
+    from rich.text import Text
+
+    operation = event.get("operation") or str(event.get("type", "")).rpartition(".")[2]
+    mark, colour = _EVENT_MARKS.get(operation, ("?", "white"))
+    line = Text()
+    line.append(f"{shown_time(event['updated_at'])} ", style="dim")
+    line.append(f"{mark} ", style=f"bold {colour}")
+    line.append(f"{one_line(event.get('schema_name') or '(no schema)', 60)} ", style="magenta")
+    line.append(f"{one_line(_session_in(event.get('tags', [])) or '-', 40)} ", style="cyan")
+    line.append(_event_gist(event))
+    line.append(f"  {event['breadcrumb_id']}", style="dim")
+    console().print(line)
+
+
+def _event_gist(event: Mapping[str, Any]) -> str:
+    """Return the text of an event in one line: its message, its title, or its context as JSON."""
+    import orjson
+
+    from breadcrumbs.runtime.breadcrumb.text import find_text
+
+    context = event.get("context") or {}
+    for text in (find_text(context), event.get("title")):
+        if isinstance(text, str) and text.strip():
+            return one_line(text, 160)
+    return one_line(orjson.dumps(context).decode(), 160) if context else ""
+
+
+# history
+
+
+@commands.command()
+def history(
+    id: Annotated[str, typer.Argument(help="Id of the breadcrumb.")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show all versions of a breadcrumb, and what changed from one to the next.
+
+    \b
+    crumb history 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    """
+    with open_client(url, token) as client:
+        versions = _read_versions(client, id)
+    if for_people(as_json):
+        _print_versions(versions)
+    else:
         print_json(versions)
-        return OK
-    out = console()
-    ordered = sorted(versions, key=lambda version: int(version["version"]), reverse=True)
-    for number, version in enumerate(ordered):
-        by = f" by {version['updated_by']}" if version.get("updated_by") else ""
-        out.print(f"[bold]version {version['version']}[/]  {shown_time(version['updated_at'])}{_escaped(by)}")
-        before = ordered[number + 1] if number + 1 < len(ordered) else None
-        for line in difference(before, version):
-            out.print(f"  {_escaped(visible(line))}", style={"+": "green", "-": "red"}.get(line[0], "dim"))
     return OK
 
 
-def difference(before: dict[str, Any] | None, after: dict[str, Any]) -> list[str]:
-    """What changed from one version to the next, as lines that begin with + or -."""
+def _read_versions(client: Client, id: str) -> list[dict[str, Any]]:
+    path: str | None = path_of("breadcrumbs", id, "history")
+    versions: list[dict[str, Any]] = []
+    while path is not None:
+        reply = client.request("GET", path)
+        versions += reply.json()
+        path = next_page(reply)
+    return versions
+
+
+def _print_versions(versions: list[dict[str, Any]]) -> None:
+    out = console()
+    ordered = sorted(versions, key=lambda version: int(version["version"]), reverse=True)
+    for version, before in zip(ordered, [*ordered[1:], None], strict=True):
+        by = f" by {version['updated_by']}" if version.get("updated_by") else ""
+        out.print(f"[bold]version {version['version']}[/]  {shown_time(version['updated_at'])}{escaped(by)}")
+        for line in changed_lines(before, version):
+            out.print(f"  {escaped(line)}", style={"+": "green", "-": "red"}.get(line[0], "dim"))
+
+
+def changed_lines(before: dict[str, Any] | None, after: dict[str, Any]) -> list[str]:
+    """Compare two versions. Returns lines that begin with + or -."""
+    from difflib import unified_diff
+
     if before is None:
         return []
     changed = list(unified_diff(_content_lines(before), _content_lines(after), n=0, lineterm=""))
@@ -336,9 +486,11 @@ def difference(before: dict[str, Any] | None, after: dict[str, Any]) -> list[str
 
 
 def _content_lines(version: dict[str, Any]) -> list[str]:
+    import orjson
+
     lines = []
     for name, value in version.items():
-        if name in _UNCHANGING:
+        if name in _METADATA:
             continue
         if isinstance(value, dict):
             lines += [f"{name}.{key}: {orjson.dumps(part).decode()}" for key, part in value.items()]
@@ -347,19 +499,28 @@ def _content_lines(version: dict[str, Any]) -> list[str]:
     return lines
 
 
-def delete(api: Api, ids: list[str], *, yes: bool, as_json: bool) -> int:
+# delete
+
+
+@commands.command()
+def delete(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the breadcrumbs.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Delete breadcrumbs with all their versions.
+
+    \b
+    crumb delete 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    crumb list --session old --all | jq -r '.[].id' | xargs crumb delete --yes
+    """
     what = ids[0] if len(ids) == 1 else f"these {len(ids)} breadcrumbs"
     if not yes and not agreed(f"Delete {what} with all versions?"):
         return PROBLEM
-    results = []
-    for id in ids:
-        try:
-            api.request("DELETE", f"/breadcrumbs/{segment(id)}")
-        except CommandError as error:
-            fail(f"{id}: {error}")
-            results.append({"id": id, "deleted": False, "error": str(error)})
-        else:
-            results.append({"id": id, "deleted": True})
+    with open_client(url, token) as client:
+        results = [_delete_one(client, id) for id in ids]
     if for_people(as_json):
         for result in results:
             if result["deleted"]:
@@ -369,59 +530,13 @@ def delete(api: Api, ids: list[str], *, yes: bool, as_json: bool) -> int:
     return OK if all(result["deleted"] for result in results) else PROBLEM
 
 
-def token(
-    api: Api,
-    *,
-    owner: str | None,
-    agent: str | None,
-    roles: list[str],
-    session: str | None,
-    user: str | None,
-    ttl: str | None,
-    as_json: bool,
-) -> int:
-    wanted: dict[str, Any] = {}
-    for name, value in (("owner_id", owner), ("agent_id", agent)):
-        if value is not None:
-            wanted[name] = _checked_uuid(value, name)
-    if roles:
-        wanted["roles"] = roles
-    if session is not None:
-        wanted["session_id"] = session
-    if user is not None:
-        wanted["user_id"] = user
-    if ttl is not None:
-        wanted["ttl_sec"] = _seconds(ttl)
-    answer = api.request("POST", "/auth/token", json=wanted).json()
-    if as_json:
-        print_json(answer)
-        return OK
-    # Alone on standard output, so that CRUMB_TOKEN=$(crumb token) works.
-    sys.stdout.write(answer["token"] + "\n")
-    if sys.stderr.isatty():
-        expires = datetime.fromtimestamp(answer["exp"], UTC).isoformat()
-        granted = ", ".join(answer["roles"])
-        say(f"owner {answer['owner_id']}, roles {granted}, good until {shown_time(expires)}")
-    return OK
-
-
-def _checked_uuid(text: str, name: str) -> str:
-    try:
-        return str(UUID(text))
-    except ValueError:
-        raise UsageError(f"{name} must be a UUID, such as {uuid4()}") from None
-
-
-def _seconds(text: str) -> int:
-    from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
+def _delete_one(client: Client, id: str) -> dict[str, Any]:
+    from breadcrumbs.client.errors import BreadcrumbsError
 
     try:
-        return max(1, int(parse_duration(text).total_seconds()))
-    except ValueError as error:
-        raise UsageError(f"--ttl {text}: {error}") from None
-
-
-def _escaped(text: str | None) -> str:
-    from rich.markup import escape
-
-    return escape(visible(text or ""))
+        with command_errors(client.url):
+            client.request("DELETE", path_of("breadcrumbs", id))
+    except BreadcrumbsError as error:
+        fail(f"{id}: {error}")
+        return {"id": id, "deleted": False, "error": str(error)}
+    return {"id": id, "deleted": True}

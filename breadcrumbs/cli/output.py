@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -57,21 +58,30 @@ def print_line(document: Any) -> None:
     sys.stdout.flush()
 
 
-class JsonArray:
-    """One JSON document for any number of items, an item a line, none of them kept."""
+def print_array(items: Iterable[Any]) -> None:
+    """Print one JSON array, an item per line. Each item is printed when it arrives, and none is kept."""
+    import orjson
 
-    def __init__(self) -> None:
-        self._count = 0
+    opening = "[\n  "
+    for item in items:
+        sys.stdout.write(opening + orjson.dumps(item).decode())
+        opening = ",\n  "
+    sys.stdout.write("[]\n" if opening.startswith("[") else "\n]\n")
 
-    def add(self, item: Any) -> None:
-        import orjson
 
-        sys.stdout.write("[\n  " if self._count == 0 else ",\n  ")
-        sys.stdout.write(orjson.dumps(item).decode())
-        self._count += 1
+def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+    """Print rows. On a narrow terminal the last column is cut, never the others: ids are copied."""
+    from rich.text import Text
 
-    def end(self) -> None:
-        sys.stdout.write("\n]\n" if self._count else "[]\n")
+    out = console()
+    widths = [max(len(row[place]) for row in rows) for place in range(len(styles))]
+    left = max(20, out.width - sum(widths) - 2 * len(widths))
+    for row in rows:
+        line = Text()
+        for cell, width, style in zip(row, widths, styles, strict=False):
+            line.append(cell.ljust(width) + "  ", style=style)
+        line.append(one_line(row[-1], left))
+        out.print(line)
 
 
 def _write(raw: bytes) -> None:
@@ -104,6 +114,13 @@ def agreed(question: str) -> bool:
 def visible(text: str) -> str:
     """Text from a breadcrumb on a terminal: what it holds must not move the cursor or recolour the screen."""
     return _INVISIBLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def escaped(text: str) -> str:
+    """Escape text for rich, so that it cannot carry markup or control characters."""
+    from rich.markup import escape
+
+    return escape(visible(text))
 
 
 def one_line(text: object, length: int = 200) -> str:

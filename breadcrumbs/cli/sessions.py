@@ -1,67 +1,97 @@
-"""sessions: look at conversations, rename, fork, retry and delete them."""
+"""sessions: conversations, over HTTP."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
-import orjson
+import typer
 
-from breadcrumbs.cli.client import Api
+from breadcrumbs.cli.client import command_errors, open_client, path_of, send_json
+from breadcrumbs.cli.options import DEFAULT_URL, AsJson, Token, Url
 from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
-    CommandError,
-    JsonArray,
     UsageError,
     agreed,
     console,
     fail,
     for_people,
     one_line,
+    print_array,
+    print_columns,
     print_json,
     say,
     shown_time,
     visible,
 )
-from breadcrumbs.client.core import segment
 
-_PAGE = 100
+if TYPE_CHECKING:
+    from breadcrumbs.client.sync import Client
+
+_PAGE_SIZE = 100
+
+commands = typer.Typer(
+    name="sessions",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Conversations: list, show, begin, rename, fork, retry and delete them.
+
+    \b
+    crumb sessions list
+    crumb sessions messages demo
+    crumb sessions delete demo
+    """,
+)
+
+SessionName = Annotated[str, typer.Argument(metavar="SESSION", help="The session.")]
+MessageId = Annotated[str | None, typer.Option("--message", help="The id of a message.", show_default=False)]
 
 
-def list_(api: Api, *, user: str | None, limit: int, everything: bool, as_json: bool) -> int:
-    left, cursor, more = None if everything else limit, None, False
-    found: list[dict[str, Any]] = []
-    while True:
-        params = [("limit", str(_PAGE if left is None else min(_PAGE, left)))]
-        params += [("user_id", user)] if user is not None else []
-        params += [("cursor", cursor)] if cursor is not None else []
-        page = api.get("/sessions", params).json()
-        found += page["sessions"]
-        cursor = page.get("next_cursor")
-        if left is not None:
-            left -= len(page["sessions"])
-        if cursor is None or left == 0:
-            more = cursor is not None
-            break
+@commands.command("list")
+def list_sessions(
+    user: Annotated[str | None, typer.Option("--user", help="Only those of this user.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """List sessions, the last active one first.
+
+    \b
+    crumb sessions list
+    crumb sessions list --user ann --all --json | jq -r .[].id
+    """
+    with open_client(url, token) as client:
+        found, more = _read_sessions(client, user, None if everything else limit)
     if not for_people(as_json):
-        array = JsonArray()
-        for session in found:
-            array.add(session)
-        array.end()
-    elif not found:
-        say("there are no sessions yet")
+        print_array(found)
+    elif found:
+        _print_sessions(found)
     else:
-        _print_lines(found)
+        say("there are no sessions yet")
     if more:
         say(f"there are more than these {limit}: --all lists everything, --limit more")
     return OK
 
 
-def _print_lines(sessions: list[dict[str, Any]]) -> None:
-    """Names are there to be copied: they are never cut, and on a narrow terminal what was said is."""
-    from rich.text import Text
+def _read_sessions(client: Client, user: str | None, limit: int | None) -> tuple[list[dict[str, Any]], bool]:
+    """Read sessions page by page, up to the limit. Also returns whether there are more."""
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        size = _PAGE_SIZE if limit is None else min(_PAGE_SIZE, limit - len(found))
+        wanted = {"limit": str(size), "user_id": user, "cursor": cursor}
+        params = [(name, value) for name, value in wanted.items() if value is not None]
+        page = client.request("GET", "/sessions", params=params).json()
+        found += page["sessions"]
+        cursor = page.get("next_cursor")
+        if cursor is None or len(found) == limit:
+            return found, cursor is not None
 
+
+def _print_sessions(sessions: list[dict[str, Any]]) -> None:
     rows = [
         (
             shown_time(session["last_active_at"]),
@@ -72,25 +102,30 @@ def _print_lines(sessions: list[dict[str, Any]]) -> None:
         )
         for session in sessions
     ]
-    out = console()
-    widths = [max(len(row[place]) for row in rows) for place in range(4)]
-    left = max(20, out.width - sum(widths) - 2 * len(widths))
-    for row in rows:
-        line = Text()
-        for cell, width, style in zip(row, widths, ("dim", "cyan", "dim", "green"), strict=False):
-            line.append(cell.ljust(width) + "  ", style=style)
-        line.append(one_line(row[4], left))
-        out.print(line)
+    print_columns(rows, ("dim", "cyan", "dim", "green"))
 
 
-def show(api: Api, session: str, *, as_json: bool) -> int:
-    return _shown(api.get(_path(session)).json(), as_json=as_json)
+@commands.command("show")
+def show_session(
+    session: SessionName, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False
+) -> int:
+    """Show one: its version, what is in it, its state.
+
+    \b
+    crumb sessions show demo
+    crumb sessions show demo --json | jq .state
+    """
+    with open_client(url, token) as client:
+        _show(client.request("GET", path_of("sessions", session)).json(), as_json)
+    return OK
 
 
-def _shown(session: dict[str, Any], *, as_json: bool) -> int:
+def _show(session: dict[str, Any], as_json: bool) -> None:
+    import orjson
+
     if not for_people(as_json):
         print_json(session)
-        return OK
+        return
     counts = session["counts"]
     rows = [
         ("session", visible(session["id"])),
@@ -109,117 +144,40 @@ def _shown(session: dict[str, Any], *, as_json: bool) -> int:
     out = console()
     for name, text in rows:
         out.print(f"{name:{width}}  {text}", markup=False)
-    return OK
 
 
-def new(
-    api: Api, name: str | None, *, title: str | None, user: str | None, state: str | None, as_json: bool
+@commands.command("new")
+def new_session(
+    session: Annotated[
+        str | None,
+        typer.Argument(metavar="[SESSION]", help="Its id. [default: a new one]", show_default=False),
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="What it is about.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Whose it is.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="What it begins with (JSON).")] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
 ) -> int:
-    given = {"id": name, "title": title, "user_id": user, "state": None if state is None else _state(state)}
-    return _shown(_post(api, "/sessions", given), as_json=as_json)
+    """Begin a session with a title, a user, a state. The first message begins one, too.
 
-
-def rename(api: Api, session: str, title: str, *, as_json: bool) -> int:
-    change = {"title": title or None}
-    return _shown(api.request("PATCH", _path(session), json=change).json(), as_json=as_json)
-
-
-def set_active(api: Api, session: str, active: bool, *, as_json: bool) -> int:
-    change = {"active": active}
-    return _shown(api.request("PATCH", _path(session), json=change).json(), as_json=as_json)
-
-
-def delete(api: Api, sessions: list[str], *, yes: bool, as_json: bool) -> int:
-    what = f"session {visible(sessions[0])}" if len(sessions) == 1 else f"these {len(sessions)} sessions"
-    if not yes and not agreed(f"Delete {what} with everything that was said?"):
-        return PROBLEM
-    results: list[dict[str, Any]] = []
-    for session in sessions:
-        try:
-            gone = api.request("DELETE", _path(session)).json()
-        except CommandError as error:
-            fail(f"{session}: {error}")
-            results.append({"id": session, "error": str(error)})
-        else:
-            results.append({"id": session, "deleted": gone["deleted"]})
-    if for_people(as_json):
-        for result in results:
-            if "deleted" in result:
-                console().print(
-                    f"deleted {visible(result['id'])}: {result['deleted']} breadcrumbs", markup=False
-                )
-    else:
-        print_json(results)
-    return PROBLEM if any("error" in result for result in results) else OK
-
-
-def fork(
-    api: Api, session: str, *, message: str | None, name: str | None, title: str | None, as_json: bool
-) -> int:
-    given = {"message_id": message, "id": name, "title": title}
-    return _shown(_post(api, f"{_path(session)}/fork", given), as_json=as_json)
-
-
-def retry(api: Api, session: str, *, message: str | None, as_json: bool) -> int:
-    given = {} if message is None else {"message_id": message}
-    answer = api.request("POST", f"{_path(session)}/retry", json=given).json()
-    if for_people(as_json):
-        say(f"message {answer['message_id']} is being answered again")
-    else:
-        print_json(answer)
+    \b
+    crumb sessions new demo --title "Holidays" --state '{"language": "en"}'
+    """
+    fields = {
+        "id": session,
+        "title": title,
+        "user_id": user,
+        "state": None if state is None else _read_state(state),
+    }
+    with open_client(url, token) as client:
+        _show(_create(client, "/sessions", fields), as_json)
     return OK
 
 
-def messages(api: Api, session: str, *, limit: int, everything: bool, as_json: bool) -> int:
-    """The newest, or all of them; the oldest first either way."""
-    found: list[dict[str, Any]] = []
-    before: str | None = None
-    more = True
-    while more and (everything or len(found) < limit):
-        size = _PAGE if everything else min(_PAGE, limit - len(found))
-        params = [("limit", str(size)), *([("before", before)] if before is not None else [])]
-        page = api.get(f"{_path(session)}/messages", params).json()
-        found = page["messages"] + found
-        more, before = page["has_more"], page.get("before")
-    if not for_people(as_json):
-        array = JsonArray()
-        for message in found:
-            array.add(message)
-        array.end()
-    else:
-        for message in found:
-            _print_message(message)
-    if more:
-        say(f"there are older ones than these {len(found)}: --all shows everything, --limit more")
-    return OK
+def _read_state(text: str) -> dict[str, Any]:
+    import orjson
 
-
-def _print_message(message: dict[str, Any]) -> None:
-    from rich.text import Text
-
-    role = message["role"]
-    who = "user" if role == "user" else message.get("agent_id", role)
-    if role == "tool":
-        who = (
-            f"{message.get('tool', {}).get('name', 'tool')} {message.get('tool', {}).get('step', '')}".strip()
-        )
-    line = Text()
-    line.append(f"{shown_time(message['created_at'])}  ", style="dim")
-    line.append(f"{message['id']}  ", style="cyan")
-    line.append(f"{one_line(who, 40)}: ", style={"user": "green", "error": "red"}.get(role, "magenta"))
-    line.append(visible(message.get("text", "(secret)")))
-    console().print(line)
-
-
-def _post(api: Api, path: str, fields: dict[str, Any]) -> dict[str, Any]:
-    document = {name: value for name, value in fields.items() if value is not None}
-    made: dict[str, Any] = api.request(
-        "POST", path, json=document, headers={"idempotency-key": str(uuid4())}
-    ).json()
-    return made
-
-
-def _state(text: str) -> dict[str, Any]:
     try:
         state = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -229,5 +187,203 @@ def _state(text: str) -> dict[str, Any]:
     return state
 
 
-def _path(session: str) -> str:
-    return f"/sessions/{segment(session)}"
+def _create(client: Client, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    document = {name: value for name, value in fields.items() if value is not None}
+    created: dict[str, Any] = send_json(client, "POST", path, document, idempotency_key=str(uuid4())).json()
+    return created
+
+
+@commands.command("rename")
+def rename_session(
+    session: SessionName,
+    title: Annotated[str, typer.Argument(help="The new title; an empty one takes it away.")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Give a session another title.
+
+    \b
+    crumb sessions rename demo "Summer holidays"
+    """
+    with open_client(url, token) as client:
+        _show(_change(client, session, {"title": title or None}), as_json)
+    return OK
+
+
+def _change(client: Client, session: str, fields: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = send_json(client, "PATCH", path_of("sessions", session), fields).json()
+    return changed
+
+
+@commands.command("pause")
+def pause_session(
+    session: SessionName, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False
+) -> int:
+    """Let agents no longer answer in a session. What is said meanwhile waits.
+
+    \b
+    crumb sessions pause demo
+    """
+    with open_client(url, token) as client:
+        _show(_change(client, session, {"active": False}), as_json)
+    return OK
+
+
+@commands.command("resume")
+def resume_session(
+    session: SessionName, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False
+) -> int:
+    """Let agents answer in a session again, first what waited.
+
+    \b
+    crumb sessions resume demo
+    """
+    with open_client(url, token) as client:
+        _show(_change(client, session, {"active": True}), as_json)
+    return OK
+
+
+@commands.command("delete")
+def delete_sessions(
+    names: Annotated[list[str], typer.Argument(metavar="SESSION...", help="The sessions.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Delete sessions with everything in them. What is being answered there stops.
+
+    \b
+    crumb sessions delete demo
+    """
+    what = f"session {visible(names[0])}" if len(names) == 1 else f"these {len(names)} sessions"
+    if not yes and not agreed(f"Delete {what} with everything that was said?"):
+        return PROBLEM
+    with open_client(url, token) as client:
+        results = [_delete_one(client, name) for name in names]
+    if not for_people(as_json):
+        print_json(results)
+    else:
+        for result in results:
+            if "deleted" in result:
+                said = f"deleted {visible(result['id'])}: {result['deleted']} breadcrumbs"
+                console().print(said, markup=False)
+    return PROBLEM if any("error" in result for result in results) else OK
+
+
+def _delete_one(client: Client, session: str) -> dict[str, Any]:
+    from breadcrumbs.client.errors import BreadcrumbsError
+
+    try:
+        with command_errors(client.url):
+            deleted = client.request("DELETE", path_of("sessions", session)).json()["deleted"]
+    except BreadcrumbsError as error:
+        fail(f"{session}: {error}")
+        return {"id": session, "error": str(error)}
+    return {"id": session, "deleted": deleted}
+
+
+@commands.command("fork")
+def fork_session(
+    session: SessionName,
+    message: MessageId = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--id", help="The id of the new session. [default: a new one]", show_default=False),
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Its title. [default: the same]")] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Begin a session with what was said in another, up to --message or to its end.
+
+    \b
+    crumb sessions fork demo --id demo-2
+    crumb sessions fork demo --message 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+    """
+    fields = {"message_id": message, "id": name, "title": title}
+    with open_client(url, token) as client:
+        _show(_create(client, path_of("sessions", session, "fork"), fields), as_json)
+    return OK
+
+
+@commands.command("retry")
+def retry_turn(
+    session: SessionName,
+    message: MessageId = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Run a turn again that failed: the newest one, or that of --message. The message is not posted again.
+
+    \b
+    crumb sessions retry demo
+    """
+    document = {} if message is None else {"message_id": message}
+    with open_client(url, token) as client:
+        answer = send_json(client, "POST", path_of("sessions", session, "retry"), document).json()
+    if for_people(as_json):
+        say(f"message {answer['message_id']} is being answered again")
+    else:
+        print_json(answer)
+    return OK
+
+
+@commands.command("messages")
+def session_messages(
+    session: SessionName,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many of the newest.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what was said, the oldest first: messages, answers, errors, the use of tools.
+
+    \b
+    crumb sessions messages demo
+    crumb sessions messages demo --all --json | jq -r '.[] | .role + ": " + .text'
+    """
+    with open_client(url, token) as client:
+        found, more = _read_messages(client, session, None if everything else limit)
+    if not for_people(as_json):
+        print_array(found)
+    else:
+        for message in found:
+            _print_message(message)
+    if more:
+        say(f"there are older ones than these {len(found)}: --all shows everything, --limit more")
+    return OK
+
+
+def _read_messages(client: Client, session: str, limit: int | None) -> tuple[list[dict[str, Any]], bool]:
+    """Read the newest messages, oldest first, up to the limit. Also returns whether there are older ones."""
+    found: list[dict[str, Any]] = []
+    before: str | None = None
+    while True:
+        size = _PAGE_SIZE if limit is None else min(_PAGE_SIZE, limit - len(found))
+        params = [("limit", str(size)), *([("before", before)] if before is not None else [])]
+        page = client.request("GET", path_of("sessions", session, "messages"), params=params).json()
+        found = page["messages"] + found
+        more, before = page["has_more"], page.get("before")
+        if not more or len(found) == limit:
+            return found, more
+
+
+def _print_message(message: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    role = message["role"]
+    who = "user" if role == "user" else message.get("agent_id", role)
+    if role == "tool":
+        tool = message.get("tool", {})
+        who = f"{tool.get('name', 'tool')} {tool.get('step', '')}".strip()
+    line = Text()
+    line.append(f"{shown_time(message['created_at'])}  ", style="dim")
+    line.append(f"{message['id']}  ", style="cyan")
+    line.append(f"{one_line(who, 40)}: ", style={"user": "green", "error": "red"}.get(role, "magenta"))
+    line.append(visible(message.get("text", "(secret)")))
+    console().print(line)

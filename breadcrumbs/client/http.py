@@ -1,31 +1,52 @@
-"""What both clients tell httpx, and understand of it."""
+"""Settings, requests and replies as httpx has them."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx
 
-from breadcrumbs.client.core import DEFAULT_URL, Core, host_of
-from breadcrumbs.client.effects import Lost, Open, Reply, Request, Send
+from breadcrumbs.client.replies import ConnectionLost, Reply
+from breadcrumbs.client.requests import Request
 
-_CONNECT = 5.0
+DEFAULT_URL: Final = "http://127.0.0.1:8081"
+
+_CONNECT_SECONDS: Final = 5.0
 
 
-def core_of(url: str | None, token: str | None, api_key: str | None, retries: int) -> Core:
-    """What is not given comes from the environment, as for the command line."""
-    if token is None and api_key is None:
-        token, api_key = os.environ.get("CRUMB_TOKEN"), os.environ.get("CRUMB_API_KEY")
-    url = url or os.environ.get("CRUMB_URL") or DEFAULT_URL
-    core = Core(url, token=token, api_key=api_key, retries=retries)
-    check_address(core.url)
-    return core
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The address of a server, and the headers that authenticate the client there."""
+
+    url: str
+    headers: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def resolve(cls, url: str | None, token: str | None, api_key: str | None) -> Server:
+        """Take missing values from the environment, as the command line does."""
+        if token is None and api_key is None:
+            token, api_key = os.environ.get("CRUMB_TOKEN"), os.environ.get("CRUMB_API_KEY")
+        url = (url or os.environ.get("CRUMB_URL") or DEFAULT_URL).rstrip("/")
+        check_address(url)
+        return cls(url, _credentials(token, api_key))
+
+    def client_options(self, timeout: float) -> dict[str, Any]:
+        """Return the arguments for an httpx client."""
+        return {
+            "base_url": self.url,
+            "headers": self.headers,
+            "timeout": httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
+            # A proxy that is set for the internet cannot reach this machine's own address.
+            "trust_env": check_address(self.url) not in ("127.0.0.1", "localhost", "::1"),
+        }
 
 
 def check_address(url: str) -> str:
-    """The host of an address that httpx can use; a ValueError where it cannot."""
-    host = host_of(url)
+    """Return the host of an address. A ValueError where httpx cannot use it."""
+    host = _host_in(url)
     try:
         httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -33,16 +54,38 @@ def check_address(url: str) -> str:
     return host
 
 
-def client_options(core: Core, timeout: float) -> dict[str, Any]:
-    return {
-        "base_url": core.url,
-        "headers": core.headers,
-        "timeout": httpx.Timeout(timeout, connect=min(timeout, _CONNECT)),
-        "trust_env": not core.on_this_machine,
-    }
+def send_options(request: Request, timeout: float | None, usual: httpx.Timeout) -> dict[str, Any]:
+    """Return the arguments for `request`. A `timeout` shorter than the usual one replaces it."""
+    options = _request_options(request)
+    if timeout is not None and (usual.read is None or timeout < usual.read):
+        options["timeout"] = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))
+    return options
 
 
-def request_options(request: Request) -> dict[str, Any]:
+def stream_options(request: Request, read_timeout: float) -> dict[str, Any]:
+    timeout = httpx.Timeout(_CONNECT_SECONDS, read=read_timeout)
+    return {**_request_options(request), "timeout": timeout}
+
+
+def is_stream(response: httpx.Response) -> bool:
+    """Whether the server has begun an event stream."""
+    return response.is_success and response.headers.get("content-type", "").startswith("text/event-stream")
+
+
+def reply_of(response: httpx.Response) -> Reply:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Reply(response.status_code, headers, response.content)
+
+
+def connection_lost(error: httpx.HTTPError) -> ConnectionLost:
+    return ConnectionLost(
+        str(error) or type(error).__name__,
+        refused=isinstance(error, httpx.ConnectError | httpx.ConnectTimeout),
+        timed_out=isinstance(error, httpx.TimeoutException),
+    )
+
+
+def _request_options(request: Request) -> dict[str, Any]:
     options: dict[str, Any] = {
         "method": request.method,
         "url": request.path,
@@ -50,39 +93,27 @@ def request_options(request: Request) -> dict[str, Any]:
     }
     if request.params:
         options["params"] = list(request.params)
-    if request.body is not None:
-        options["content"] = request.body
+    if request.content is not None:
+        options["content"] = request.content
     return options
 
 
-def send_options(send: Send, usual: httpx.Timeout) -> dict[str, Any]:
-    options = request_options(send.request)
-    if send.timeout is not None and (usual.read is None or send.timeout < usual.read):
-        options["timeout"] = httpx.Timeout(send.timeout, connect=min(send.timeout, _CONNECT))
-    return options
+def _credentials(token: str | None, api_key: str | None) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    elif api_key:
+        headers["x-api-key"] = api_key
+    if not all(value.isascii() and value.isprintable() for value in headers.values()):
+        raise ValueError("the token or the API key holds characters that no token has")
+    return headers
 
 
-def stream_options(open: Open) -> dict[str, Any]:
-    timeout = httpx.Timeout(_CONNECT, read=open.read_timeout)
-    return {**request_options(open.request), "timeout": timeout}
-
-
-def is_stream(response: httpx.Response) -> bool:
-    """Whether the server has begun to stream; a page of something else is not that."""
-    return response.is_success and response.headers.get("content-type", "").startswith("text/event-stream")
-
-
-def reply_of(response: httpx.Response) -> Reply:
-    return Reply(
-        response.status_code,
-        {name.lower(): value for name, value in response.headers.items()},
-        response.content,
-    )
-
-
-def lost(error: httpx.HTTPError) -> Lost:
-    return Lost(
-        str(error) or type(error).__name__,
-        refused=isinstance(error, httpx.ConnectError | httpx.ConnectTimeout),
-        timed_out=isinstance(error, httpx.TimeoutException),
-    )
+def _host_in(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts.hostname
+    except ValueError:  # a port that is not a number, half of an IPv6 address
+        pass
+    raise ValueError(f"{url!r} is not an address: use one such as {DEFAULT_URL}")

@@ -10,17 +10,18 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, NotRequired
 
 import anyio.to_thread
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from breadcrumbs.context_builder.book import ConfigBook, OwnConfig, own_configs
 from breadcrumbs.context_builder.config import ContextConfig, json_schema
 from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigError, parse_configs
 from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, Content
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce, own_configs
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
-from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
 from breadcrumbs.runtime.http.api.problems import (
     INVALID_INPUT,
     NOT_FOUND,
@@ -30,6 +31,7 @@ from breadcrumbs.runtime.http.api.problems import (
 )
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 from breadcrumbs.runtime.http.api.schemas import Id, Time, Version
+from breadcrumbs.runtime.workers.definitions import PostedDefinition
 
 _closed = with_config(extra="forbid")
 
@@ -121,8 +123,8 @@ class ConfigText(BaseModel):
 class ConfigRoutes:
     """The operations on the configs of one server."""
 
-    def __init__(self, book: ConfigBook, file: ConfigFile | None) -> None:
-        self._book = book
+    def __init__(self, configs: ConfigsInForce, file: ConfigFile | None) -> None:
+        self._configs = configs
         self._file = file
 
     async def configs(self, call: Call) -> Reply:
@@ -132,13 +134,15 @@ class ConfigRoutes:
             for entry in await own_configs(call.services.store, principal.owner_id)
             if policy.may_read(principal, entry.crumb)
         ]
-        holding = {entry.config.consumer_id: entry for entry in own if entry.holds and entry.config}
-        self._book.forget(principal.owner_id)
+        holding = {
+            entry.definition.consumer_id: entry for entry in own if entry.in_force and entry.definition
+        }
+        self._configs.invalidate(principal.owner_id)
         document: dict[str, Any] = {
             "breadcrumbs": [_own_view(entry) for entry in own],
             "in_force": [
                 _consumer(config) | _origin(holding.get(config.consumer_id))
-                for config in await self._book.configs(principal.owner_id)
+                for config in await self._configs.get(principal.owner_id)
             ],
         }
         if self._file is not None:
@@ -171,7 +175,7 @@ class ConfigRoutes:
             )
         except ChangedMeanwhile as error:
             raise HttpProblem(VERSION_MISMATCH, str(error), headers=_etag(error.tag)) from None
-        self._book.look_now()
+        self._configs.reload()
         return Reply.json(await self._file_view(file, content, call.principal), headers=_etag(content.tag))
 
     def _known_file(self) -> ConfigFile:
@@ -286,10 +290,7 @@ async def config_schema(call: Call) -> Reply:
 
 
 async def _text(call: Call) -> str:
-    try:
-        return ConfigText.model_validate(await call.json()).text
-    except ValidationError as error:
-        raise InvalidInput("send the config as text", complaints=complaints_of(error)) from None
+    return parse_body(ConfigText, await call.json(), error="send the config as text").text
 
 
 async def _checked(text: str | bytes) -> dict[str, Any]:
@@ -317,11 +318,11 @@ def _consumer(config: ContextConfig) -> dict[str, Any]:
     return {"consumer_id": config.consumer_id, "digest": config.digest}
 
 
-def _origin(own: OwnConfig | None) -> dict[str, Any]:
+def _origin(own: PostedDefinition[ContextConfig] | None) -> dict[str, Any]:
     return {"origin": "file"} if own is None else {"origin": "breadcrumb", "id": str(own.crumb.id)}
 
 
-def _own_view(own: OwnConfig) -> dict[str, Any]:
+def _own_view(own: PostedDefinition[ContextConfig]) -> dict[str, Any]:
     crumb = own.crumb
     view: dict[str, Any] = {
         "id": str(crumb.id),
@@ -329,7 +330,7 @@ def _own_view(own: OwnConfig) -> dict[str, Any]:
         "updated_at": crumb.updated_at,
         "title": crumb.title,
         "config": crumb.context,
-        "holds": own.holds,
+        "holds": own.in_force,
     }
     consumer = crumb.context.get("consumer_id")
     if isinstance(consumer, str):

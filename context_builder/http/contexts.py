@@ -13,11 +13,13 @@ from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.config_checks import MOST_COMPLAINTS, check_document
 from breadcrumbs.context_builder.explain import Explanation, Rebuilt, Visible, explain, preview, rebuild
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, check_session_id, complaints_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, check_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import Complaint, InvalidCursor, InvalidInput, NotFound
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
 from breadcrumbs.runtime.http.api.listing import read_flag
-from breadcrumbs.runtime.http.api.operations import ID, Answer, Body, Call, Operation, Parameter
+from breadcrumbs.runtime.http.api.operations import ID, Answer, Body, Parameter, Routes
 from breadcrumbs.runtime.http.api.problems import INVALID_CURSOR, NOT_FOUND
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, Version
@@ -27,6 +29,24 @@ from breadcrumbs.runtime.sessions.sessions import Sessions
 # What the answers look like: for the OpenAPI document. `explain.py` makes them.
 
 _closed = with_config(extra="forbid")
+
+
+_EXAMPLE: Final = {
+    "session_id": "abc",
+    "config": {
+        "consumer_id": "default-chat-assistant",
+        "update_triggers": [{"schema_name": "user.message.v1"}],
+        "sources": [
+            {
+                "key": "conversation",
+                "schema_name": "user.message.v1",
+                "fetch": {"method": "recent", "limit": 3},
+            }
+        ],
+    },
+}
+
+routes = Routes("Contexts")
 
 
 @_closed
@@ -169,6 +189,36 @@ class _Asked(BaseModel):
 # What they do
 
 
+@routes.operation(
+    id="explainContext",
+    method="GET",
+    path="/contexts/{id}/explain",
+    summary="Why a context is as it is",
+    description=(
+        "Every item with its source, its tokens and where it comes from; everything that was left out, and "
+        "why. `id` is that of the context's breadcrumb (`agent.context.v1`). Where the breadcrumbs behind it are "
+        "large, a page ends at the byte budget of a response and has a `next_cursor`: first come all items, then "
+        "what was left out."
+    ),
+    parameters=(
+        ID,
+        Parameter(
+            "version",
+            "query",
+            "An older version; the newest if left out.",
+            {"type": "integer", "minimum": 1},
+        ),
+        Parameter(
+            "parts",
+            "query",
+            "`true`: also the very content that the model was shown.",
+            {"type": "boolean"},
+        ),
+        Parameter("cursor", "query", "The next page: `next_cursor` of the last one."),
+    ),
+    answers=(Answer(200, "The explanation.", ExplanationView),),
+    may_fail=(INVALID_CURSOR,),
+)
 async def explain_context(call: Call) -> Reply:
     principal, id, query = call.principal, call.id(), call.query()
     version, with_parts = _version(query.get("version")), read_flag(query, "parts")
@@ -230,12 +280,23 @@ def _shown(explained: Explanation, rebuilt: Rebuilt) -> dict[str, Any]:
     return document
 
 
+@routes.operation(
+    id="previewContext",
+    method="POST",
+    path="/contexts/preview",
+    summary="What a model would see with another config",
+    description=(
+        "For the newest breadcrumb of the session that the config reacts to, or for a given one, from what "
+        "was there when its context was made. Nothing is written. What the token may not see is as if it "
+        "were not there."
+    ),
+    body=Body(PreviewRequest, _EXAMPLE),
+    answers=(Answer(200, "The explanation, and what would be shown.", PreviewView),),
+    may_fail=(NOT_FOUND,),
+)
 async def preview_context(call: Call) -> Reply:
     principal = call.principal
-    try:
-        asked = _Asked.model_validate(await call.json())
-    except ValidationError as error:
-        raise InvalidInput("this is no request for a preview", complaints=complaints_of(error)) from None
+    asked = parse_body(_Asked, await call.json(), error="this is no request for a preview")
     check_session_id(asked.session_id)
     await _check_session(call, asked.session_id)
     made = await preview(
@@ -295,70 +356,3 @@ def _config(asked: _Asked) -> ContextConfig:
         if config.consumer_id == asked.consumer_id:
             return config
     raise InvalidInput(f"there is no config of this consumer, but of {names}", where="consumer_id")
-
-
-_EXAMPLE: Final = {
-    "session_id": "abc",
-    "config": {
-        "consumer_id": "default-chat-assistant",
-        "update_triggers": [{"schema_name": "user.message.v1"}],
-        "sources": [
-            {
-                "key": "conversation",
-                "schema_name": "user.message.v1",
-                "fetch": {"method": "recent", "limit": 3},
-            }
-        ],
-    },
-}
-
-OPERATIONS: Final = (
-    Operation(
-        id="explainContext",
-        method="GET",
-        path="/contexts/{id}/explain",
-        group="Contexts",
-        summary="Why a context is as it is",
-        description=(
-            "Every item with its source, its tokens and where it comes from; everything that was left out, and "
-            "why. `id` is that of the context's breadcrumb (`agent.context.v1`). Where the breadcrumbs behind it are "
-            "large, a page ends at the byte budget of a response and has a `next_cursor`: first come all items, then "
-            "what was left out."
-        ),
-        handle=explain_context,
-        parameters=(
-            ID,
-            Parameter(
-                "version",
-                "query",
-                "An older version; the newest if left out.",
-                {"type": "integer", "minimum": 1},
-            ),
-            Parameter(
-                "parts",
-                "query",
-                "`true`: also the very content that the model was shown.",
-                {"type": "boolean"},
-            ),
-            Parameter("cursor", "query", "The next page: `next_cursor` of the last one."),
-        ),
-        answers=(Answer(200, "The explanation.", ExplanationView),),
-        may_fail=(INVALID_CURSOR,),
-    ),
-    Operation(
-        id="previewContext",
-        method="POST",
-        path="/contexts/preview",
-        group="Contexts",
-        summary="What a model would see with another config",
-        description=(
-            "For the newest breadcrumb of the session that the config reacts to, or for a given one, from what "
-            "was there when its context was made. Nothing is written. What the token may not see is as if it "
-            "were not there."
-        ),
-        handle=preview_context,
-        body=Body(PreviewRequest, _EXAMPLE),
-        answers=(Answer(200, "The explanation, and what would be shown.", PreviewView),),
-        may_fail=(NOT_FOUND,),
-    ),
-)

@@ -1,7 +1,7 @@
 // What is known of one session: its breadcrumbs as entries of a chat, and answers that are being made.
 // No network and no page in here.
 
-import { plainText } from "./words.js";
+import { plainText } from "./text.js";
 
 export const MESSAGE = "user.message.v1";
 export const PAGE = "page.content.v1";
@@ -67,7 +67,7 @@ export class Conversation {
 
   /**
    * A breadcrumb of the session. What is known already in the same or a newer version stays.
-   * @param {import("./api.js").Crumb} crumb
+   * @param {import("./server.js").Crumb} crumb
    * @returns {boolean} Whether it is something that a chat shows.
    */
   add(crumb) {
@@ -185,7 +185,7 @@ export class Conversation {
 }
 
 /**
- * @param {import("./api.js").Crumb} crumb
+ * @param {import("./server.js").Crumb} crumb
  * @returns {Entry | undefined}
  */
 export function entryOf(crumb) {
@@ -236,7 +236,7 @@ export function entryOf(crumb) {
   }
 }
 
-/** @param {import("./api.js").Crumb} crumb */
+/** @param {import("./server.js").Crumb} crumb */
 function toolOf({ id, context = {} }) {
   return {
     name: String(context.tool ?? "tool"),

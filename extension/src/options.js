@@ -1,7 +1,8 @@
 // The options: which server, which token; tried out before they are needed.
 
-import { Api, Problem } from "./api.js";
+import { ApiError } from "../client/index.js";
 import { byId } from "./dom.js";
+import { Server } from "./server.js";
 import { hostPattern, isThisMachine, loadSettings, saveSettings, serverAddress, sessionOfToken, tokenText } from "./settings.js";
 
 const server = /** @type {HTMLInputElement} */ (byId("server"));
@@ -54,19 +55,17 @@ async function test() {
   const settings = typed();
   await askChromeFor(settings.server);
   say("Trying …", "open");
-  const api = new Api(settings);
-  const { document } = await api.json("GET", "/ready");
-  if (typeof document?.status !== "string") {
-    throw new Problem(`What answers at ${settings.server} is not a Breadcrumbs server`);
-  }
+  const { client } = new Server(settings);
+  const { data: ready, response } = await client.request("/ready");
+  if (typeof ready?.status !== "string") throw client.malformed(response);
   const session = sessionOfToken(settings.token);
   try {
-    await api.list({ limit: "1", ...(session === undefined ? {} : { session_id: session }) });
+    await client.breadcrumbs.list({ limit: 1, ...(session === undefined ? {} : { session_id: session }) });
   } catch (error) {
-    if (!(error instanceof Problem) || (error.status !== 401 && error.status !== 403)) throw error;
-    throw new Problem(`The server is there, but does not let you in: ${error.message}`);
+    if (!(error instanceof ApiError) || (error.status !== 401 && error.status !== 403)) throw error;
+    throw new Error(`The server is there, but does not let you in: ${error.message}`);
   }
-  const version = typeof document.version === "string" ? ` ${document.version}` : "";
+  const version = typeof ready.version === "string" ? ` ${ready.version}` : "";
   const narrowed = session === undefined ? "" : ` The token is good for the session ${session} only.`;
   say(`It works: Breadcrumbs${version} answers and lets you in.${narrowed}`, "good");
 }

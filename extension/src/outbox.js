@@ -1,26 +1,23 @@
-// What is on its way to the server. It is kept in the browser until the server has confirmed it, so that nothing
-// is lost when the connection breaks, the panel is closed or Chrome ends; and each thing has an idempotency key,
-// so that nothing is written twice however often it is sent.
+// Breadcrumbs that the server has not confirmed. They are kept in the storage of the extension, which all panels
+// share, so nothing is lost when the connection breaks, the panel is closed or Chrome ends.
 
-import { Problem } from "./api.js";
-import { waitAfter } from "./feed.js";
+import { Outbox, isKeyExpired } from "../client/index.js";
 
 const KEY = "outbox";
-const LOCK = "breadcrumbs-outbox";
-
-// The server forgets idempotency keys after a day unless it is told otherwise.
-const KEYS_ARE_KNOWN_MS = 23 * 3600 * 1000;
+const STORAGE_LOCK = "breadcrumbs-outbox";
+const SENDER_LOCK = "breadcrumbs-sender";
+const BACKOFF = { firstMs: 400, longestMs: 10_000 };
 
 /**
  * @typedef {object} Parcel
  * @property {string} key
- * @property {string} target The server and the token that it was written for: it goes nowhere else by itself.
+ * @property {string} target The server and the token that it was written for: it is not sent to another.
  * @property {string} session
- * @property {import("./api.js").NewCrumb} crumb
+ * @property {import("./server.js").NewCrumb} crumb
  * @property {number} at
  * @property {boolean} tried Whether the server may have it already.
- * @property {string} [failed] Why the server does not take it.
- * @property {import("./api.js").Written} [sent]
+ * @property {string} [failed] Why the server refuses it.
+ * @property {import("../client/index.js").CreatedBreadcrumb} [sent]
  */
 
 /** @returns {Promise<Parcel[]>} */
@@ -36,125 +33,75 @@ export function onParcels(changed) {
   });
 }
 
-/** @param {{target: string, session: string, crumb: import("./api.js").NewCrumb}} parcel */
-export async function put(parcel) {
-  await change((all) => [...all, { ...parcel, key: crypto.randomUUID(), at: Date.now(), tried: false }]);
-}
-
-/** @param {string} key */
-export async function discard(key) {
-  await change((all) => all.filter((parcel) => parcel.key !== key));
-}
-
-/**
- * Try a parcel again that was refused, or written for another server.
- * @param {string} key
- * @param {string} target
- */
-export async function again(key, target) {
-  await change((all) =>
-    all.map((parcel) => (parcel.key === key ? { ...parcel, target, at: Date.now(), failed: undefined } : parcel)),
-  );
-}
-
-/** @param {(all: Parcel[]) => Parcel[]} edit */
+/** @param {(all: readonly Parcel[]) => readonly Parcel[]} edit */
 async function change(edit) {
-  await navigator.locks.request(LOCK, async () => {
+  await navigator.locks.request(STORAGE_LOCK, async () => {
     await chrome.storage.local.set({ [KEY]: edit(await parcels()) });
   });
 }
 
-/** Sends what is in the outbox, in its order. With several panels one of them does it for all. */
-export class Sender {
-  #api;
+/** The outbox of the panel. With several panels one of them sends for all. */
+export class PanelOutbox {
   #target;
+  #outbox;
   #end = new AbortController();
-  #wake = () => {};
-  #failures = 0;
 
   /**
-   * @param {import("./api.js").Api} api
+   * @param {import("../client/index.js").Client} client
    * @param {string} target
    */
-  constructor(api, target) {
-    this.#api = api;
+  constructor(client, target) {
     this.#target = target;
+    /** @type {Outbox<Parcel, import("../client/index.js").CreatedBreadcrumb>} */
+    this.#outbox = new Outbox({
+      storage: { read: parcels, change },
+      backoff: BACKOFF,
+      marks: { refused: (failed) => ({ failed }), sent: (sent) => ({ sent }) },
+      send: ({ crumb, key }, signal) => client.breadcrumbs.create(crumb, key, signal),
+      isWaiting: (parcel) => parcel.target === target && !parcel.failed && !parcel.sent,
+      objection: (parcel) =>
+        isKeyExpired(parcel)
+          ? "Nobody knows any more whether this has arrived. Look before you send it again"
+          : undefined,
+    });
   }
 
   start() {
     const { signal } = this.#end;
-    navigator.locks.request("breadcrumbs-sender", { signal }, () => this.#run()).catch((error) => {
+    navigator.locks.request(SENDER_LOCK, { signal }, () => this.#run()).catch((error) => {
       if (!signal.aborted) throw error;
     });
   }
 
   stop() {
     this.#end.abort();
-    this.#wake();
+    this.#outbox.stop();
   }
 
-  /** There is something new, or a better time to try again. */
-  nudge() {
-    this.#failures = 0;
-    this.#wake();
+  /** Send now: there is something new, or the server is reachable again. */
+  retryNow() {
+    this.#outbox.retryNow();
+  }
+
+  /** @param {{session: string, crumb: import("./server.js").NewCrumb}} parcel */
+  async add(parcel) {
+    await this.#outbox.add({ ...parcel, target: this.#target });
+  }
+
+  /** @param {string} key */
+  async remove(key) {
+    await this.#outbox.remove(key);
+  }
+
+  /** Send a parcel again that was refused, or written for another server. @param {string} key */
+  async resend(key) {
+    await this.#outbox.update(key, { target: this.#target, at: Date.now(), failed: undefined });
+    this.retryNow();
   }
 
   async #run() {
-    const { signal } = this.#end;
-    onParcels(() => this.#wake());
-    await change((all) => all.filter((parcel) => !parcel.sent)); // of a panel that was closed at that moment
-    while (!signal.aborted) {
-      const waiting = this.#pause();
-      const next = (await parcels()).find((parcel) => parcel.target === this.#target && !parcel.failed && !parcel.sent);
-      if (!next) {
-        await waiting;
-        continue;
-      }
-      await this.#send(next);
-    }
-  }
-
-  /** @param {Parcel} parcel */
-  async #send(parcel) {
-    const { signal } = this.#end;
-    if (parcel.tried && Date.now() - parcel.at > KEYS_ARE_KNOWN_MS) {
-      await this.#mark(parcel.key, { failed: "Nobody knows any more whether this has arrived. Look before you send it again" });
-      return;
-    }
-    if (!parcel.tried) await this.#mark(parcel.key, { tried: true });
-    try {
-      const sent = await this.#api.post(parcel.crumb, parcel.key, signal);
-      this.#failures = 0;
-      // Marked first, so that every panel knows what it has become before it is gone.
-      await this.#mark(parcel.key, { sent });
-      await discard(parcel.key);
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof Problem)) throw error;
-      if (error.passes) {
-        await this.#pause(error.retryAfterMs ?? waitAfter(this.#failures++));
-      } else {
-        await this.#mark(parcel.key, { failed: error.message });
-      }
-    }
-  }
-
-  /**
-   * @param {string} key
-   * @param {Partial<Parcel>} fields
-   */
-  async #mark(key, fields) {
-    await change((all) => all.map((parcel) => (parcel.key === key ? { ...parcel, ...fields } : parcel)));
-  }
-
-  /** @param {number} [ms] Without it: until there is something to do. */
-  #pause(ms) {
-    return new Promise((resolve) => {
-      const timer = ms === undefined ? undefined : setTimeout(resolve, ms);
-      this.#wake = () => {
-        clearTimeout(timer);
-        resolve(undefined);
-      };
-    });
+    onParcels(() => this.#outbox.wake());
+    await change((all) => all.filter((parcel) => !parcel.sent)); // left by a panel that was closed meanwhile
+    await this.#outbox.run();
   }
 }

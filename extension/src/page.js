@@ -1,7 +1,7 @@
 // The page in front of the user, as a breadcrumb: its title, its address, and what is selected or can be read.
 
 import { PAGE } from "./conversation.js";
-import { oneLine } from "./words.js";
+import { oneLine } from "./text.js";
 
 /** About half of what the context builder gives a model by default. */
 export const MOST_LETTERS = 8_000;
@@ -22,7 +22,7 @@ export async function currentTab() {
 /**
  * @param {number} tabId
  * @param {string} session
- * @returns {Promise<import("./api.js").NewCrumb>}
+ * @returns {Promise<import("./server.js").NewCrumb>}
  */
 export async function pageCrumb(tabId, session) {
   const { title, url, text, selection, truncated } = await read(tabId);

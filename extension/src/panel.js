@@ -1,16 +1,16 @@
 // The side panel: puts the parts together.
 
-import { Api, Problem } from "./api.js";
+import { ApiError, EventStream } from "../client/index.js";
 import { ATTACH, onClick } from "./clicks.js";
 import { CANCEL, Conversation, MESSAGE } from "./conversation.js";
 import { byId } from "./dom.js";
-import { Feed } from "./feed.js";
-import { Sender, again, discard, onParcels, parcels, put } from "./outbox.js";
+import { PanelOutbox, onParcels, parcels } from "./outbox.js";
 import { NotAllowedYet, NotReadable, currentTab, pageCrumb } from "./page.js";
+import { Server } from "./server.js";
 import { SessionsDialog } from "./sessions.js";
 import { loadSettings, onSettingsChanged, sessionOfToken, targetOf } from "./settings.js";
+import { oneLine } from "./text.js";
 import { EntryList, draftItem, entryItem, parcelItem, thinkingItem } from "./view.js";
-import { oneLine } from "./words.js";
 
 const PAGE_SIZE = 60;
 const PATIENCE_MS = 120_000;
@@ -22,9 +22,9 @@ const log = byId("log");
 const text = /** @type {HTMLTextAreaElement} */ (byId("text"));
 
 class Panel {
-  /** @type {Api} */
-  #api;
-  /** Which one was asked whether it has sessions. @type {Api | undefined} */
+  /** @type {Server} */
+  #server;
+  /** The one that was asked whether it has sessions. @type {Server | undefined} */
   #asked;
   #target = "";
   /** The only session that the token is good for, where it is narrowed. @type {string | undefined} */
@@ -33,12 +33,12 @@ class Panel {
   /** As the list calls it. @type {string | undefined} */
   #name;
   #conversation = new Conversation();
-  /** @type {Feed | undefined} */
-  #feed;
-  /** @type {Sender | undefined} */
-  #sender;
-  /** @type {import("./feed.js").FeedState} */
-  #feedState = { status: "connecting" };
+  /** @type {EventStream | undefined} */
+  #stream;
+  /** @type {PanelOutbox} */
+  #outbox;
+  /** @type {import("../client/index.js").StreamState} */
+  #streamState = { status: "connecting" };
   /** Why the history cannot be read. @type {string | undefined} */
   #loadProblem;
   /** @type {import("./outbox.js").Parcel[]} */
@@ -65,26 +65,27 @@ class Panel {
 
   /** @param {import("./settings.js").Settings} settings */
   constructor(settings) {
-    this.#api = new Api(settings);
+    this.#server = new Server(settings);
+    this.#outbox = new PanelOutbox(this.#server.client, this.#target);
     this.#listen();
   }
 
   /** @param {import("./settings.js").Settings} settings */
   async connect(settings) {
-    const api = new Api(settings);
-    this.#sender?.stop();
-    this.#api = api;
+    const server = new Server(settings);
+    this.#outbox.stop();
+    this.#server = server;
     const [target, known, { session }] = await Promise.all([
       targetOf(settings),
       parcels(),
       chrome.storage.local.get("session"),
     ]);
-    if (api !== this.#api) return; // changed once more meanwhile
+    if (server !== this.#server) return; // changed once more meanwhile
     this.#target = target;
     this.#parcels = known;
     this.#onlySession = sessionOfToken(settings.token);
-    this.#sender = new Sender(api, target);
-    this.#sender.start();
+    this.#outbox = new PanelOutbox(server.client, target);
+    this.#outbox.start();
     byId("new-button").hidden = this.#onlySession !== undefined;
     const last = sessionInAddress() ?? (typeof session === "string" ? session : undefined);
     this.go(this.#onlySession ?? last ?? newSession());
@@ -96,7 +97,7 @@ class Panel {
    * @param {string} [name]
    */
   go(session, name) {
-    this.#feed?.stop();
+    this.#stream?.stop();
     this.#leave.abort();
     this.#leave = new AbortController();
     this.#keepDraft();
@@ -111,18 +112,23 @@ class Panel {
     chrome.storage.local.set({ session });
     this.#restoreDraft();
     const conversation = this.#conversation;
-    this.#feed = new Feed(this.#api, session, {
-      onEvent: (event) => {
-        conversation.take(event);
-        this.draw();
-      },
-      onFresh: () => {
-        this.#fresh();
-        this.#load();
-      },
+    const take = (/** @type {any} */ event) => {
+      conversation.take(event);
+      this.draw();
+    };
+    // Events are complete from here on: everything from before has to be listed.
+    const reload = () => {
+      this.#fresh();
+      this.#load();
+    };
+    this.#stream = new EventStream(this.#server.client, { session_id: session }, {
+      onEvent: take,
+      onDelta: take,
+      onOpen: (resumed) => resumed || reload(),
+      onGap: reload,
       onState: (state) => {
-        this.#feedState = state;
-        if (state.status === "open") this.#sender?.nudge();
+        this.#streamState = state;
+        if (state.status === "open") this.#outbox.retryNow();
         this.#connection();
       },
       onTime: (iso) => {
@@ -130,7 +136,7 @@ class Panel {
         this.draw();
       },
     });
-    this.#feed.start();
+    this.#stream.start();
     this.#drawNow();
     this.#toEnd();
     text.focus();
@@ -154,15 +160,15 @@ class Panel {
       let cursor;
       let shown = 0;
       do {
-        const page = await this.#api.crumbsOf(this.#session, { limit: PAGE_SIZE, cursor, signal });
+        const page = await this.#server.crumbsOf(this.#session, { limit: PAGE_SIZE, cursor, signal });
         shown = page.crumbs.filter((crumb) => conversation.add(crumb)).length;
         cursor = page.cursor;
       } while (cursor !== undefined && !shown);
       this.#older = cursor;
-      if (shown) this.#name ??= await this.#api.titleOf(this.#session, signal);
+      if (shown) this.#name ??= await this.#server.titleOf(this.#session, signal);
     } catch (error) {
       if (signal.aborted) return;
-      if (!(error instanceof Problem)) throw error;
+      if (!(error instanceof ApiError)) throw error;
       this.#loadProblem = error.message;
       this.#connection();
       setTimeout(() => signal.aborted || this.#load(), RELOAD_MS);
@@ -179,15 +185,15 @@ class Panel {
 
   /** Find out whether this server can run a failed turn again. */
   async #ask() {
-    const api = this.#api;
-    if (this.#asked === api) return;
-    this.#asked = api;
+    const server = this.#server;
+    if (this.#asked === server) return;
+    this.#asked = server;
     try {
-      await api.titleOf(this.#session);
+      await server.titleOf(this.#session);
       this.draw();
     } catch (error) {
       this.#asked = undefined; // the next time that something is shown
-      if (!(error instanceof Problem)) throw error;
+      if (!(error instanceof ApiError)) throw error;
     }
   }
 
@@ -198,7 +204,7 @@ class Panel {
     button.disabled = true;
     try {
       for (let shown = 0; this.#older !== undefined && !shown; ) {
-        const page = await this.#api.crumbsOf(this.#session, { limit: PAGE_SIZE, cursor: this.#older, signal });
+        const page = await this.#server.crumbsOf(this.#session, { limit: PAGE_SIZE, cursor: this.#older, signal });
         if (signal.aborted) return;
         shown = page.crumbs.filter((crumb) => conversation.add(crumb)).length;
         for (const crumb of page.crumbs) this.#announced.add(crumb.id);
@@ -229,11 +235,11 @@ class Panel {
     this.#toEnd();
   }
 
-  /** @param {import("./api.js").NewCrumb} crumb */
+  /** @param {import("./server.js").NewCrumb} crumb */
   async #put(crumb) {
-    await put({ target: this.#target, session: this.#session, crumb });
+    await this.#outbox.add({ session: this.#session, crumb });
     this.#parcels = await parcels();
-    this.#sender?.nudge();
+    this.#outbox.retryNow();
     this.#drawNow();
   }
 
@@ -261,15 +267,12 @@ class Panel {
 
   async #stop() {
     try {
-      await this.#api.post(
-        {
-          schema_name: CANCEL,
-          title: "Stop",
-          tags: ["agent:cancel", "extension:chat", `session:${this.#session}`],
-          context: { reason: "stopped by the user" },
-        },
-        crypto.randomUUID(),
-      );
+      await this.#server.client.breadcrumbs.create({
+        schema_name: CANCEL,
+        title: "Stop",
+        tags: ["agent:cancel", "extension:chat", `session:${this.#session}`],
+        context: { reason: "stopped by the user" },
+      });
     } catch (error) {
       this.#complain(error);
     }
@@ -281,7 +284,7 @@ class Panel {
       try {
         this.#conversation.retrying(error);
         this.draw();
-        for (const message of error.answers) await this.#api.retry(this.#session, message);
+        for (const message of error.answers) await this.#server.client.sessions.retry(this.#session, message);
       } catch (problem) {
         this.#conversation.notRetrying(error);
         this.#complain(problem);
@@ -290,7 +293,7 @@ class Panel {
     },
     detach: async (page) => {
       try {
-        await this.#api.remove(page.id);
+        await this.#server.client.breadcrumbs.remove(page.id);
         this.#conversation.drop(page.id);
         this.draw();
         text.focus();
@@ -299,11 +302,10 @@ class Panel {
       }
     },
     sendAgain: async (parcel) => {
-      await again(parcel.key, this.#target);
-      this.#sender?.nudge();
+      await this.#outbox.resend(parcel.key);
     },
     takeBack: async (parcel) => {
-      await discard(parcel.key);
+      await this.#outbox.remove(parcel.key);
       if (parcel.crumb.schema_name === MESSAGE && !text.value) {
         text.value = parcel.crumb.context.message;
         this.#typed();
@@ -341,7 +343,7 @@ class Panel {
         entry,
         {
           note: noteOn(entry),
-          canRetry: this.#api.hasSessions === true && conversation.canRetry(entry),
+          canRetry: this.#server.hasSessions === true && conversation.canRetry(entry),
           canDetach: entry.kind === "page",
         },
         this.#actions,
@@ -351,7 +353,7 @@ class Panel {
     if (busy && !drafts.length) items.push(thinkingItem());
     items.push(...this.#waiting(entries));
     this.#entries.show(items);
-    if (this.#api.hasSessions === undefined && entries.some((entry) => conversation.canRetry(entry))) this.#ask();
+    if (this.#server.hasSessions === undefined && entries.some((entry) => conversation.canRetry(entry))) this.#ask();
     byId("stop").hidden = !busy;
     byId("earlier").hidden = this.#older === undefined;
     byId("loading").hidden = this.#loaded || items.length > 0 || this.#shownState().status !== "open";
@@ -378,7 +380,7 @@ class Panel {
       .map((parcel) => {
         const foreign = parcel.target !== this.#target;
         const failed = parcel.failed ?? (foreign ? "Written for another server or token" : undefined);
-        const note = failed ?? (this.#feedState.status === "open" ? "Sending …" : "Waits for the connection");
+        const note = failed ?? (this.#streamState.status === "open" ? "Sending …" : "Waits for the connection");
         return parcelItem(parcel, { note, failed: failed !== undefined }, this.#actions);
       });
   }
@@ -418,9 +420,9 @@ class Panel {
     }
   }
 
-  /** @returns {import("./feed.js").FeedState} */
+  /** @returns {import("../client/index.js").StreamState} */
   #shownState() {
-    if (this.#feedState.status !== "open" || this.#loadProblem === undefined) return this.#feedState;
+    if (this.#streamState.status !== "open" || this.#loadProblem === undefined) return this.#streamState;
     return { status: "lost", detail: this.#loadProblem };
   }
 
@@ -446,7 +448,7 @@ class Panel {
 
   /** @param {unknown} error */
   #complain(error) {
-    if (!(error instanceof Problem)) throw error;
+    if (!(error instanceof ApiError)) throw error;
     this.#advise(error.message);
   }
 
@@ -514,10 +516,10 @@ class Panel {
     }
     const options = () => chrome.runtime.openOptionsPage();
     const tryNow = () => {
-      this.#feed?.nudge();
-      this.#sender?.nudge();
+      this.#stream?.retryNow();
+      this.#outbox.retryNow();
     };
-    byId("sessions-button").addEventListener("click", () => this.#sessions.open(this.#api, this.#session));
+    byId("sessions-button").addEventListener("click", () => this.#sessions.open(this.#server, this.#session));
     byId("new-button").addEventListener("click", () => this.go(newSession()));
     byId("options-button").addEventListener("click", options);
     byId("connection-options").addEventListener("click", options);

@@ -1,8 +1,8 @@
 // The list of sessions: look, find, switch.
 
-import { Problem } from "./api.js";
+import { ApiError } from "../client/index.js";
 import { byId, h } from "./dom.js";
-import { shortTime } from "./words.js";
+import { shortTime } from "./text.js";
 
 export class SessionsDialog {
   #dialog = /** @type {HTMLDialogElement} */ (byId("sessions"));
@@ -10,14 +10,14 @@ export class SessionsDialog {
   #status = byId("sessions-status");
   #list = byId("sessions-list");
   #more = /** @type {HTMLButtonElement} */ (byId("sessions-more"));
-  /** @type {import("./api.js").SessionInfo[]} */
+  /** @type {import("./server.js").SessionInfo[]} */
   #known = [];
-  /** @type {ReturnType<import("./api.js").Api["sessions"]> | undefined} */
+  /** @type {ReturnType<import("./server.js").Server["sessions"]> | undefined} */
   #pages = undefined;
   #current = "";
   #choose;
 
-  /** @param {(session: import("./api.js").SessionInfo) => void} choose */
+  /** @param {(session: import("./server.js").SessionInfo) => void} choose */
   constructor(choose) {
     this.#choose = choose;
     byId("sessions-close").addEventListener("click", () => this.#dialog.close());
@@ -30,15 +30,15 @@ export class SessionsDialog {
   }
 
   /**
-   * @param {import("./api.js").Api} api
+   * @param {import("./server.js").Server} server
    * @param {string} current
    */
-  async open(api, current) {
+  async open(server, current) {
     if (this.#dialog.open) return;
     this.#current = current;
     this.#known = [];
     this.#filter.value = "";
-    this.#pages = api.sessions();
+    this.#pages = server.sessions();
     this.#draw();
     this.#dialog.showModal();
     await this.#load();
@@ -57,7 +57,7 @@ export class SessionsDialog {
       }
       this.#draw();
     } catch (error) {
-      if (!(error instanceof Problem)) throw error;
+      if (!(error instanceof ApiError)) throw error;
       this.#status.textContent = error.message;
     }
   }
@@ -71,7 +71,7 @@ export class SessionsDialog {
     else this.#status.textContent = "There are no sessions yet";
   }
 
-  /** @param {import("./api.js").SessionInfo} session */
+  /** @param {import("./server.js").SessionInfo} session */
   #item(session) {
     const { id, name, activeAt, messages } = session;
     const facts = [

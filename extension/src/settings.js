@@ -1,5 +1,7 @@
 // Where the server is, and what lets us in. Kept on this device: a token has no business in a synced account.
 
+import { tokenClaims } from "../client/index.js";
+
 export const DEFAULT_SERVER = "http://127.0.0.1:8081";
 
 /** @typedef {{server: string, token: string}} Settings */
@@ -71,22 +73,13 @@ export function hostPattern(server) {
 }
 
 /**
- * The one session that a token is narrowed to, where it is. Only for what we show: the server decides.
+ * Return the session that a token is limited to. Only for display: the server decides.
  * @param {string} token
  * @returns {string | undefined}
  */
 export function sessionOfToken(token) {
-  const parts = token.split(".");
-  if (parts.length !== 3) return undefined;
-  try {
-    const bytes = Uint8Array.from(atob(parts[1].replaceAll("-", "+").replaceAll("_", "/")), (c) =>
-      c.charCodeAt(0),
-    );
-    const session = JSON.parse(new TextDecoder().decode(bytes)).session_id;
-    return typeof session === "string" ? session : undefined;
-  } catch {
-    return undefined;
-  }
+  const session = tokenClaims(token)?.session_id;
+  return typeof session === "string" ? session : undefined;
 }
 
 /**

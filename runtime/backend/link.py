@@ -1,216 +1,208 @@
-"""One socket shared by every caller.
+"""A socket that many callers share, and subscriptions to Pub/Sub channels.
 
-redis-py takes a connection out of a pool for each command and waits for its reply before it sends the
-next. Here every command that is issued in one turn of the event loop leaves in one write, and replies
-are handed out in the order in which the commands went. An idle link sends at once; a busy one batches by
-itself, without a timer. redis-py still reads the URLs.
+redis-py takes a connection from a pool for each command and waits for the reply before it sends the next one.
+`Multiplexer` sends all commands of one event loop iteration in one write, and assigns the replies in the order of
+the commands. An idle link sends at once. A busy link batches without a timer. redis-py only parses the URLs.
 
-Nothing is retried here: a link that breaks fails everything that was under way with `LinkLost`, because
-only the caller knows whether a command may run twice.
+Nothing is retried here. A link that breaks fails all pending commands with `LinkLost`, because only the caller
+knows whether a command may run twice.
+
+This module uses asyncio directly. It is an `asyncio.Protocol`: futures, transports and timers have no equivalent
+in anyio that allows one write per loop iteration.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import hiredis
 
-Command: TypeAlias = tuple[bytes | str | int | float, ...]
+from breadcrumbs.runtime.backend.address import Address
 
-_HIGH_WATER: Final = 4 << 20
+Command: TypeAlias = tuple[bytes | str | int | float, ...]
+MessageHandler: TypeAlias = Callable[[bytes], None]
+
+_CONNECT_TIMEOUT: Final = 5.0
+_REPLY_TIMEOUT: Final = 10.0
+_WRITE_BUFFER_LIMIT: Final = 4 << 20  # bytes; callers wait while more than this is unsent
+
+SILENCE_SECONDS = 10.0
+"""After this time without a message a subscription sends PING. Without a reply for as long, the link is lost."""
 
 
 class LinkLost(ConnectionError):
-    """The connection broke. Whether commands under way were carried out is not known."""
+    """The connection broke. Pending commands may have been executed. Raised only inside the backend."""
 
 
 class ReplyError(Exception):
-    """The server answered with an error."""
+    """The server answered with an error. Raised only inside the backend."""
 
     @property
     def code(self) -> str:
         return str(self).split(" ", 1)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a server is and how to get in."""
-
-    host: str = "127.0.0.1"
-    port: int = 6379
-    path: str = ""
-    """A unix socket; wins over host and port."""
-    username: str | None = None
-    password: str | None = None
-    database: int = 0
-    tls: ssl.SSLContext | None = None
-
-    def __str__(self) -> str:
-        return self.path or f"{self.host}:{self.port}"
-
-
 class Multiplexer:
-    """A connection that opens itself on first use, and again after it broke."""
+    """A shared connection that opens on first use, and again after it broke."""
 
     def __init__(
-        self, address: Address, *, reply_timeout: float | None = 10.0, connect_timeout: float = 5.0
+        self,
+        address: Address,
+        *,
+        reply_timeout: float | None = _REPLY_TIMEOUT,
+        connect_timeout: float = _CONNECT_TIMEOUT,
     ) -> None:
         self.address = address
         self._reply_timeout = reply_timeout
         self._connect_timeout = connect_timeout
-        self._wire: _Wire | None = None
-        self._opening: asyncio.Task[_Wire] | None = None
+        self._socket: _Socket | None = None
+        self._opening: asyncio.Task[_Socket] | None = None
         self._closed = False
 
     @property
     def connected(self) -> bool:
-        return self._wire is not None and not self._wire.lost
+        return self._socket is not None and not self._socket.lost
 
     async def call(self, command: Command) -> Any:
-        """Send one command and wait for its reply; an error reply is raised as `ReplyError`."""
-        wire = self._wire
-        if wire is None or wire.lost:
-            wire = await self._open()
-        if wire.congested:
-            await wire.drained()
-        reply = await wire.send(command)
-        if isinstance(reply, ReplyError):
-            raise reply
-        return reply
-
-    def post(self, command: Command) -> None:
-        """Send one command and do not look back. Where that is not possible at once, it is lost."""
-        wire = self._wire
-        if wire is not None and not wire.lost and not wire.congested:
-            wire.send(command).add_done_callback(_forget)
+        """Send one command and return its reply. Raises `ReplyError` for an error reply."""
+        socket = self._socket
+        if socket is None or socket.lost or socket.is_congested:
+            socket = await self._writable_socket()
+        return await socket.call(command)
 
     async def call_all(self, commands: list[Command]) -> list[Any]:
-        """Send commands together; error replies come back in their places."""
+        """Send commands together. Error replies are returned in their places."""
         if not commands:
             return []
-        wire = self._wire
-        if wire is None or wire.lost:
-            wire = await self._open()
-        if wire.congested:
-            await wire.drained()
-        waiting = [wire.send(command) for command in commands]
+        socket = self._socket
+        if socket is None or socket.lost or socket.is_congested:
+            socket = await self._writable_socket()
+        replies = [socket.send(command) for command in commands]
         try:
-            return [await reply for reply in waiting]
+            return [await reply for reply in replies]
         except BaseException:
-            for reply in waiting:
-                # A link that broke fails all of them; the first failure speaks for the others.
-                if not reply.cancel() and not reply.cancelled():
-                    reply.exception()
+            for reply in replies:
+                # A broken link fails all of them. The first failure is raised, the others count as retrieved.
+                if not reply.cancel():
+                    _ignore_exception(reply)
             raise
+
+    def post(self, command: Command) -> None:
+        """Send one command without waiting for its reply. It is dropped if it cannot be sent at once."""
+        socket = self._socket
+        if socket is not None and not socket.lost and not socket.is_congested:
+            socket.send(command).add_done_callback(_ignore_exception)
 
     async def close(self) -> None:
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
-    async def _open(self) -> _Wire:
-        """Connect, once for everybody who is waiting: what fails for one has failed for all of them."""
+    async def _writable_socket(self) -> _Socket:
+        socket = self._socket
+        if socket is None or socket.lost:
+            socket = await self._open()
+        if socket.is_congested:
+            await socket.wait_writable()
+        return socket
+
+    async def _open(self) -> _Socket:
+        """Open the socket. Concurrent callers share one attempt and its failure."""
         if self._closed:
             raise LinkLost("the store is closed")
         if self._opening is None:
-            self._opening = asyncio.create_task(self._dial())
-            self._opening.add_done_callback(self._opened)
+            self._opening = asyncio.create_task(self._open_socket())
+            self._opening.add_done_callback(self._end_opening)
         return await asyncio.shield(self._opening)
 
-    def _opened(self, opening: asyncio.Task[_Wire]) -> None:
-        self._opening = None
-        if not opening.cancelled():
-            opening.exception()  # nobody may be waiting for it any more
-
-    async def _dial(self) -> _Wire:
+    async def _open_socket(self) -> _Socket:
         try:
-            async with asyncio.timeout(self._connect_timeout):
-                wire = await self._connect()
-                await self._introduce(wire)
-        except (OSError, TimeoutError) as error:
-            raise LinkLost(f"cannot reach {self.address}: {error or type(error).__name__}") from error
-        except asyncio.CancelledError:  # by `close`: those who wait were not cancelled
+            self._socket = await _connect(
+                self.address, lambda: _Socket(self._reply_timeout), timeout=self._connect_timeout
+            )
+        except asyncio.CancelledError:  # by `close`; the callers were not cancelled
             raise LinkLost("the store is closed") from None
-        self._wire = wire
-        return wire
+        return self._socket
 
-    async def _connect(self) -> _Wire:
-        loop = asyncio.get_running_loop()
-        address = self.address
-
-        def new_wire() -> _Wire:
-            return _Wire(self._reply_timeout)
-
-        if address.path:
-            _, wire = await loop.create_unix_connection(new_wire, address.path)
-        else:
-            _, wire = await loop.create_connection(new_wire, address.host, address.port, ssl=address.tls)
-        return wire
-
-    async def _introduce(self, wire: _Wire) -> None:
-        greetings: list[Command] = []
-        if self.address.password is not None:
-            name = (self.address.username,) if self.address.username else ()
-            greetings.append(("AUTH", *name, self.address.password))
-        if self.address.database:
-            greetings.append(("SELECT", self.address.database))
-        try:
-            for greeting in greetings:
-                reply = await wire.send(greeting)
-                if isinstance(reply, ReplyError):
-                    raise reply
-        except BaseException:
-            wire.close()
-            raise
+    def _end_opening(self, opening: asyncio.Task[_Socket]) -> None:
+        self._opening = None
+        _ignore_exception(opening)  # every caller may have been cancelled
 
 
-def _forget(reply: asyncio.Future[Any]) -> None:
+async def subscribe(address: Address, channel: bytes, on_message: MessageHandler) -> None:
+    """Call `on_message` with each message of a channel. Raises `LinkLost` when the link breaks."""
+    socket = await _connect(
+        address, lambda: _SubscriberSocket(on_message, SILENCE_SECONDS), timeout=_CONNECT_TIMEOUT
+    )
+    try:
+        await socket.call((b"SUBSCRIBE", channel))
+        while True:
+            replies = socket.reply_count
+            await asyncio.wait([socket.ended], timeout=SILENCE_SECONDS)
+            # A quiet channel and a server that vanished look the same. PING tells them apart.
+            if socket.lost or socket.reply_count == replies:
+                await socket.call((b"PING",))
+    finally:
+        socket.close()
+
+
+def _ignore_exception(reply: asyncio.Future[Any]) -> None:
+    """Mark the exception as retrieved, so that asyncio does not log it."""
     if not reply.cancelled():
         reply.exception()
 
 
-class _Wire(asyncio.Protocol):
-    """The socket itself: what was sent, and who waits for the answers."""
+class _Socket(asyncio.Protocol):
+    """One connection: sends commands and assigns the replies in their order."""
 
     def __init__(self, reply_timeout: float | None) -> None:
         self.lost = False
+        self.reply_count = 0
         self._reply_timeout = reply_timeout
         self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[str] = self._loop.create_future()
+        """Resolves when the connection is lost, with the reason."""
         self._transport: asyncio.Transport | None = None
-        self._reader = hiredis.Reader(protocolError=LinkLost, replyError=ReplyError)
+        self._parser = hiredis.Reader(protocolError=LinkLost, replyError=ReplyError)
         self._unsent: list[bytes] = []
-        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._pending: deque[asyncio.Future[Any]] = deque()
         self._writable: asyncio.Future[None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
-        self._answered = 0
 
     @property
-    def congested(self) -> bool:
+    def is_congested(self) -> bool:
         return self._writable is not None
 
-    async def drained(self) -> None:
+    async def wait_writable(self) -> None:
         if self._writable is not None:
             await asyncio.shield(self._writable)
 
+    async def call(self, command: Command) -> Any:
+        """Send one command and return its reply. Raises `ReplyError` for an error reply."""
+        reply = await self.send(command)
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
     def send(self, command: Command) -> asyncio.Future[Any]:
+        """Send one command at the end of this loop iteration. Returns its reply, which may be a `ReplyError`."""
         reply: asyncio.Future[Any] = self._loop.create_future()
         if self.lost:
-            reply.set_exception(LinkLost("the connection to the server broke"))
+            reply.set_exception(LinkLost(self.ended.result()))
             return reply
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(hiredis.pack_command(cast(Any, command)))  # typed there as a tuple of one
-        self._waiting.append(reply)
+        self._pending.append(reply)
         if self._watchdog is None and self._reply_timeout is not None:
-            self._watch()
+            self._start_watchdog(self._reply_timeout)
         return reply
 
     def close(self) -> None:
@@ -221,19 +213,17 @@ class _Wire(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the same methods
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_LIMIT)
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
+        self._parser.feed(data)
         try:
-            while (answer := self._reader.gets()) is not False:
-                self._answered += 1
-                reply = self._waiting.popleft()
-                if not reply.done():
-                    reply.set_result(answer)
+            while (reply := self._parser.gets()) is not False:
+                self.reply_count += 1
+                self._accept(reply)
         except (LinkLost, IndexError):
-            self.close()  # not the protocol we speak
+            self.close()  # not the Redis protocol, or a reply without a command
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(f"the connection to the server broke{f': {exc}' if exc else ''}")
@@ -246,37 +236,91 @@ class _Wire(asyncio.Protocol):
             self._writable.set_result(None)
             self._writable = None
 
+    def _accept(self, reply: Any) -> None:
+        """Give a reply to the caller of the oldest pending command."""
+        pending = self._pending.popleft()
+        if not pending.done():
+            pending.set_result(reply)
+
     def _flush(self) -> None:
         if self._transport is not None and not self.lost:
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
 
     def _fail(self, reason: str) -> None:
+        """Fail all pending commands."""
         if self.lost:
             return
         self.lost = True
+        self.ended.set_result(reason)
         if self._watchdog is not None:
             self._watchdog.cancel()
         self.resume_writing()
-        for reply in self._waiting:
+        for reply in self._pending:
             if not reply.done():
                 reply.set_exception(LinkLost(reason))
-        self._waiting.clear()
+        self._pending.clear()
 
-    def _watch(self) -> None:
-        """Give up a link on which nothing was answered for the whole time limit."""
-        limit = self._reply_timeout or 0.0
-        seen = self._answered
+    def _start_watchdog(self, timeout: float) -> None:
+        """Fail the link if commands are pending and nothing is received for `timeout` seconds."""
+        replies = self.reply_count
 
         def check() -> None:
             self._watchdog = None
-            if not self._waiting or self.lost:
+            if not self._pending or self.lost:
                 return
-            if self._answered == seen:
+            if self.reply_count == replies:
                 if self._transport is not None:
                     self._transport.abort()
-                self._fail(f"no answer for {limit} s")
+                self._fail(f"no answer for {timeout} s")
             else:
-                self._watch()
+                self._start_watchdog(timeout)
 
-        self._watchdog = self._loop.call_later(limit, check)
+        self._watchdog = self._loop.call_later(timeout, check)
+
+
+class _SubscriberSocket(_Socket):
+    """A connection that subscribes to channels: passes messages on, and treats the rest as replies."""
+
+    def __init__(self, on_message: MessageHandler, reply_timeout: float) -> None:
+        super().__init__(reply_timeout)
+        self._on_message = on_message
+
+    def _accept(self, reply: Any) -> None:
+        # At once, not in a later loop iteration: see `Connection.listen`.
+        if isinstance(reply, list) and reply[0] == b"message":
+            self._on_message(reply[2])
+        else:
+            super()._accept(reply)
+
+
+_S = TypeVar("_S", bound=_Socket)
+
+
+async def _connect(address: Address, new_socket: Callable[[], _S], *, timeout: float) -> _S:
+    """Connect and log in. Raises `LinkLost` if nobody answers, and `ReplyError` if the login is refused."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            if address.path:
+                _, socket = await loop.create_unix_connection(new_socket, address.path)
+            else:
+                _, socket = await loop.create_connection(
+                    new_socket, address.host, address.port, ssl=address.tls
+                )
+            await _log_in(socket, address)
+    except OSError as error:  # TimeoutError and LinkLost are OSErrors
+        raise LinkLost(f"cannot reach {address}: {error or type(error).__name__}") from error
+    return socket
+
+
+async def _log_in(socket: _Socket, address: Address) -> None:
+    try:
+        if address.password is not None:
+            username = (address.username,) if address.username else ()
+            await socket.call(("AUTH", *username, address.password))
+        if address.database:
+            await socket.call(("SELECT", address.database))
+    except BaseException:
+        socket.close()
+        raise

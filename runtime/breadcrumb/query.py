@@ -1,6 +1,6 @@
-"""Queries: what to list and in which order.
+"""Query: which breadcrumbs to list, and in which order.
 
-All filters are AND; `any_tags` is an OR inside itself. `store/listing.py` reads the pages.
+All filters are AND; `any_tags` is an OR inside itself. `store/listing.py` turns a query into a page.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Query:
 
     @property
     def start(self) -> SortKey | None:
-        """The key to begin after without a cursor; None: at the first."""
+        """Where to begin to read without a cursor; None: at the first."""
         if self.order == "created_at" and self.created_since is not None:
             return SortKey(self.created_since, b"")
         if self.order == "-created_at" and self.created_until is not None:
@@ -112,7 +112,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SortKey:
-    """The place of a breadcrumb in an order: a time in microseconds, then the id."""
+    """Sort key of a breadcrumb in an index: its time in microseconds, then its id."""
 
     score: int
     id: bytes

@@ -7,7 +7,7 @@ and `:` stand for themselves, so no selector can reach further than what it name
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 from uuid import UUID, uuid4
 
@@ -201,29 +201,26 @@ def json_equal(left: Any, right: Any, budget: Budget | None = None) -> bool:
     # Not recursive, so that a deeply nested document cannot exhaust the stack.
     pairs = [(left, right)]
     while pairs:
-        a, b = pairs.pop()
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            if not _same_length(a, b, budget) or a.keys() != b.keys():
-                return False
-            pairs.extend((value, b[key]) for key, value in a.items())
-        elif isinstance(a, list | tuple) and isinstance(b, list | tuple):
-            if not _same_length(a, b, budget):
-                return False
-            pairs.extend(zip(a, b, strict=True))
-        elif isinstance(a, str) and isinstance(b, str):
-            if not _same_length(a, b, budget, per_unit=_CHARACTERS_PER_UNIT) or a != b:
-                return False
-        elif isinstance(a, bool) is not isinstance(b, bool) or a != b:
+        inner = _equal_pairs(*pairs.pop(), budget)
+        if inner is None:
             return False
+        pairs.extend(inner)
     return True
 
 
-def _same_length(a: Sized, b: Sized, budget: Budget | None, *, per_unit: int = 1) -> bool:
-    """Compare lengths, and charge the comparison of the contents if they are equal."""
-    if len(a) != len(b):
-        return False
-    _charge(budget, len(a) // per_unit)
-    return True
+def _equal_pairs(a: Any, b: Any, budget: Budget | None) -> Iterable[tuple[Any, Any]] | None:
+    """Compare the outermost level of two values. Return the pairs inside that must be equal too; None: they differ."""
+    for kind, units in ((Mapping, 1), ((list, tuple), 1), (str, _CHARACTERS_PER_UNIT)):
+        if isinstance(a, kind) and isinstance(b, kind):
+            if len(a) != len(b):
+                return None
+            _charge(budget, len(a) // units)
+            break
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return [(value, b[key]) for key, value in a.items()] if a.keys() == b.keys() else None
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return zip(a, b, strict=True)
+    return () if isinstance(a, bool) is isinstance(b, bool) and a == b else None
 
 
 def _charge(budget: Budget | None, units: int) -> None:

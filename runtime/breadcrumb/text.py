@@ -1,4 +1,4 @@
-"""The words in a breadcrumb: what a person or a model would read of it."""
+"""Finds the text of a message, and renders other content as JSON."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from typing import Any
 
 import orjson
 
-_WORDS = ("message", "content", "text", "response_text", "formatted")
+from breadcrumbs.runtime.schema_names import TEXT_KEYS
+
+
+def find_text(content: Mapping[str, Any]) -> str | None:
+    """Return the text of a message, or None if it has none."""
+    return next((content[key] for key in TEXT_KEYS if isinstance(content.get(key), str)), None)
 
 
 def plain_text(content: Mapping[str, Any]) -> str:
-    """The words of a message; anything else as JSON."""
-    for key in _WORDS:
-        value = content.get(key)
-        if isinstance(value, str):
-            return value
-    return json_text(content)
+    """Return the text of a message, or its JSON if it has none."""
+    text = find_text(content)
+    return json_text(content) if text is None else text
 
 
 def writable(text: str) -> str:
-    """Without halves of characters, which a model may produce and nothing can store."""
+    """Replace lone surrogates. A model may produce them, and UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()
 
 
 def json_text(content: Any) -> str:
-    """Anything as JSON, without what is null: nobody said that."""
+    """Render JSON without null members."""
     return orjson.dumps(_without_nulls(content)).decode()
 
 

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.events.event import Position
+from breadcrumbs.runtime.events.log import Position
 
 _TIME_BYTES: Final = 7
 _NONCE_BYTES: Final = 16  # so long that random nonces do not repeat, however many positions are given out
@@ -34,7 +35,7 @@ class PositionCodec:
         self._length = lanes * _TIME_BYTES
         self._ciphers: dict[UUID, AESGCM] = {}
 
-    def encode(self, owner: UUID, position: Position) -> str:
+    def encode(self, owner: UUID, position: Sequence[int]) -> str:
         raw = b"".join(at.to_bytes(_TIME_BYTES) for at in position)
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = nonce + self._cipher(owner).encrypt(nonce, raw, None)

@@ -1,8 +1,8 @@
-"""The events of a store as they happen, read once for all who follow them in this process.
+"""One blocking read of the event streams, shared by all followers of a process.
 
-A process may hold a context builder, an agent runner and an event hub. Each follows lanes of its own choice,
-from places of its own, and at its own speed; the server is asked once. Who is behind the others (it comes with
-an old place, or does not take what is read) reads by itself until it has caught up, and holds nobody up.
+A process may hold a context builder, an agent runner and an event hub. Each follows its own lanes from its own position
+at its own speed, and one XREAD serves all of them. A follower that is behind the shared read (it starts at an old
+position, or does not take its events) reads for itself until it has caught up, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -11,242 +11,257 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import structlog
 
-from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
+from breadcrumbs.runtime.backend.connection import BlockingLink
 from breadcrumbs.runtime.errors import StoreError
-from breadcrumbs.runtime.events.event import Event, EventLog
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.events.log import EventLog
+from breadcrumbs.runtime.store.store import Store
 
-if TYPE_CHECKING:
-    from breadcrumbs.runtime.backend.connection import BlockingLink
-    from breadcrumbs.runtime.store.store import Store
-
-_log = structlog.get_logger("breadcrumbs.tail")
+_log = structlog.get_logger("breadcrumbs.events")
 
 T = TypeVar("T")
 
 _BLOCK_MS: Final = 5_000
-
-_MOST_WAITING: Final = 4_096
-"""Events that a follower may leave lying; after that it has to read for itself."""
-
-_FEW: Final = 8
-"""So many events that come together may be taken at once, without letting others go first."""
+_FIRST_RETRY_SECONDS: Final = 0.05
+_LONGEST_RETRY_SECONDS: Final = 1.0
+_MAX_BUFFERED_EVENTS: Final = 4_096  # above this a follower leaves the shared read and reads for itself
+_MAX_DIRECT_EVENTS: Final = 8  # a larger batch goes through the buffers, so that other tasks get to run
 
 
 @dataclass(eq=False, slots=True)
-class _Place(Generic[T]):
-    """How far a follower is in a lane."""
+class _LanePosition(Generic[T]):
+    """How far a follower has read one lane."""
 
     lane: int
     after: int
     note: T
     follower: Follower[T]
     joined: bool = False
-    """It gets what is read for everybody."""
+    """Whether it gets the events of the shared read."""
 
 
 @dataclass(slots=True)
-class _Lane:
+class _SharedLane:
+    """A lane of the shared read and its followers."""
+
     position: int
-    places: list[_Place[Any]] = field(default_factory=list)
+    followers: list[_LanePosition[Any]] = field(default_factory=list)
 
 
-class Tail:
-    """Reads the lanes that somebody follows."""
+class EventReader:
+    """Reads the lanes that somebody follows. One per process; close it before its connection."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self.log = EventLog(store)
-        self._lanes: dict[int, _Lane] = {}
-        self._readers: dict[int, asyncio.Task[None]] = {}
-        """By the first lane of what is read together."""
-        self._asking: set[int] = set()
-        """Which of them wait for the server just now."""
-        self._ending: set[asyncio.Task[None]] = set()
+        self._connection = store.connection
+        self.log = EventLog(store.connection, store.keys)
+        self._lanes: dict[int, _SharedLane] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """Read tasks, by the first lane of their group (see `Connection.reader_groups`)."""
+        self._blocked: set[int] = set()
+        """The groups whose task waits in XREAD now."""
+        self._cancelled: set[asyncio.Task[None]] = set()
 
-    def join(self, place: _Place[T]) -> bool:
-        """Give a follower what is read from now on. Not if that would leave something out: it is behind."""
-        lane = self._lanes.get(place.lane)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def join(self, position: _LanePosition[T]) -> bool:
+        """Add a follower to the shared read. Returns False if it is behind: it would miss events."""
+        lane = self._lanes.get(position.lane)
         if lane is None:
-            lane = self._lanes[place.lane] = _Lane(place.after)
-            self._start(place.lane)
-        elif place.after < lane.position:
+            lane = self._lanes[position.lane] = _SharedLane(position.after)
+            self._start_reading(position.lane)
+        elif position.after < lane.position:
             return False
-        lane.places.append(place)
-        place.joined = True
+        lane.followers.append(position)
+        position.joined = True
         return True
 
-    def leave(self, place: _Place[T]) -> None:
-        if not place.joined:
+    def leave(self, position: _LanePosition[T]) -> None:
+        """Remove a follower from the shared read."""
+        if not position.joined:
             return
-        place.joined = False
-        lane = self._lanes[place.lane]
-        lane.places.remove(place)
-        if not lane.places:
-            del self._lanes[place.lane]
-            self._stop_unused(place.lane)
+        position.joined = False
+        lane = self._lanes[position.lane]
+        lane.followers.remove(position)
+        if not lane.followers:
+            del self._lanes[position.lane]
+            self._stop_if_unused(position.lane)
 
     def positions(self, lanes: Iterable[int]) -> dict[int, int]:
-        """How far the reading is in lanes that somebody follows."""
+        """Return how far the shared read is in lanes that somebody follows."""
         return {number: self._lanes[number].position for number in lanes}
 
     async def close(self) -> None:
-        for reader in self._readers.values():
-            self._end(reader)
-        self._readers.clear()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        """Stop reading."""
+        for task in self._tasks.values():
+            self._cancel(task)
+        self._tasks.clear()
+        await asyncio.gather(*self._cancelled, return_exceptions=True)
 
     # Reading
 
-    def _group_of(self, number: int) -> list[int]:
-        return next(group for group in self._store.connection.reader_groups() if number in group)
+    def _group_of(self, lane: int) -> list[int]:
+        return next(group for group in self._connection.reader_groups() if lane in group)
 
-    def _start(self, number: int) -> None:
-        group = self._group_of(number)
-        if group[0] in self._asking:
-            # It waits for other lanes and would not hear of this one. What it is told meanwhile is read again.
-            self._asking.discard(group[0])
-            self._end(self._readers.pop(group[0]))
-        if group[0] not in self._readers:
-            self._readers[group[0]] = asyncio.create_task(self._read(group))
+    def _start_reading(self, lane: int) -> None:
+        group = self._group_of(lane)
+        if group[0] in self._blocked:
+            # Its XREAD does not include this lane: restart it. Events that are lost with it are read again.
+            self._stop_task(group)
+        if group[0] not in self._tasks:
+            self._tasks[group[0]] = asyncio.create_task(self._read_group(group))
 
-    def _stop_unused(self, number: int) -> None:
-        group = self._group_of(number)
-        if self._lanes.keys().isdisjoint(group) and group[0] in self._readers:
-            self._asking.discard(group[0])
-            self._end(self._readers.pop(group[0]))
+    def _stop_if_unused(self, lane: int) -> None:
+        group = self._group_of(lane)
+        if self._lanes.keys().isdisjoint(group) and group[0] in self._tasks:
+            self._stop_task(group)
 
-    def _end(self, reader: asyncio.Task[None]) -> None:
-        self._ending.add(reader)
-        reader.add_done_callback(self._ending.discard)
-        reader.cancel()
+    def _stop_task(self, group: list[int]) -> None:
+        self._blocked.discard(group[0])
+        self._cancel(self._tasks.pop(group[0]))
 
-    async def _read(self, group: list[int]) -> None:
-        wait = 0.05
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        self._cancelled.add(task)
+        task.add_done_callback(self._cancelled.discard)
+        task.cancel()
+
+    async def _read_group(self, group: list[int]) -> None:
+        wait = _FIRST_RETRY_SECONDS
         while True:
-            link = await self._store.connection.blocking(group[0])
+            link = await self._connection.blocking(group[0])
             try:
                 while True:
                     await self._read_once(link, group)
-                    wait = 0.05
-            except (LinkLost, ReplyError, StoreError) as error:
-                # Positions stay where they are, so nothing is missed, however long it takes.
+                    wait = _FIRST_RETRY_SECONDS
+            except StoreError as error:
+                # Positions stay where they are, so no event is lost, however long it takes.
                 _log.warning("lost the server, trying again", error=str(error), wait=wait)
             except Exception:
                 _log.exception("reading events failed, trying again", wait=wait)
             finally:
                 await link.close()
-            self._asking.discard(group[0])
+            self._blocked.discard(group[0])
             await asyncio.sleep(wait)
-            wait = min(1.0, wait * 2)
+            wait = min(_LONGEST_RETRY_SECONDS, wait * 2)
 
     async def _read_once(self, link: BlockingLink, group: list[int]) -> None:
         lanes = {number: lane for number in group if (lane := self._lanes.get(number)) is not None}
-        self._asking.add(group[0])
+        self._blocked.add(group[0])
         events = await self.log.wait(
             link, {number: lane.position for number, lane in lanes.items()}, block_ms=_BLOCK_MS
         )
-        self._asking.discard(group[0])
-        few = len(events) <= _FEW
+        self._blocked.discard(group[0])
+        direct = len(events) <= _MAX_DIRECT_EVENTS
         for event in events:
             lane = lanes[event.lane]
             lane.position = event.at
-            for place in list(lane.places):
-                if event.at > place.after:
-                    place.after = event.at
-                    place.follower.offer(event, place, at_once=few)
+            for position in list(lane.followers):
+                if event.at > position.after:
+                    position.after = event.at
+                    position.follower.deliver(event, position, direct=direct)
 
 
 class Follower(Generic[T]):
-    """Somebody who follows lanes. Each event comes once, in the order of its lane, with a note of the follower's."""
+    """Follows lanes. Each event comes once, in the order of its lane, with the note given to `follow`."""
 
-    def __init__(self, tail: Tail, take: Callable[[Event], bool] | None = None) -> None:
-        """`take` is called with an event that nothing waits before, the moment that it is read. Where it says that
-        it has taken it, the event does not come again."""
-        self._tail = tail
-        self._take = take
+    def __init__(self, reader: EventReader, handle_now: Callable[[Event], bool] | None = None) -> None:
+        """`handle_now` gets an event when it is read, if none is buffered before it. It returns whether it handled
+        the event; if so, `next` does not return the event."""
+        self._reader = reader
+        self._handle_now = handle_now
         self._idle = False
-        self._places: dict[int, _Place[T]] = {}
-        self._waiting: deque[tuple[Event, _Place[T]]] = deque()
+        self._positions: dict[int, _LanePosition[T]] = {}
+        self._buffer: deque[tuple[Event, _LanePosition[T]]] = deque()
         self._ready = asyncio.Event()
 
     def follow(self, lane: int, after: int, note: T) -> None:
-        """Begin (or begin again) with what comes after a time."""
+        """Follow a lane from a time on. A lane that is followed already starts again there."""
         self.leave(lane)
-        self._places[lane] = _Place(lane, after, note, self)
+        self._positions[lane] = _LanePosition(lane, after, note, self)
         self._ready.set()
 
     def leave(self, lane: int) -> None:
-        """What was read of this lane and not taken yet is forgotten."""
-        place = self._places.pop(lane, None)
-        if place is not None:
-            self._tail.leave(place)
+        """Stop following a lane. Its buffered events are dropped."""
+        position = self._positions.pop(lane, None)
+        if position is not None:
+            self._reader.leave(position)
 
     def leave_all(self) -> None:
-        for lane in list(self._places):
+        """Stop following."""
+        for lane in list(self._positions):
             self.leave(lane)
 
     async def next(self) -> list[tuple[Event, T]]:
-        """The next events; waits for them."""
+        """Return the next events, at least one. Waits for them."""
         while True:
-            if self._waiting:
-                # Of places that were left meanwhile: whoever follows the lane again has another one.
-                taken = [
-                    (event, place.note)
-                    for event, place in self._waiting
-                    if self._places.get(place.lane) is place
-                ]
-                self._waiting.clear()
-                if taken:
-                    return taken
+            if taken := self._take_buffered():
+                return taken
             behind = {
-                number: place
-                for number, place in self._places.items()
-                if not place.joined and not self._tail.join(place)
+                number: position
+                for number, position in self._positions.items()
+                if not position.joined and not self._reader.join(position)
             }
-            if behind:
-                if found := await self._catch_up(behind):
-                    return found
-                continue
-            self._ready.clear()
-            self._idle = True
-            try:
-                await self._ready.wait()
-            finally:
-                self._idle = False
+            if not behind:
+                await self._wait_until_ready()
+            elif found := await self._catch_up(behind):
+                return found
 
-    async def _catch_up(self, behind: dict[int, _Place[T]]) -> list[tuple[Event, T]]:
-        until = self._tail.positions(behind)
+    def _take_buffered(self) -> list[tuple[Event, T]]:
+        # A lane that was left, and perhaps followed again, has another position now: its old events are dropped.
+        taken = [
+            (event, position.note)
+            for event, position in self._buffer
+            if self._positions.get(position.lane) is position
+        ]
+        self._buffer.clear()
+        return taken
+
+    async def _wait_until_ready(self) -> None:
+        self._ready.clear()
+        self._idle = True
+        try:
+            await self._ready.wait()
+        finally:
+            self._idle = False
+
+    async def _catch_up(self, behind: dict[int, _LanePosition[T]]) -> list[tuple[Event, T]]:
+        """Read some events up to the position of the shared read."""
+        until = self._reader.positions(behind)
         found: list[tuple[Event, T]] = []
-        for event in await self._tail.log.between(
-            {number: place.after for number, place in behind.items()}, until
+        for event in await self._reader.log.between(
+            {number: position.after for number, position in behind.items()}, until
         ):
-            place = behind[event.lane]
-            if self._places.get(event.lane) is place:
-                place.after = event.at
-                found.append((event, place.note))
-        if not found:  # nothing is left of what was there: trimmed, or only times went on
+            position = behind[event.lane]
+            if self._positions.get(event.lane) is position:
+                position.after = event.at
+                found.append((event, position.note))
+        if not found:  # the events were trimmed, or the clock advanced without events
             for number, at in until.items():
                 behind[number].after = max(behind[number].after, at)
         return found
 
-    def offer(self, event: Event, place: _Place[T], *, at_once: bool) -> None:
-        if at_once and self._idle and not self._waiting and self._has_taken(event):
+    def deliver(self, event: Event, position: _LanePosition[T], *, direct: bool) -> None:
+        """Hand over an event of the shared read."""
+        if direct and self._idle and not self._buffer and self._is_handled(event):
             return
-        if len(self._waiting) >= _MOST_WAITING:
-            place.after = event.at - 1
-            self._tail.leave(place)
+        if len(self._buffer) >= _MAX_BUFFERED_EVENTS:
+            position.after = event.at - 1
+            self._reader.leave(position)
         else:
-            self._waiting.append((event, place))
+            self._buffer.append((event, position))
         self._ready.set()
 
-    def _has_taken(self, event: Event) -> bool:
+    def _is_handled(self, event: Event) -> bool:
         try:
-            return self._take is not None and self._take(event)
+            return self._handle_now is not None and self._handle_now(event)
         except Exception:
-            # Others follow the same lane: this one may try again by itself.
-            _log.exception("an event could not be taken at once")
+            # It must not stop the shared read. This follower gets the event from `next`.
+            _log.exception("an event could not be handled at once")
             return False

@@ -14,18 +14,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.http.api import docs
 from breadcrumbs.runtime.http.api.openapi import build_document
-from breadcrumbs.runtime.http.api.operations import SLASH, Operation, Resource
+from breadcrumbs.runtime.http.api.operations import Operation
 from breadcrumbs.runtime.http.api.problems import NOT_FOUND, problem
 from breadcrumbs.runtime.http.auth import Authenticator
 from breadcrumbs.runtime.http.middleware.guard import Guard
 from breadcrumbs.runtime.http.middleware.metrics import Metrics, Observer
 from breadcrumbs.runtime.http.middleware.unsent import UnsentReplies
 from breadcrumbs.runtime.http.open_streams import OpenStreams
+from breadcrumbs.runtime.http.resource import SLASH, Resource
 from breadcrumbs.runtime.http.routes import (
     auth,
     breadcrumbs,
     dead_letters,
     events,
+    messages,
     operations,
     records,
     sessions,
@@ -41,14 +43,15 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    *sessions.OPERATIONS,
-    *breadcrumbs.OPERATIONS,
+    *sessions.routes,
+    *messages.routes,
+    *breadcrumbs.routes,
     *events.OPERATIONS,
     *records.OPERATIONS,
-    *dead_letters.OPERATIONS,
-    *operations.OPERATIONS,
-    *auth.OPERATIONS,
-    *system.OPERATIONS,
+    *dead_letters.routes,
+    *operations.routes,
+    *auth.routes,
+    *system.routes,
 )
 
 
@@ -88,7 +91,7 @@ class Application:
             UnsentReplies(),
             limiter,
         )
-        stream = EventStream(store, hub, self.auth, registry, settings, services.streams, limiter)
+        stream = EventStream(services)
         access_log = settings.log_level == "debug"
         self._app: ASGIApp = Observer(
             Guard(Paths(_routes(self._operations, services, stream)), settings),

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script
+from breadcrumbs.runtime.backend.servers import server_info
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.store.store import Store
 
@@ -98,9 +99,7 @@ class Overview:
 
 async def overview(store: Store, owner: UUID) -> Overview:
     """Look at everything once."""
-    raw_kinds, nodes = await asyncio.gather(
-        store.connection.call(0, b"SMEMBERS", store.keys.worker_kinds()), _node_lanes(store)
-    )
+    raw_kinds = await store.connection.call(0, b"SMEMBERS", store.keys.worker_kinds())
     kinds = sorted(kind.decode() for kind in raw_kinds)
     now = store.now()
     since = now - RECENT_SECONDS * 1_000_000
@@ -108,7 +107,7 @@ async def overview(store: Store, owner: UUID) -> Overview:
     lanes, workers, servers = await asyncio.gather(
         asyncio.gather(*(_look(store, owner, lane, kinds, since) for lane in range(store.lanes))),
         _workers(store, kinds),
-        asyncio.gather(*(_server(store, lane) for lane in nodes)),
+        asyncio.gather(*(_server(store, lane) for lane in store.connection.node_lanes())),
     )
     counts: Counter[str] = Counter()
     recent: Counter[str] = Counter()
@@ -182,20 +181,8 @@ async def _workers(store: Store, kinds: Sequence[str]) -> list[WorkerView]:
     ]
 
 
-async def _node_lanes(store: Store) -> list[int]:
-    """One lane for each server, asked all at once."""
-    groups = store.connection.reader_groups()
-    if len(groups) == 1:
-        return [groups[0][0]]
-    first = [group[0] for group in groups]
-    nodes = await store.connection.call_all([(lane, (b"CLUSTER", b"MYID")) for lane in first])
-    return sorted({node: lane for lane, node in reversed(list(zip(first, nodes, strict=True)))}.values())
-
-
 async def _server(store: Store, lane: int) -> dict[str, str]:
     try:
-        raw: bytes = await store.connection.call(lane, b"INFO")
+        return await server_info(store.connection, lane)
     except StoreError:
         return {}  # some do not let everybody ask; and one that is away is noticed by everything else
-    pairs = (line.partition(":") for line in raw.decode(errors="replace").splitlines() if ":" in line)
-    return {name: value for name, _, value in pairs}

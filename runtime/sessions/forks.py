@@ -21,7 +21,8 @@ from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
-from breadcrumbs.runtime.sessions.messages import ERROR, message_in
+from breadcrumbs.runtime.sessions.messages import message_in
+from breadcrumbs.runtime.sessions.outcome_matching import ERROR
 from breadcrumbs.runtime.sessions.outcomes import CONTEXT
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions

@@ -13,14 +13,14 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.schema_names import RUNTIME_KEYS
+from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR, agent_of
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.store import Store
 
 Role = Literal["user", "assistant", "error", "tool"]
 
 MESSAGE: Final = "user.message.v1"
-ANSWER: Final = "agent.response.v1"
-ERROR: Final = "agent.error.v1"
 TOOL_REQUEST: Final = "tool.request.v1"
 TOOL_RESPONSE: Final = "tool.response.v1"
 
@@ -31,11 +31,6 @@ ROLES: Final[Mapping[str, Role]] = {
     TOOL_REQUEST: "tool",
     TOOL_RESPONSE: "tool",
 }
-
-_GLUE: Final = frozenset(
-    ("session_id", "trigger_id", "creator", "hops", "context_id", "context_version", "answers")
-)
-"""What the runtime puts into a context for itself: nobody said that."""
 
 MOST_MESSAGES: Final = 1_000
 _SUMMARY: Final = 80
@@ -138,7 +133,7 @@ def text_of(crumb: Breadcrumb) -> str:
             return _words(context.get("output", context.get("error")))
     if isinstance(parts := context.get("parts"), list) and not isinstance(context.get("message"), str):
         return "".join(_part(part) for part in parts)
-    said = {name: value for name, value in context.items() if name not in _GLUE}
+    said = {name: value for name, value in context.items() if name not in RUNTIME_KEYS}
     return plain_text(said) if any(value is not None for value in said.values()) else ""
 
 
@@ -165,15 +160,6 @@ def _words(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value)
-
-
-def agent_of(context: Mapping[str, Any]) -> str | None:
-    """The agent that says this, where it is one."""
-    creator = context.get("creator")
-    if isinstance(creator, dict):
-        creator = creator.get("agent_id")
-    agent = creator if creator is not None else context.get("requestedBy")
-    return agent if isinstance(agent, str) else None
 
 
 def _tool(schema: str, context: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound, NothingToRetry
-from breadcrumbs.runtime.sessions.messages import ERROR, message_in
-from breadcrumbs.runtime.sessions.outcomes import CONTEXT, outcome_of
+from breadcrumbs.runtime.sessions.messages import message_in
+from breadcrumbs.runtime.sessions.outcome_matching import ERROR
+from breadcrumbs.runtime.sessions.outcomes import CONTEXT, find_outcome
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.script_replies import decode_announce
@@ -47,7 +48,7 @@ async def _named(
     store: Store, principal: Principal, session: str, id: UUID, letters: dict[UUID, list[DeadLetter]]
 ) -> _Failed:
     message = await message_in(store, principal, session, id)
-    outcome = await outcome_of(store, principal, message)
+    outcome = await find_outcome(store, principal, message)
     if id not in letters and outcome is not None and outcome.schema_name != ERROR:
         raise NothingToRetry(f"message {id} is answered: say something new, or fork the session before it")
     return _Failed(message, letters.get(id, []))
@@ -68,7 +69,7 @@ async def _newest(
         except NotFound:
             continue
         if id not in letters:
-            outcome = await outcome_of(store, principal, message)
+            outcome = await find_outcome(store, principal, message)
             if outcome is not None and outcome.schema_name != ERROR:
                 continue
         return _Failed(message, letters.get(id, []))

@@ -31,7 +31,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     user_in,
     user_tags,
 )
-from breadcrumbs.runtime.breadcrumb.ids import lane_for
+from breadcrumbs.runtime.breadcrumb.ids import derived_id, lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import (
     AnotherSession,
@@ -117,6 +117,14 @@ class SessionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that exists, with the part of its state that one reader may see."""
+
+    created: int
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Belonging:
     """Whose a session is, and which of those that had its name."""
 
@@ -145,6 +153,44 @@ class Sessions:
 
     def lane(self, owner: UUID, session: str) -> int:
         return lane_for(owner, "session", session, self._store.lanes)
+
+    def derived_id(self, owner: UUID, session: str, *parts: str) -> UUID:
+        """Return the id of a breadcrumb of a session. The same parts always give the same id."""
+        return derived_id(self.lane(owner, session), *parts)
+
+    async def last_write_time(self, owner: UUID, session: str) -> int:
+        """Return the newest time that the clock of a session's lane has given to a write."""
+        lane = self.lane(owner, session)
+        return int(await self._store.connection.call(lane, b"GET", self._store.keys.clock(lane)) or 0)
+
+    async def creation_times(self, owner: UUID, sessions: list[str]) -> list[int | None]:
+        """Return when sessions began, in one round trip; None for a session that does not exist."""
+        return [
+            _created_in(reply)
+            for reply in await self._store.connection.call_all(
+                [self._existence_read(owner, session) for session in sessions]
+            )
+        ]
+
+    async def open_sessions(self, reader: Principal, sessions: list[str]) -> list[OpenSession | None]:
+        """Return sessions with their state, in one round trip; None for a session that does not exist."""
+        owner, keys = reader.owner_id, self._store.keys
+        commands: list[Any] = []
+        for session in sessions:
+            lane = self.lane(owner, session)
+            state_read = (lane, (b"HGETALL", keys.state(lane, owner, session)))
+            commands += [self._existence_read(owner, session), state_read]
+        replies = iter(await self._store.connection.call_all(commands))
+        found: list[OpenSession | None] = []
+        for existence, state in zip(replies, replies, strict=True):
+            created = _created_in(existence)
+            found.append(None if created is None else OpenSession(created, visible_state(reader, state)))
+        return found
+
+    def _existence_read(self, owner: UUID, session: str) -> tuple[int, tuple[bytes, ...]]:
+        lane = self.lane(owner, session)
+        key = self._store.keys.session(lane, owner, session)
+        return lane, (b"HMGET", key, b"version", b"created", b"closing")
 
     async def get(self, owner: UUID, session: str, *, first_message: bool = False) -> SessionFacts:
         """What is known of a session; `first_message`: with the first thing that a user said in it."""
@@ -534,6 +580,12 @@ class Sessions:
             if body is not None
         }
         return {session: crumb for session, crumb in crumbs.items() if not record.is_gone(crumb, now)}
+
+
+def _created_in(reply: list[Any]) -> int | None:
+    """Return when a session began; None if it does not exist or is being deleted."""
+    version, created, closing = reply
+    return None if version is None or closing is not None else int(created or 0)
 
 
 def _beginning_of(message: Breadcrumb) -> Breadcrumb:

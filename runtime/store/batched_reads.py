@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from breadcrumbs.runtime.backend.connection import Run, Script
+from breadcrumbs.runtime.backend.connection import Script, ScriptCall
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for
@@ -21,6 +21,7 @@ from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store import listing, lookup, record
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.lookup import ReadContext
+from breadcrumbs.runtime.store.state import About, decode_about, decode_state
 from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
 
 _RECENT = Script("recent")
@@ -60,10 +61,10 @@ class ReadBatch:
 
     def __init__(self, reads: Sequence[Read[Any]], group_of: Mapping[int, int]) -> None:
         self._reads = reads
-        self.commands: list[tuple[int, Command | Run]] = []
+        self.commands: list[tuple[int, Command | ScriptCall]] = []
         self._parts: list[tuple[int, int | None]] = []
         """For each command of each read, the number of its reply, and which part of that; None: all of it."""
-        runs: dict[int, tuple[int, Run]] = {}
+        runs: dict[int, tuple[int, ScriptCall]] = {}
         for read in reads:
             for lane, command in read.commands:
                 if not isinstance(command, IndexHead):
@@ -72,7 +73,7 @@ class ReadBatch:
                     continue
                 group = group_of[lane]
                 if group not in runs:
-                    runs[group] = len(self.commands), Run(_RECENT, [], [])
+                    runs[group] = len(self.commands), ScriptCall(_RECENT, [], [])
                     self.commands.append((lane, runs[group][1]))
                 number, run = runs[group]
                 self._parts.append((number, len(run.keys)))
@@ -180,6 +181,23 @@ def _read_body(
         decode,
         fallback,
     )
+
+
+def count_of(
+    context: ReadContext, owner: UUID, session_id: str, schema_name: str, *, before: int | None = None
+) -> Read[int]:
+    """Count the breadcrumbs of a schema in a session, or those created before a time."""
+    lane = lane_for(owner, "session", session_id, context.keys.lanes)
+    newest = b"+inf" if before is None else b"(%d" % before
+    key = context.keys.by_session(lane, owner, session_id, schema_name)
+    return read_command(lane, (b"ZCOUNT", key, b"-inf", newest), int)
+
+
+def state_of(context: ReadContext, owner: UUID, session_id: str) -> Read[tuple[dict[str, Any], About]]:
+    """Read the state of a session and what is known about it."""
+    lane = lane_for(owner, "session", session_id, context.keys.lanes)
+    command = (b"HGETALL", context.keys.state(lane, owner, session_id))
+    return read_command(lane, command, lambda flat: (decode_state(flat), decode_about(flat)))
 
 
 def recent_of(

@@ -1,6 +1,6 @@
 """Lists: which indexes hold the results of a query, and one page of them.
 
-Every index is sorted by time, so a page is a merge of indexes (see index_merge.py). Bodies are loaded only for ids
+Every index is sorted by time, so a page is a merge of indexes (see merge.py). Bodies are loaded only for ids
 that the merge has chosen. Filters that the indexes do not answer are checked on the body.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from breadcrumbs.runtime.backend.connection import Run, Script
+from breadcrumbs.runtime.backend.connection import Script, ScriptCall
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Page, Query, SortKey
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
-from breadcrumbs.runtime.store.index_merge import Index, Merge, RangeReader
 from breadcrumbs.runtime.store.lookup import ReadContext, list_schemas
+from breadcrumbs.runtime.store.merge import Index, Merge, RangeReader
 
 MOST_SCANNED: Final = 50_000
 """A page ends early (with a cursor) rather than reading the whole store for a filter that hardly matches."""
@@ -290,7 +290,7 @@ async def _bodies(
     share = budget // len(by_lane)
     replies = await context.connection.call_all(
         [
-            (lane, (b"MGET", *names) if few else Run(_BODIES, names, [share]))
+            (lane, (b"MGET", *names) if few else ScriptCall(_BODIES, names, [share]))
             for lane, names in by_lane.items()
         ]
     )

@@ -10,12 +10,10 @@ import secrets
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from breadcrumbs.runtime.backend.connection import (
-    ClusterConnection,
-    Connection,
-    StandaloneConnection,
-    parse_address,
-)
+from breadcrumbs.runtime.backend.address import parse_address
+from breadcrumbs.runtime.backend.cluster import ClusterConnection
+from breadcrumbs.runtime.backend.connection import Connection
+from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.breadcrumb.ids import MAX_LANES
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.store.keys import Keys
@@ -60,6 +58,15 @@ async def open_connection(address: Address, namespace: str, lanes: int | None) -
     except BaseException:
         await connection.close()
         raise
+
+
+async def store_exists(address: Address, namespace: str) -> bool:
+    """Check whether a server holds a store. Opening it instead would create one."""
+    connection = await _connect(address, namespace, 1)
+    try:
+        return bool(await connection.call(0, b"EXISTS", Keys(namespace, 1).meta))
+    finally:
+        await connection.close()
 
 
 async def _load_meta(connection: Connection, keys: Keys) -> dict[bytes, bytes]:

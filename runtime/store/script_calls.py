@@ -31,7 +31,7 @@ MAX_DELETIONS: Final = 20_000
 
 WriteKind: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
 Arguments: TypeAlias = list[bytes | str | int]
-ScriptCall: TypeAlias = tuple[list[bytes], Arguments]
+CallArguments: TypeAlias = tuple[list[bytes], Arguments]
 """The keys and the arguments of one run of a script."""
 
 
@@ -112,7 +112,7 @@ class ScriptCalls:
         self._max_state_bytes = max_state_bytes
         self._idempotency_seconds = idempotency_seconds
 
-    def create(self, creation: Creation) -> ScriptCall:
+    def create(self, creation: Creation) -> CallArguments:
         keys, lane, owner, content, by = (
             self._keys,
             creation.lane,
@@ -167,7 +167,7 @@ class ScriptCalls:
         changes = held_changes(creation.content.schema_name, new.context, guard)
         return [self._max_state_bytes, *_flat(changes)] if changes else []
 
-    def update(self, update: Update, *, since: int | None) -> ScriptCall:
+    def update(self, update: Update, *, since: int | None) -> CallArguments:
         """`since`: see `Fence.since`."""
         lane, base, content = update.lane, update.base, update.content
         owner, session = base.owner_id, content.session_id
@@ -203,7 +203,9 @@ class ScriptCalls:
             *_flat(update.state),
         ]
 
-    def delete(self, lane: int, base: Breadcrumb, *, only_expired: bool, deletion: int | None) -> ScriptCall:
+    def delete(
+        self, lane: int, base: Breadcrumb, *, only_expired: bool, deletion: int | None
+    ) -> CallArguments:
         """`deletion`: the deletion of the session that this is part of."""
         owner, keys = base.owner_id, self._keys_of(lane, base)
         return [
@@ -225,7 +227,7 @@ class ScriptCalls:
             DELETION_REMEMBERED,
         ]
 
-    def restore(self, lane: int, crumb: Breadcrumb, history: Sequence[Breadcrumb]) -> ScriptCall:
+    def restore(self, lane: int, crumb: Breadcrumb, history: Sequence[Breadcrumb]) -> CallArguments:
         owner, keys = crumb.owner_id, self._keys_of(lane, crumb)
         # The first version set the state. Later versions are corrections of a text.
         first = min(history, key=lambda version: version.version, default=crumb)
@@ -260,7 +262,7 @@ class ScriptCalls:
             *_versions(history),
         ]
 
-    def extend(self, lane: int, newest: Breadcrumb, history: Sequence[Breadcrumb]) -> ScriptCall:
+    def extend(self, lane: int, newest: Breadcrumb, history: Sequence[Breadcrumb]) -> CallArguments:
         owner, id = newest.owner_id, newest.id.bytes
         return [self._keys.body(lane, owner, id), self._keys.history(lane, owner, id)], [
             newest.version,
@@ -268,13 +270,15 @@ class ScriptCalls:
             *_versions(history),
         ]
 
-    def counted(self, lane: int, owner: UUID, id: UUID, kind: WriteKind, call: ScriptCall) -> ScriptCall:
+    def counted(
+        self, lane: int, owner: UUID, id: UUID, kind: WriteKind, call: CallArguments
+    ) -> CallArguments:
         """Return a call of the same script inside counted.lua."""
         keys, args = call
         history = keys[0] if kind == "create" else self._keys.history(lane, owner, id.bytes)
         return [*keys, history, self._keys.usage(lane, owner)], [*args, kind]
 
-    def commit(self, fence: Fence, call: ScriptCall) -> ScriptCall:
+    def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
         """Return a call of the same script inside commit.lua."""
         (keys, args), names, lease = call, self._keys, fence.lease
         lane, kind = lease.lane, lease.kind
@@ -315,7 +319,7 @@ class ScriptCalls:
         return instead if session is None else self._keys.deletions(lane, owner)
 
 
-def together(calls: Sequence[ScriptCall]) -> ScriptCall:
+def together(calls: Sequence[CallArguments]) -> CallArguments:
     """Return one call inside together.lua: it makes all of the calls, or none."""
     keys: list[bytes] = []
     args: Arguments = [len(calls)]

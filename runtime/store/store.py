@@ -40,9 +40,8 @@ from breadcrumbs.runtime.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from breadcrumbs.runtime.events.reader import Tail
 from breadcrumbs.runtime.store import history, listing, lookup, record
-from breadcrumbs.runtime.store.batched_reads import Read, ReadBatch, recent_of
+from breadcrumbs.runtime.store.batched_reads import NeedsFullScan, Read, ReadBatch, recent_of
 from breadcrumbs.runtime.store.clock import ServerClock
 from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.history import VersionPage
@@ -54,8 +53,8 @@ from breadcrumbs.runtime.store.quotas import QuotaGate, Usage
 from breadcrumbs.runtime.store.script_calls import (
     COUNTED_SCRIPTS,
     PLAIN_SCRIPTS,
+    CallArguments,
     Creation,
-    ScriptCall,
     ScriptCalls,
     Update,
     WriteKind,
@@ -119,7 +118,6 @@ class Store:
         self._group_of = {
             lane: number for number, group in enumerate(connection.reader_groups()) for lane in group
         }
-        self.tail = Tail(self)
 
     @classmethod
     async def open(
@@ -141,7 +139,6 @@ class Store:
         return store
 
     async def close(self) -> None:
-        await self.tail.close()
         await self.connection.close()
 
     async def ping(self) -> None:
@@ -217,7 +214,7 @@ class Store:
             script, call = scripts.create_together, together([call, *map(self._create_call, others)])
         return retry_once(lambda: self.connection.run(lane, script, *call))
 
-    def _create_call(self, creation: Creation) -> ScriptCall:
+    def _create_call(self, creation: Creation) -> CallArguments:
         call = self._calls.create(creation)
         return self._counted(creation.lane, creation.owner, creation.id, "create", call)
 
@@ -513,13 +510,15 @@ class Store:
     def _scripts(self, owner: UUID) -> WriteScripts:
         return PLAIN_SCRIPTS if self.quotas is None or self.quotas.quota(owner) is None else COUNTED_SCRIPTS
 
-    def _counted(self, lane: int, owner: UUID, id: UUID, kind: WriteKind, call: ScriptCall) -> ScriptCall:
+    def _counted(
+        self, lane: int, owner: UUID, id: UUID, kind: WriteKind, call: CallArguments
+    ) -> CallArguments:
         """Add what counts the owner's usage, if the owner has a quota."""
         if self.quotas is None or self.quotas.quota(owner) is None:
             return call
         return self._calls.counted(lane, owner, id, kind, call)
 
-    async def _run_commit(self, lane: int, script: Script, fence: Fence, call: ScriptCall) -> Reply:
+    async def _run_commit(self, lane: int, script: Script, fence: Fence, call: CallArguments) -> Reply:
         """Run a script as a worker's commit."""
         if fence.lease.lane != lane:
             raise StoreError(
@@ -534,6 +533,11 @@ class Store:
     def get(self, owner: UUID, id: UUID, *, count_read: bool = True) -> Coroutine[Any, Any, Breadcrumb]:
         """Return the newest version. Counts as a read where the TTL counts reads."""
         return lookup.get(self, owner, id, count_read=count_read)
+
+    async def exists(self, owner: UUID, id: UUID) -> bool:
+        """Return whether a breadcrumb is stored in the lane that its id names."""
+        lane = home_lane(id, self.lanes)
+        return bool(await self.connection.call(lane, b"EXISTS", self.keys.body(lane, owner, id.bytes)))
 
     def get_version(self, owner: UUID, id: UUID, version: int) -> Coroutine[Any, Any, Breadcrumb]:
         """Return one version of a breadcrumb, the newest or an earlier one."""
@@ -600,6 +604,17 @@ class Store:
     ) -> List[Breadcrumb]:
         """Return the last breadcrumbs of a schema in a session, the newest first, in one round trip."""
         (found,) = await self.read_batch(recent_of(self, owner, session_id, schema_name, limit))
+        return found
+
+    async def recent_at_once(
+        self, owner: UUID, session_id: str, schema_name: str, limit: int
+    ) -> List[Breadcrumb] | None:
+        """Like `recent`, but None if one round trip is not enough."""
+        read = recent_of(self, owner, session_id, schema_name, limit)
+        try:
+            (found,) = await self.read_batch(replace(read, fallback=None))
+        except NeedsFullScan:
+            return None
         return found
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:

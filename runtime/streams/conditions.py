@@ -3,8 +3,8 @@
 Conditions come from clients and run on every event. Three rules keep them from delaying others:
 
 - Each distinct condition is decided once per event, however many streams have it.
-- A stream has a budget per event for all of its conditions. A condition that it does not suffice for is undecided, and
-  the client is told so.
+- A stream has a budget per event for all of its conditions. A condition that exceeds it is undecided, and the client is
+  told so.
 - All evaluations of a process take turns, token by token, and use at most a quarter of its time.
 """
 
@@ -22,15 +22,15 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.selectors import ContextMatch, Selector
 from breadcrumbs.runtime.hints.jsonpath import Budget
 
-_SLICE_SECONDS: Final = 0.002  # evaluation without a pause; short, because everything else waits for it
-_PAUSE_FACTOR: Final = 3  # pause this many times as long as was worked: a quarter of the time is work
+_MAX_WORK_SECONDS: Final = 0.002  # evaluation without a pause; short, because the event loop waits for it
+_PAUSE_FACTOR: Final = 3  # a pause is this many times as long as the work before it
 _LONGEST_PAUSE_SECONDS: Final = 0.05
 
 _T = TypeVar("_T")
 
 
-class _View:
-    """A breadcrumb as some tokens see it, and what is decided about it."""
+class _RedactedCrumb:
+    """A breadcrumb as some principals see it, and the decisions about it."""
 
     def __init__(self, crumb: Breadcrumb) -> None:
         self.crumb = crumb
@@ -51,11 +51,11 @@ class Evaluation:
 
     def __init__(self, crumb: Breadcrumb) -> None:
         self.crumb = crumb
-        self._whole = _View(crumb)
-        self._views: dict[Principal, _View] = {}
+        self._unredacted = _RedactedCrumb(crumb)
+        self._views: dict[Principal, _RedactedCrumb] = {}
 
     def decide(self, principal: Principal, selector: Selector, budget: Budget) -> bool | None:
-        """Whether a selector matches what the principal may see. None: the budget does not suffice to tell."""
+        """Whether a selector matches what the principal may see. None: the decision exceeds the budget."""
         view = self._view(principal)
         if not selector.matches_header(view.crumb):
             return False
@@ -67,11 +67,12 @@ class Evaluation:
             undecided = undecided or decision is None
         return None if undecided else True
 
-    def _view(self, principal: Principal) -> _View:
+    def _view(self, principal: Principal) -> _RedactedCrumb:
         view = self._views.get(principal)
         if view is None:
             seen = redact_context(principal, self.crumb)
-            view = self._views[principal] = self._whole if seen is self.crumb else _View(seen)
+            view = self._unredacted if seen is self.crumb else _RedactedCrumb(seen)
+            self._views[principal] = view
         return view
 
 
@@ -80,21 +81,21 @@ class Pacer:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
-        self._tokens: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
-        self._worked = 0.0
+        self._token_locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._worked_seconds = 0.0
 
     async def run(self, token: Hashable, work: Callable[[], _T]) -> _T:
         """Run `work` when it is the token's turn. A token has one place in the queue, however much it has to do."""
-        own = self._tokens.get(token)
-        if own is None:
-            own = self._tokens[token] = asyncio.Lock()
-        async with own, self._turn:
+        token_lock = self._token_locks.get(token)
+        if token_lock is None:
+            token_lock = self._token_locks[token] = asyncio.Lock()
+        async with token_lock, self._turn:
             began = time.thread_time()
             try:
                 return work()
             finally:
-                self._worked += time.thread_time() - began
-                if self._worked >= _SLICE_SECONDS:
-                    pause = min(self._worked * _PAUSE_FACTOR, _LONGEST_PAUSE_SECONDS)
-                    self._worked = 0.0
+                self._worked_seconds += time.thread_time() - began
+                if self._worked_seconds >= _MAX_WORK_SECONDS:
+                    pause = min(self._worked_seconds * _PAUSE_FACTOR, _LONGEST_PAUSE_SECONDS)
+                    self._worked_seconds = 0.0
                     await asyncio.sleep(pause)

@@ -10,29 +10,29 @@ from weakref import WeakValueDictionary
 
 
 class Slots:
-    """Limits how many holders there are in this process. One too many waits; it is never refused.
+    """Limits the concurrent holders in this process. Further ones wait; they are never refused.
 
-    A token and an owner have a share each, so that holders that take long delay mostly their own kind.
+    Each token and each owner has a limit of its own, so that slow holders mostly delay the same token or owner.
     """
 
     def __init__(self, *, total: int, per_owner: int, per_token: int) -> None:
         self._total = asyncio.Semaphore(total)
         self._per_owner = per_owner
         self._per_token = per_token
-        # A semaphore exists as long as somebody holds it or waits for it.
-        self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        # An entry exists as long as its semaphore is held or waited for.
+        self._semaphores: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def held(self, owner: UUID, token: Hashable) -> AsyncIterator[None]:
-        """Hold a slot of a token."""
+    async def hold(self, owner: UUID, token: Hashable) -> AsyncIterator[None]:
+        """Hold a slot. Waits until one is free."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._share((owner, token), self._per_token))
-            await stack.enter_async_context(self._share(owner, self._per_owner))
+            await stack.enter_async_context(self._semaphore((owner, token), self._per_token))
+            await stack.enter_async_context(self._semaphore(owner, self._per_owner))
             await stack.enter_async_context(self._total)
             yield
 
-    def _share(self, key: Hashable, limit: int) -> asyncio.Semaphore:
-        share = self._shares.get(key)
-        if share is None:
-            share = self._shares[key] = asyncio.Semaphore(limit)
-        return share
+    def _semaphore(self, key: Hashable, limit: int) -> asyncio.Semaphore:
+        semaphore = self._semaphores.get(key)
+        if semaphore is None:
+            semaphore = self._semaphores[key] = asyncio.Semaphore(limit)
+        return semaphore

@@ -1,4 +1,4 @@
-"""Dead letters: events that a worker has given up on. They can be looked at, tried again and thrown away."""
+"""Dead letters: events that failed every attempt. They can be listed, retried and discarded."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from uuid import UUID
 
 import orjson
 
+from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What failed, where, and why."""
+    """An event that failed every attempt."""
 
     id: UUID
     lane: int
@@ -52,19 +54,19 @@ class DeadLetters:
         self._store = store
 
     async def all(self, owner: UUID | None = None, *, lane: int | None = None) -> list[DeadLetter]:
-        """An owner's letters (or everybody's), in all lanes or in one, the newest first."""
+        """Return the dead letters of an owner (None: of all owners) in all lanes or in one, the newest first."""
         store = self._store
         kinds = sorted(
             kind.decode() for kind in await store.connection.call(0, b"SMEMBERS", store.keys.worker_kinds())
         )
         lanes = range(store.lanes) if lane is None else (lane,)
-        places = [(number, kind) for number in lanes for kind in kinds]
+        hashes = [(number, kind) for number in lanes for kind in kinds]
         replies = await store.connection.call_all(
-            [(number, (b"HVALS", store.keys.dead_letters(number, kind))) for number, kind in places]
+            [(number, (b"HVALS", store.keys.dead_letters(number, kind))) for number, kind in hashes]
         )
         letters = [
-            _letter(number, kind, raw)
-            for (number, kind), found in zip(places, replies, strict=True)
+            _decode_dead_letter(number, kind, raw)
+            for (number, kind), found in zip(hashes, replies, strict=True)
             for raw in found
         ]
         mine = [letter for letter in letters if owner is None or letter.owner_id == owner]
@@ -82,7 +84,24 @@ class DeadLetters:
             raise NotFound("no such dead letter: somebody else has taken it")
 
 
-def _letter(lane: int, kind: str, raw: bytes) -> DeadLetter:
+def encode_dead_letter(event: Event, *, kind: str, attempts: int, error: str) -> bytes:
+    """Return the stored form of a dead letter."""
+    return orjson.dumps(
+        {
+            "at": times.to_text(event.at),
+            "event": event.at,
+            "kind": kind,
+            "owner_id": str(event.owner_id),
+            "breadcrumb_id": str(event.id),
+            "version": event.version,
+            "session_id": event.session_id,
+            "attempts": attempts,
+            "error": error,
+        }
+    )
+
+
+def _decode_dead_letter(lane: int, kind: str, raw: bytes) -> DeadLetter:
     fields = orjson.loads(raw)
     return DeadLetter(
         derived_id(lane, "dead-letter", kind, str(fields["event"])),

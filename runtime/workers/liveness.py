@@ -17,8 +17,7 @@ from typing import Final
 import anyio
 import structlog
 
-from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
-from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.errors import CommandRefused, StoreError, StoreUnavailable
 from breadcrumbs.runtime.store.store import Store
 
 _log = structlog.get_logger("breadcrumbs.liveness")
@@ -52,10 +51,12 @@ class Liveness:
             with anyio.CancelScope() as self._link:
                 try:
                     await self._store.connection.listen(self._channel(self._worker), lambda _: None)
-                except ReplyError as error:
+                except CommandRefused as error:
                     self._warn(error)
-                except (LinkLost, StoreError) as error:
+                except StoreUnavailable as error:
                     _log.debug("liveness link lost", kind=self._kind, error=str(error))
+                except StoreError as error:  # a proxy that does not know the command
+                    self._warn(error)
             self._trusted_from = time.monotonic() + self._grace
             wait = 0.05 if time.monotonic() - opened_at > self._grace else min(self._grace, wait * 2)
             await anyio.sleep(wait)

@@ -1,7 +1,7 @@
-"""What holds for an owner, read from the store and remembered for a moment.
+"""Per-owner cache with a short TTL. Concurrent misses share one load.
 
-An edit holds within half a second, and nobody is asked more often than that. Who wants to know at the same time
-waits for one reading.
+Context configs and agent definitions are read before every turn. Caching them for half a second keeps edits live and
+removes the reads from the hot path.
 """
 
 from __future__ import annotations
@@ -14,56 +14,59 @@ from uuid import UUID
 
 T = TypeVar("T")
 
-_FRESH_SECONDS: Final = 0.5
-_MOST: Final = 10_000
+_TTL_SECONDS: Final = 0.5  # an edit takes effect within this time, without an event
+_MAX_OWNERS: Final = 10_000  # the cache is cleared above this size; a refill costs one read per owner
 
 
-class Remembered(Generic[T]):
-    """By owner, what `read` finds."""
+class OwnerCache(Generic[T]):
+    """Caches one value per owner, loaded by `load`."""
 
-    def __init__(self, read: Callable[[UUID], Awaitable[T]]) -> None:
-        self._read = read
-        self._known: dict[UUID, tuple[float, T]] = {}
-        self._reading: dict[UUID, asyncio.Task[T]] = {}
-
-    def last(self, owner: UUID) -> T | None:
-        """What was last read, however long ago."""
-        known = self._known.get(owner)
-        return None if known is None else known[1]
+    def __init__(self, load: Callable[[UUID], Awaitable[T]]) -> None:
+        self._load = load
+        self._values: dict[UUID, tuple[float, T]] = {}
+        # asyncio's tasks: a load goes on for the other waiters when its first caller is cancelled. anyio's tasks
+        # belong to a task group, and this cache has none.
+        self._loading: dict[UUID, asyncio.Task[T]] = {}
 
     async def get(self, owner: UUID) -> T:
-        known = self._known.get(owner)
-        if known is not None and time.monotonic() - known[0] <= _FRESH_SECONDS:
-            return known[1]
-        reading = self._reading.get(owner)
-        if reading is None:
-            reading = self._reading[owner] = asyncio.create_task(self._read_now(owner))
-            reading.add_done_callback(_forgive)
-        return await asyncio.shield(reading)
+        """Return the cached value, or load it if it is older than the TTL."""
+        cached = self._values.get(owner)
+        if cached is not None and time.monotonic() - cached[0] <= _TTL_SECONDS:
+            return cached[1]
+        loading = self._loading.get(owner)
+        if loading is None:
+            loading = self._loading[owner] = asyncio.create_task(self._load_now(owner))
+            loading.add_done_callback(_ignore_exception)
+        return await asyncio.shield(loading)
 
-    def note(self, owner: UUID, found: T, *, at: float | None = None) -> None:
-        if len(self._known) > _MOST:
-            self._known.clear()
-        self._known[owner] = (time.monotonic() if at is None else at, found)
+    def get_stale(self, owner: UUID) -> T | None:
+        """Return the last loaded value regardless of its age, or None."""
+        cached = self._values.get(owner)
+        return None if cached is None else cached[1]
 
-    def forget(self, owner: UUID) -> None:
-        """It has changed. What is being read just now may not know of that."""
-        self._known.pop(owner, None)
-        self._reading.pop(owner, None)
+    def put(self, owner: UUID, value: T, *, loaded_at: float | None = None) -> None:
+        if len(self._values) > _MAX_OWNERS:
+            self._values.clear()
+        self._values[owner] = (time.monotonic() if loaded_at is None else loaded_at, value)
 
-    async def _read_now(self, owner: UUID) -> T:
-        began, mine = time.monotonic(), asyncio.current_task()
+    def invalidate(self, owner: UUID) -> None:
+        """Drop the value. A load already in flight is not stored: it may have read the old data."""
+        self._values.pop(owner, None)
+        self._loading.pop(owner, None)
+
+    async def _load_now(self, owner: UUID) -> T:
+        started_at, this_task = time.monotonic(), asyncio.current_task()
         try:
-            found = await self._read(owner)
-            if self._reading.get(owner) is mine:
-                self.note(owner, found, at=began)
-            return found
+            value = await self._load(owner)
+            if self._loading.get(owner) is this_task:
+                self.put(owner, value, loaded_at=started_at)
+            return value
         finally:
-            if self._reading.get(owner) is mine:
-                del self._reading[owner]
+            if self._loading.get(owner) is this_task:
+                del self._loading[owner]
 
 
-def _forgive(reading: asyncio.Task[T]) -> None:
-    """Whoever waited was told; where nobody waits any more, it does not matter."""
-    if not reading.cancelled():
-        reading.exception()
+def _ignore_exception(loading: asyncio.Task[T]) -> None:
+    """Mark the exception as retrieved. Waiters have already received it."""
+    if not loading.cancelled():
+        loading.exception()

@@ -16,7 +16,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, Breadcru
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.maintenance import doctor
+from breadcrumbs.runtime.maintenance import checks
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.quotas import Quotas
@@ -61,14 +61,14 @@ async def listed(store: Store, **filters: Any) -> set[UUID]:
 async def test_a_store_in_order_is_found_in_order(store: Store) -> None:
     await fill(store)
     findings = [
-        await doctor.check_layout(store),
-        await doctor.check_scripts(store),
-        *await doctor.check_events(store, window=HOUR),
-        await doctor.check_expired(store, served=True),
-        await doctor.check_indexes(store),
-        await doctor.check_indexes(store, fix=True),
-        await doctor.check_sessions(store),
-        await doctor.check_sessions(store, fix=True),
+        await checks.check_layout(store),
+        await checks.check_scripts(store),
+        *await checks.check_events(store, window=HOUR),
+        await checks.check_expired(store, served=True),
+        await checks.check_indexes(store),
+        await checks.check_indexes(store, fix=True),
+        await checks.check_sessions(store),
+        await checks.check_sessions(store, fix=True),
     ]
     assert [finding.status for finding in findings] == ["ok"] * 8
     assert findings[5].details["breadcrumbs"] == 40 and findings[5].details["mended"] == 0
@@ -76,7 +76,7 @@ async def test_a_store_in_order_is_found_in_order(store: Store) -> None:
 
 
 async def test_every_node_is_looked_at_once(store: Store, request: pytest.FixtureRequest) -> None:
-    findings = await doctor.check_server(store)
+    findings = await checks.check_server(store)
     nodes = 3 if "cluster" in request.node.name else 1
     assert sum(finding.check.endswith("clock") for finding in findings) == nodes
     assert all(finding.status == "ok" for finding in findings if "persistence" not in finding.check)
@@ -89,11 +89,11 @@ async def test_a_breadcrumb_that_fell_out_of_an_index_is_found_and_put_back(stor
         await store.connection.call(lane, b"DEL", store.keys.schemas(lane, OWNER))
         await store.connection.call(lane, b"DEL", store.keys.expiries(lane))
     assert await listed(store, all_tags=("blue",)) == set()
-    finding = await doctor.check_indexes(store)
+    finding = await checks.check_indexes(store)
     assert finding.status == "wrong" and "--fix" in finding.advice
-    await doctor.check_indexes(store, fix=True)
+    await checks.check_indexes(store, fix=True)
     assert await listed(store, all_tags=("blue",)) == await listed(store) == ids
-    assert (await doctor.check_indexes(store)).status == "ok"
+    assert (await checks.check_indexes(store)).status == "ok"
 
 
 async def test_an_entry_that_leads_nowhere_is_found_and_removed(store: Store) -> None:
@@ -103,9 +103,9 @@ async def test_an_entry_that_leads_nowhere_is_found_and_removed(store: Store) ->
     stray = store.keys.by_tag(lane, OWNER, "red")
     await store.connection.call(lane, b"ZADD", stray, 1, uuid4().bytes)
     await store.connection.call(lane, b"ZADD", stray, 1, crumb.id.bytes)
-    finding = await doctor.check_indexes(store)
+    finding = await checks.check_indexes(store)
     assert finding.status == "wrong" and finding.details["stray"] == 2
-    mended = await doctor.check_indexes(store, fix=True)
+    mended = await checks.check_indexes(store, fix=True)
     assert mended.details["mended"] == 2
     assert not await store.connection.call(lane, b"EXISTS", stray)
     assert crumb.id in await listed(store, session_id="1")
@@ -121,8 +121,8 @@ async def test_an_imported_breadcrumb_whose_signpost_is_lost_is_found_again(stor
     await store.connection.call(elsewhere, b"DEL", store.keys.signpost(elsewhere, OWNER, moved.id.bytes))
     with pytest.raises(NotFound):
         await store.get(OWNER, moved.id)
-    assert (await doctor.check_indexes(store)).status == "wrong"
-    await doctor.check_indexes(store, fix=True)
+    assert (await checks.check_indexes(store)).status == "wrong"
+    await checks.check_indexes(store, fix=True)
     assert (await store.get(OWNER, moved.id)).json == crumb.json
 
 
@@ -143,7 +143,7 @@ async def test_a_store_that_is_being_written_is_not_called_wrong(store: Store) -
         for _ in range(4):
             tasks.start_soon(write)
         for number in range(6):
-            finding = await doctor.check_indexes(store, fix=bool(number % 2))
+            finding = await checks.check_indexes(store, fix=bool(number % 2))
             assert finding.status == "ok" and finding.details["mended"] == 0, finding
         done.set()
 
@@ -163,10 +163,10 @@ async def test_sessions_that_do_not_agree_with_their_breadcrumbs_are_found_and_m
     await call(lanes["whole"], b"ZREM", keys.sessions(lanes["whole"], OWNER), "whole")
     await call(lanes["ghost"], b"HSET", keys.session(lanes["ghost"], OWNER, "ghost"), "version", 3, "size", 2)
     await call(lanes["ghost"], b"ZADD", keys.sessions(lanes["ghost"], OWNER), 5, "ghost")
-    finding = await doctor.check_sessions(store)
+    finding = await checks.check_sessions(store)
     assert finding.status == "wrong" and finding.details["wrong"] == 4 and "--fix" in finding.advice
-    assert (await doctor.check_sessions(store, fix=True)).details["wrong"] == 4
-    assert (await doctor.check_sessions(store)).status == "ok"
+    assert (await checks.check_sessions(store, fix=True)).details["wrong"] == 4
+    assert (await checks.check_sessions(store)).status == "ok"
     assert {facts.id for facts in (await sessions.page(OWNER)).items} == {"1", "3", "whole"}
     for name, facts in before.items():
         mended = await sessions.get(OWNER, name)
@@ -195,7 +195,7 @@ async def test_sessions_that_are_being_written_are_not_called_wrong(store: Store
         for name in "abcd":
             tasks.start_soon(write, name)
         for number in range(8):
-            finding = await doctor.check_sessions(store, fix=bool(number % 2))
+            finding = await checks.check_sessions(store, fix=bool(number % 2))
             assert finding.status == "ok" and finding.details["wrong"] == 0, finding
         done.set()
 
@@ -204,16 +204,16 @@ async def test_a_consumer_group_that_fell_behind_the_window_is_named(store: Stor
     await store.create(OWNER, BreadcrumbCreate(tags=["session:a"]))
     lane = (await store.list(OWNER, Query())).items[0].id.int >> 64 & 0xFFF
     await store.connection.call(lane, b"XGROUP", b"CREATE", store.keys.events(lane), b"sleepy", b"0")
-    (fresh,) = await doctor.check_events(store, window=HOUR)
+    (fresh,) = await checks.check_events(store, window=HOUR)
     assert fresh.status == "ok"
-    (finding,) = await doctor.check_events(store, window=-1)
+    (finding,) = await checks.check_events(store, window=-1)
     assert finding.status == "wrong" and "sleepy" in finding.message and "XGROUP DESTROY" in finding.advice
 
 
 async def test_a_kind_of_worker_that_fell_behind_the_window_is_named(store: Store) -> None:
     await store.create(OWNER, BreadcrumbCreate())
     await store.connection.call(0, b"SADD", store.keys.worker_kinds(), "builder")
-    (finding,) = await doctor.check_events(store, window=-1)
+    (finding,) = await checks.check_events(store, window=-1)
     assert finding.status == "wrong" and "builder" in finding.message
 
 
@@ -222,24 +222,24 @@ async def test_what_should_have_been_removed_long_ago_is_found_and_removed(store
     crumb = await store.get(OWNER, written.id)
     await store.delete(OWNER, crumb.id)
     await store.restore(replace(crumb, created=1_000_000, updated=1_000_000, expires=2_000_000), [])
-    assert (await doctor.check_expired(store, served=False)).status == "ok"
-    assert (await doctor.check_expired(store, served=True)).status == "wrong"
-    fixed = await doctor.check_expired(store, served=True, fix=True)
+    assert (await checks.check_expired(store, served=False)).status == "ok"
+    assert (await checks.check_expired(store, served=True)).status == "wrong"
+    fixed = await checks.check_expired(store, served=True, fix=True)
     assert fixed.details["removed"] == 1
-    assert (await doctor.check_expired(store, served=True)).details["expired"] == 0
+    assert (await checks.check_expired(store, served=True)).details["expired"] == 0
 
 
 async def test_lanes_that_differ_from_the_settings_are_said(store: Store) -> None:
-    finding = await doctor.check_layout(store, wanted_lanes=16)
+    finding = await checks.check_layout(store, wanted_lanes=16)
     assert finding.status == "wrong" and "6 lanes" in finding.message
 
 
 def test_a_directory_that_cannot_hold_data_is_said(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert doctor.check_data_directory(file / "below", holder=None).status == "wrong"
-    assert doctor.check_data_directory(tmp_path / "new", holder=None).status == "ok"
-    assert "17" in doctor.check_data_directory(tmp_path, holder=17).message
+    assert checks.check_data_directory(file / "below", holder=None).status == "wrong"
+    assert checks.check_data_directory(tmp_path / "new", holder=None).status == "ok"
+    assert "17" in checks.check_data_directory(tmp_path, holder=17).message
 
 
 async def test_quotas_are_shown_and_counters_that_are_wrong_are_found_and_mended(store: Store) -> None:
@@ -251,15 +251,15 @@ async def test_quotas_are_shown_and_counters_that_are_wrong_are_found_and_mended
     )
     for number in range(20):
         await limited.create(OWNER, new_crumb(str(number), session=str(number)))
-    assert await doctor.check_quotas(store) == []
-    (finding,) = await doctor.check_quotas(limited)
+    assert await checks.check_quotas(store) == []
+    (finding,) = await checks.check_quotas(limited)
     assert (finding.status, finding.message) == ("ok", "20 of 100 breadcrumbs")
     await store.create(OWNER, new_crumb("by a process without quotas"))
-    (finding,) = await doctor.check_quotas(limited)
+    (finding,) = await checks.check_quotas(limited)
     assert finding.status == "wrong" and "counted wrong in 1 lanes" in finding.message
-    (finding,) = await doctor.check_quotas(limited, fix=True)
+    (finding,) = await checks.check_quotas(limited, fix=True)
     assert (finding.status, finding.message) == ("ok", "21 of 100 breadcrumbs")
-    assert [finding.status for finding in await doctor.check_quotas(limited)] == ["ok"]
+    assert [finding.status for finding in await checks.check_quotas(limited)] == ["ok"]
 
 
 async def test_the_size_of_a_state_that_is_wrong_is_found_and_mended(store: Store) -> None:
@@ -267,8 +267,8 @@ async def test_the_size_of_a_state_that_is_wrong_is_found_and_mended(store: Stor
     await store.create(OWNER, new_crumb(schema="session.state.v1", session="s", context=delta))
     lane = lane_for(OWNER, "session", "s", store.lanes)
     session = store.keys.session(lane, OWNER, "s")
-    assert (await doctor.check_sessions(store)).status == "ok"
+    assert (await checks.check_sessions(store)).status == "ok"
     await store.connection.call(lane, b"HSET", session, b"state", b"7 0")
-    assert (await doctor.check_sessions(store)).status == "wrong"
-    assert (await doctor.check_sessions(store, fix=True)).status == "ok"
-    assert (await doctor.check_sessions(store)).status == "ok"
+    assert (await checks.check_sessions(store)).status == "wrong"
+    assert (await checks.check_sessions(store, fix=True)).status == "ok"
+    assert (await checks.check_sessions(store)).status == "ok"

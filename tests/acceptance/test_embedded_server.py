@@ -220,7 +220,7 @@ def test_a_server_left_behind_is_ended_before_the_next_one_starts(tmp_path: Path
 def test_a_server_left_behind_that_does_not_end_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "STOP_LIMIT", 0.3)
+    monkeypatch.setattr(embedded, "STOP_TIMEOUT", 0.3)
     with owner_process(tmp_path, NO_DEATH_SIGNAL) as (owner, orphan):
         owner.kill()
         owner.wait()
@@ -347,7 +347,7 @@ def test_a_relative_directory_stays_where_it_was(tmp_path: Path, monkeypatch: py
 
 
 def test_a_log_that_has_grown_large_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_LOG_LIMIT", 100)
+    monkeypatch.setattr(embedded, "_MAX_LOG_BYTES", 100)
     (tmp_path / "valkey.log").write_text("old" * 100)
     with EmbeddedServer(tmp_path) as server:
         assert "old" not in server.log_file.read_text()
@@ -456,7 +456,7 @@ def fake_server(path: Path, reply: str) -> Path:
 def test_a_server_that_is_loading_is_waited_for_beyond_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "START_LIMIT", 0.5)
+    monkeypatch.setattr(embedded, "START_TIMEOUT", 0.5)
     loading = fake_server(tmp_path / "loading", "-LOADING Valkey is loading the dataset in memory\r\n")
     begun = time.monotonic()
     with EmbeddedServer(tmp_path / "data", binary=loading):
@@ -466,7 +466,7 @@ def test_a_server_that_is_loading_is_waited_for_beyond_the_limit(
 def test_a_server_that_says_nothing_is_given_up_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "START_LIMIT", 0.5)
+    monkeypatch.setattr(embedded, "START_TIMEOUT", 0.5)
     silent = fake_server(tmp_path / "silent", "")
     with pytest.raises(StartupError, match="did not answer"):
         EmbeddedServer(tmp_path / "data", binary=silent).start()

@@ -41,12 +41,12 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, Breadcru
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 from breadcrumbs.runtime.errors import StartupError
-from breadcrumbs.runtime.events.event import EventLog
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.settings.settings import DEFAULT_TTLS, Settings, load_settings
 from breadcrumbs.runtime.store.batched_reads import newest_of
 from breadcrumbs.runtime.store.store import Store
+from tests.support.events import log_of
 from tests.support.servers import Server, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -606,7 +606,7 @@ async def test_the_rights_that_the_docs_give_a_redis_user_are_enough() -> None:
             assert [crumb.id for crumb in (await store.list(owner, Query())).items] == [written.id]
             link = await store.connection.blocking(0)
             start = dict.fromkeys(range(store.lanes), 0)
-            assert len(await EventLog(store).wait(link, start, block_ms=100)) == 2
+            assert len(await log_of(store).wait(link, start, block_ms=100)) == 2
             await link.close()
             heard: asyncio.Queue[bytes] = asyncio.Queue()
             listening = asyncio.create_task(store.connection.listen(store.keys.deltas(), heard.put_nowait))

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from breadcrumbs.adk import BreadcrumbSessionService
-from breadcrumbs.adk.backends import Directory, Redis, Server, place_of
+from breadcrumbs.adk.backends import Access, Directory, Redis, Server, parse_address
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -163,23 +163,23 @@ async def test_sessions_and_all_kinds_of_state_survive_an_export_and_an_import(
     ],
 )
 def test_addresses_are_understood(where: str, expected: Server | Redis) -> None:
-    assert place_of(where) == expected
+    assert parse_address(where) == expected
 
 
 def test_addresses_that_make_no_sense_are_refused_with_advice() -> None:
     for where in ("sqlite:///x", "host:8081", ""):
         with pytest.raises(ValueError, match="use http://"):
-            place_of(where)
+            parse_address(where)
     with pytest.raises(ValueError, match="owner comes with the token"):
-        place_of("http://host", owner=ALICE)
+        parse_address("http://host", Access(owner=ALICE))
     with pytest.raises(ValueError, match="takes the owner itself"):
-        place_of("redis://host", token="x")
-    assert isinstance(place_of("crumb://"), Directory)
+        parse_address("redis://host", Access(token="x"))
+    assert isinstance(parse_address("crumb://"), Directory)
 
 
 def test_a_token_shows_in_no_repr() -> None:
-    assert "hush" not in repr(place_of("crumb://hush@host"))
-    assert "hush" not in repr(place_of("redis://:hush@host"))
+    assert "hush" not in repr(parse_address("crumb://hush@host"))
+    assert "hush" not in repr(parse_address("redis://:hush@host"))
 
 
 async def test_a_data_directory_is_opened_with_a_server_of_its_own_or_with_the_one_that_runs(

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from breadcrumbs.adk import BreadcrumbSessionService
-from breadcrumbs.adk.backends import SCHEMES, place_of
+from breadcrumbs.adk.backends import SCHEMES, parse_address
 from breadcrumbs.adk.http import OPERATIONS
 from tests.adk.test_runner import SERVICES_PY, SERVICES_YAML
 
@@ -32,7 +32,7 @@ def test_the_calls_of_the_service_are_ones_that_it_takes() -> None:
         where = bound.arguments.get("where")
         if isinstance(where, ast.Constant):
             assert isinstance(where.value, str)
-            place_of(where.value)
+            parse_address(where.value)
 
 
 def test_the_program_runs() -> None:

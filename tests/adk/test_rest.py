@@ -32,6 +32,7 @@ from breadcrumbs.runtime.streams.hub import EventHub
 from tests.adk.support import unique
 from tests.adk.test_service import everything
 from tests.http.conftest import BASE, KEY, KEYS, OTHER_KEY, OWNER, WEAK_KEY, problem
+from tests.support.events import reader_of
 from tests.support.openapi import call_and_check
 
 EXAMPLES = 30 if os.environ.get("CI") == "true" else 8
@@ -69,7 +70,11 @@ async def keyed(store: Store) -> AsyncIterator[httpx.AsyncClient]:
 
 def _site(store: Store, **chosen: Any) -> httpx.AsyncClient:
     configured = Settings(**chosen)
-    return client_of(build_app(store, EventHub(store), Hygiene(store, configured), configured, OPERATIONS))
+    return client_of(
+        build_app(
+            store, EventHub(store, reader_of(store)), Hygiene(store, configured), configured, OPERATIONS
+        )
+    )
 
 
 # Side by side
@@ -628,14 +633,14 @@ def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], serv
 
 
 def test_the_routes_need_no_google_adk() -> None:
-    code = "import sys; sys.modules['google'] = None; import breadcrumbs.cli.serve, breadcrumbs.adk.http"
+    code = "import sys; sys.modules['google'] = None; import breadcrumbs.composition.http_server, breadcrumbs.adk.http"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 async def test_a_service_over_http_is_told_what_to_do_when_nothing_answers() -> None:
     service = BreadcrumbSessionService("http://127.0.0.1:9")
     backend: Any = await service._backend()
-    backend._client._core.retries = 0
+    backend._client._connection.retries = 0
     with pytest.raises(Exception, match="crumb up"):
         await service.create_session(app_name="a", user_id="u")
     await service.close()

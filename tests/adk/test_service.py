@@ -23,7 +23,7 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 from breadcrumbs.adk import BreadcrumbSessionService
-from breadcrumbs.adk.ledger import AdkSessions
+from breadcrumbs.adk.shared_state import SharedState
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.errors import StoreUnavailable
@@ -536,15 +536,15 @@ async def test_on_a_cluster_sessions_their_users_and_their_apps_live_on_differen
 
 
 async def _fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, left = AdkSessions._share_one, [1]
+    original, left = SharedState._write_one, [1]
 
-    async def share(self: AdkSessions, *arguments: Any) -> None:
+    async def share(self: SharedState, *arguments: Any) -> None:
         if left:
             left.pop()
             raise StoreUnavailable("the process is gone")
         await original(self, *arguments)
 
-    monkeypatch.setattr(AdkSessions, "_share_one", share)
+    monkeypatch.setattr(SharedState, "_write_one", share)
 
 
 async def test_a_writer_that_dies_before_the_shared_state_is_written_mends_it_by_delivering_again(

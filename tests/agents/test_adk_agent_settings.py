@@ -10,11 +10,11 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from breadcrumbs.agents.answer import parse_answer, product
-from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.answer import answer_breadcrumb, parse_answer
 from breadcrumbs.agents.remote_adk.servers import AdkServers
-from breadcrumbs.cli.workers import agent_worker, running
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.composition.workers import WorkerParts, agent_worker, running
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
@@ -26,6 +26,7 @@ from tests.support.adk_agents import (
     talk,
 )
 from tests.support.adk_backend import APP, Exchange, FakeAdk, fake_adk
+from tests.support.events import reader_of
 from tests.support.turns import Chat, config
 
 
@@ -69,7 +70,7 @@ def test_P21_settings_are_checked_at_start(settings: dict[str, Any], complaint: 
 
 async def test_P21_P22_an_agent_without_a_server_or_an_app_is_refused_at_start(store: Store) -> None:
     """P21, P22."""
-    book = ConfigBook(store, None, default=orjson.dumps([config("nobody")]))
+    book = ConfigsInForce(store, None, default=orjson.dumps([config("nobody")]))
     for adk, complaint in (
         ({}, "The settings have none"),
         ({"servers": {"a": {"url": "http://127.0.0.1:1"}}}, "which app of a"),
@@ -79,7 +80,9 @@ async def test_P21_P22_an_agent_without_a_server_or_an_app_is_refused_at_start(s
         ),
     ):
         with pytest.raises(StartupError, match=complaint):
-            async with agent_worker(store, Settings(adk=adk), book, [remote_agent()], kind="agents"):
+            async with agent_worker(
+                WorkerParts(store, reader_of(store), Settings(adk=adk), book), [remote_agent()], kind="agents"
+            ):
                 pass
 
 
@@ -102,7 +105,7 @@ async def test_a_definition_that_is_posted_answers_and_one_that_cannot_says_so_i
 ) -> None:
     servers = {"house": {"url": fake.url, "app": APP}}
     settings = Settings(adk={"servers": servers}, agents=tmp_path, turn_attempts=1)
-    book = ConfigBook(store, None, default=orjson.dumps([config("nobody")]))
+    book = ConfigsInForce(store, None, default=orjson.dumps([config("nobody")]))
     chat = Chat(store)
     for name, adk in (
         ("good", {}),
@@ -112,7 +115,7 @@ async def test_a_definition_that_is_posted_answers_and_one_that_cannot_says_so_i
         trigger = {**MESSAGES, "any_tags": [f"for:{name}"]}
         fields = {"agent_id": name, "kind": "adk", "adk": adk, "subscriptions": {"selectors": [trigger]}}
         await chat.post("agent.def.v1", [], fields)
-    async with agent_worker(store, settings, book) as worker, running(worker):
+    async with agent_worker(WorkerParts(store, reader_of(store), settings, book)) as worker, running(worker):
         await chat.answer_to(await chat.say("s", "Hello", tags=["for:good"]))
         lost = await chat.error_about(await chat.say("s", "Hello", tags=["for:lost"]))
         evil = await chat.error_about(await chat.say("s", "Hello", tags=["for:evil"]))
@@ -124,7 +127,9 @@ def test_no_model_gets_to_change_a_sessions_state_or_to_speak_for_a_server() -> 
     answer = parse_answer(
         '{"action": "create", "breadcrumb": {"context": {"message": "Hi", "state_delta": {"a": 1}, "adk": {}}}}'
     )
-    new = product(answer, remote_agent().definition, ["session:s"], {"session_id": "s"}, ("session",))
+    new = answer_breadcrumb(
+        answer, remote_agent().definition, ["session:s"], {"session_id": "s"}, ("session",)
+    )
     assert new.context == {"message": "Hi", "content": "Hi", "session_id": "s"}
 
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import orjson
 import pytest
 
-from breadcrumbs.agents import deltas
-from breadcrumbs.agents.deltas import DeltaWriter
+from breadcrumbs.runtime.events import deltas
+from breadcrumbs.runtime.events.deltas import Delta, DeltaWriter
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.keys import Keys
 
@@ -57,3 +57,9 @@ async def test_nothing_leaves_of_an_answer_that_has_failed(monkeypatch: pytest.M
             raise RuntimeError("on purpose")
     await asyncio.sleep(0.03)
     assert wire.sent == ["one "]
+
+
+def test_a_published_delta_is_read_as_it_was_written() -> None:
+    delta = Delta(SOMEBODY, "s", ("session:s",), "assistant", str(SOMEBODY), UUID(int=2), 3, "héllo")
+    assert Delta.decode(delta.encode()) == delta
+    assert "tags" not in delta.document()

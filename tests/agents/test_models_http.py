@@ -18,8 +18,9 @@ from breadcrumbs.agents.models.base import (
     ToolSpec,
     Usage,
 )
-from breadcrumbs.agents.models.server_sent_events import EventParser
+from breadcrumbs.agents.models.endpoint import complete_events, last_event
 from breadcrumbs.runtime.errors import BreadcrumbsError
+from breadcrumbs.runtime.sse import Parser
 from tests.support.model_calls import ASK, KEY, Deltas, ask, failure, model_at
 from tests.support.model_server import ModelServer
 
@@ -287,18 +288,19 @@ async def test_a_limit_on_tokens_is_never_dropped(server: ModelServer) -> None:
 def test_events_are_found_however_the_bytes_are_cut() -> None:
     stream = b"\xef\xbb\xbfdata: one\n\n: note\r\nevent: x\r\ndata:two\r\ndata: lines\r\n\r\n\n\ndata: last"
     for size in range(1, len(stream) + 1):
-        parser = EventParser(max_line=100)
-        events = [e for at in range(0, len(stream), size) for e in parser.feed(stream[at : at + size])]
-        assert (events, parser.end()) == ([b"one", b"two\nlines"], b"last")
-        assert parser.end() is None
+        parser = Parser(max_line_bytes=100)
+        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+        events = [event for piece in pieces for event in complete_events(parser, piece)]
+        assert (events, last_event(parser)) == ([b"one", b"two\nlines"], b"last")
+        assert last_event(parser) is None
         assert not parser.stray
 
 
 def test_a_line_without_end_is_not_collected() -> None:
-    parser = EventParser(max_line=1000)
+    parser = Parser(max_line_bytes=1000)
     with pytest.raises(ModelError, match="longer than 1,000 bytes"):
         for _ in range(100):
-            parser.feed(b"x" * 100)
+            complete_events(parser, b"x" * 100)
 
 
 # The caller

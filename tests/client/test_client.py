@@ -93,6 +93,25 @@ async def test_the_same_key_gives_the_first_result_and_another_body_is_refused(
         await client.post("Other", name, idempotency_key="k")
 
 
+async def test_any_other_request_has_a_reply_or_the_error_of_its_problem(client: Any, name: str) -> None:
+    document = {"schema_name": "note.v1", "title": "x", "tags": [f"session:{name}"]}
+    made = await client.request("POST", "/breadcrumbs", json=document)
+    assert made.status == 201 and made.headers["content-type"] == "application/json"
+    path = f"/breadcrumbs/{made.json()['id']}"
+    assert (await client.request("GET", path)).json()["title"] == "x"
+    listed = await client.request("GET", "/breadcrumbs", params={"session_id": name})
+    assert [crumb["id"] for crumb in listed.json()] == [made.json()["id"]]
+    with pytest.raises(VersionMismatch) as raised:
+        await client.request("PATCH", path, json={"title": "y"}, headers={"If-Match": '"7"'})
+    assert (raised.value.current, raised.value.expected) == (1, 7)
+    gone = await client.request("DELETE", path)
+    assert gone.status < 300
+    with pytest.raises(NotFound):
+        await client.request("GET", path)
+    metrics = await client.request("GET", "/metrics", headers={"Accept": "text/plain"})
+    assert metrics.content.startswith(b"#")
+
+
 async def test_a_posted_text_is_a_message_of_a_user(client: Any, name: str) -> None:
     written = await client.post("Hello\nyou", name)
     crumb = await client.get(written.id)
@@ -116,7 +135,7 @@ async def test_what_is_wrong_is_raised_with_the_places_that_are_wrong(client: An
 async def test_a_list_goes_over_all_pages_and_stops_where_it_is_told(
     client: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("breadcrumbs.client.core._PAGE", 50)
+    monkeypatch.setattr("breadcrumbs.client.requests._BREADCRUMBS_PER_PAGE", 50)
     ids = [(await client.create("many.v1", {"n": number}, session=name)).id for number in range(120)]
     everything = [crumb async for crumb in client.list(session=name, schema_name="many.v1")]
     assert [crumb.id for crumb in everything] == ids[::-1]

@@ -15,6 +15,7 @@ import breadcrumbs
 from breadcrumbs import AsyncClient, AsyncSession, Client, Session
 from breadcrumbs.client import errors
 from breadcrumbs.runtime import errors as runtime_errors
+from tests.support.sync_client import CLIENT, sync_sources
 
 
 @pytest.mark.parametrize("name", breadcrumbs.__all__)
@@ -53,6 +54,16 @@ def test_importing_the_package_loads_none_of_what_is_heavy() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ended.stdout.split("\n")[:2] == ["[]", "[]"]
+
+
+def test_importing_the_client_loads_nothing_of_the_server() -> None:
+    check = (
+        "import sys, breadcrumbs.client.aio, breadcrumbs.client.sync;"
+        "print(sorted({'redis', 'starlette', 'uvicorn', 'cryptography', 'pydantic'} & set(sys.modules)));"
+        "print(any(name.startswith('breadcrumbs.runtime.store.store') for name in sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ended.stdout.split("\n")[:2] == ["[]", "False"]
 
 
 def test_importing_the_package_takes_less_than_30_ms() -> None:
@@ -104,3 +115,11 @@ def test_an_error_means_what_the_error_of_that_name_means_in_the_runtime() -> No
 def test_the_modules_behind_the_names_can_be_imported_on_their_own() -> None:
     for module in breadcrumbs._PLACES:
         importlib.import_module(module)
+
+
+def test_the_sync_client_is_generated_from_the_async_one() -> None:
+    """If this fails: `python -m tests.support.sync_client`."""
+    generated = sync_sources()
+    assert set(generated) == set((CLIENT / "sync").glob("*.py"))
+    for path, text in generated.items():
+        assert path.read_text("utf-8") == text, path.name

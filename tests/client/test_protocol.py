@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from threading import Event as Signal
@@ -17,9 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs import Client
-from breadcrumbs.client import turns
-from breadcrumbs.client.core import Core, backoff, title_of
-from breadcrumbs.client.effects import Channel, Item, Lost, Open, Pause, Read, Reply, Request, Send
 from breadcrumbs.client.errors import (
     AgentFailed,
     InvalidInput,
@@ -32,15 +29,16 @@ from breadcrumbs.client.errors import (
     VersionMismatch,
     problem_of,
 )
-from breadcrumbs.client.sse import Message, Parser
+from breadcrumbs.client.http import Server, check_address
+from breadcrumbs.client.replies import ConnectionLost, Reply, backoff
+from breadcrumbs.client.requests import Request, title_of
+from breadcrumbs.client.sync import events, turns
+from breadcrumbs.client.sync.connection import ByteStream, Connection
 from breadcrumbs.client.values import Answer, Delta, Event, Gap
+from breadcrumbs.runtime.sse import Parser, ServerSentEvent
 
 ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
 WRITTEN = {"id": ID, "version": 1, "created_at": "2026-11-16T09:00:00Z", "updated_at": "2026-11-16T09:00:00Z"}
-
-
-def core(retries: int = 3) -> Core:
-    return Core("http://127.0.0.1:1", token=None, api_key=None, retries=retries)
 
 
 def reply(status: int, document: Any = None, **headers: str) -> Reply:
@@ -52,37 +50,73 @@ def problem(status: int, name: str, **members: Any) -> Reply:
     return reply(status, {"type": f"/docs#problem-{name}", "status": status, "detail": "no", **members})
 
 
-class Played:
-    """Runs an operation against answers that were written down before; an endless one until they run out."""
+class Opened:
+    """Stands in a list of answers for a stream that begins; its pieces follow."""
 
-    def __init__(self, operation: Any, answers: list[Any], *, endless: bool = False) -> None:
+
+class ScriptEnded(Exception):
+    """All answers were played."""
+
+
+class Scripted(Connection):
+    """Answers from a list, instead of a server."""
+
+    def __init__(self, answers: list[Any], *, retries: int = 3, endless: bool = False) -> None:
+        super().__init__(Server("http://127.0.0.1:1", {}), timeout=1.0, retries=retries)
+        self.left = list(answers)
+        self.endless = endless
         self.sent: list[Request] = []
         self.pauses: list[float] = []
-        self.items: list[Any] = []
-        self.result: Any = None
-        left = list(answers)
-        step = next(operation)
-        while True:
-            result: Any = None
-            match step:
-                case Item(value):
-                    self.items.append(value)
-                case Pause(seconds):
-                    self.pauses.append(seconds)
-                case Send(request) | Open(request):
-                    self.sent.append(request)
-                    result = left.pop(0)
-                case Read():
-                    if endless and not left:
-                        operation.close()
-                        return
-                    result = left.pop(0)
-            try:
-                step = operation.throw(result) if isinstance(result, Exception) else operation.send(result)
-            except StopIteration as done:
-                self.result = done.value
-                assert not left, left
-                return
+
+    def answer(self) -> Any:
+        if self.endless and not self.left:
+            raise ScriptEnded
+        answer = self.left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def send(self, request: Request, timeout: float | None) -> Reply:
+        self.sent.append(request)
+        found: Reply = self.answer()
+        return found
+
+    def open_stream(self, request: Request, read_timeout: float) -> ByteStream | Reply:
+        self.sent.append(request)
+        answer = self.answer()
+        return answer if isinstance(answer, Reply) else ScriptedStream(self.answer)
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+class ScriptedStream(ByteStream):
+    def __init__(self, read: Callable[[], bytes]) -> None:
+        self.read = read  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        pass
+
+
+class Played:
+    """What comes of a call of the client, and of an iterator all items; an endless one until the answers run out."""
+
+    def __init__(
+        self, call: Callable[[Client], Any], answers: list[Any], *, retries: int = 3, endless: bool = False
+    ) -> None:
+        connection = Scripted(answers, retries=retries, endless=endless)
+        with Client() as client:
+            client._connection.close()
+            client._connection = connection
+            self.items: list[Any] = []
+            self.result = call(client)
+            if isinstance(self.result, Generator):
+                try:
+                    self.items.extend(self.result)
+                except ScriptEnded:
+                    self.result.close()
+        self.sent, self.pauses = connection.sent, connection.pauses
+        assert not connection.left, connection.left
 
 
 # Requests
@@ -90,17 +124,66 @@ class Played:
 
 def test_a_create_whose_answer_was_lost_is_sent_again_with_the_same_key_and_body() -> None:
     played = Played(
-        core().create({"title": "x"}),
-        [Lost("broken"), problem(503, "store-unavailable"), reply(201, WRITTEN)],
+        lambda client: client.create(title="x"),
+        [ConnectionLost("broken"), problem(503, "store-unavailable"), reply(201, WRITTEN)],
     )
     assert played.result.id == ID
-    assert len({(request.body, request.headers["idempotency-key"]) for request in played.sent}) == 1
+    assert len({(request.content, request.headers["idempotency-key"]) for request in played.sent}) == 1
     assert len(played.sent) == 3 and len(played.pauses) == 2
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda client: client.request("GET", "/x"),
+        lambda client: client.request("get", "/x"),
+        lambda client: client.request("POST", "/x", json={}, headers={"Idempotency-Key": "k"}),
+        lambda client: client.request("DELETE", "/x", idempotent=True),
+    ],
+)
+def test_a_request_that_is_safe_to_repeat_is_sent_again(operation: Callable[[Client], Any]) -> None:
+    played = Played(
+        operation, [ConnectionLost("broken"), problem(503, "store-unavailable"), reply(200, {"a": 1})]
+    )
+    assert played.result == reply(200, {"a": 1}) and played.result.json() == {"a": 1}
+    assert len(played.sent) == 3
+
+
+def test_a_request_is_sent_as_it_was_described() -> None:
+    played = Played(
+        lambda client: client.request("PUT", "/a%2Fb", params=[("x", "1"), ("x", "2")], json=[1]),
+        [reply(200)],
+    )
+    headers = {"content-type": "application/json"}
+    assert played.sent == [Request("PUT", "/a%2Fb", (("x", "1"), ("x", "2")), b"[1]", headers)]
+    text = {"Content-Type": "text/plain"}
+    played = Played(
+        lambda client: client.request("POST", "/a", params={"x": "1"}, content=b"hi", headers=text),
+        [reply(200)],
+    )
+    assert played.sent == [Request("POST", "/a", (("x", "1"),), b"hi", {"content-type": "text/plain"})]
+
+
+def test_a_request_goes_to_the_clients_own_server_and_has_one_body() -> None:
+    for path in ("http://127.0.0.1:9/x", "x", ""):
+        with pytest.raises(ValueError, match="not a path"):
+            Played(lambda client, path=path: client.request("GET", path), [])  # type: ignore[misc]
+    with pytest.raises(ValueError, match="not both"):
+        Played(lambda client: client.request("POST", "/x", json=1, content=b"1"), [])
+
+
+def test_a_reply_that_is_not_json_is_taken_only_if_it_was_asked_for() -> None:
+    page = Reply(200, {"content-type": "text/html"}, b"<p>")
+    with pytest.raises(ProblemError, match="is this a Breadcrumbs server"):
+        Played(lambda client: client.request("GET", "/x"), [page])
+    played = Played(lambda client: client.request("GET", "/x", headers={"Accept": "text/*"}), [page])
+    assert played.result.content == b"<p>"
 
 
 def test_two_creates_have_two_keys() -> None:
     keys = {
-        Played(core().create({}), [reply(201, WRITTEN)]).sent[0].headers["idempotency-key"] for _ in range(5)
+        Played(lambda client: client.create(), [reply(201, WRITTEN)]).sent[0].headers["idempotency-key"]
+        for _ in range(5)
     }
     assert len(keys) == 5
 
@@ -108,29 +191,32 @@ def test_two_creates_have_two_keys() -> None:
 @pytest.mark.parametrize(
     "operation",
     [
-        lambda: core().update(ID, {"title": "x"}, expected_version=None, merge_context=False),
-        lambda: core().update(ID, {"title": "x"}, expected_version=3, merge_context=True),
-        lambda: core().delete(ID, expected_version=None),
-        lambda: core().token({}),
+        lambda client: client.update(ID, title="x"),
+        lambda client: client.update(ID, title="x", expected_version=3, merge_context=True),
+        lambda client: client.delete(ID),
+        lambda client: client.token(),
+        lambda client: client.request("POST", "/x", json={}),
+        lambda client: client.request("DELETE", "/x"),
+        lambda client: client.request("GET", "/x", idempotent=False),
     ],
 )
-def test_what_is_not_safe_to_repeat_is_sent_once(operation: Callable[[], Any]) -> None:
+def test_what_is_not_safe_to_repeat_is_sent_once(operation: Callable[[Client], Any]) -> None:
     with pytest.raises(ServerUnreachable, match="broken"):
-        Played(operation(), [Lost("broken")])
+        Played(operation, [ConnectionLost("broken")])
     with pytest.raises(StoreUnavailable):
-        Played(operation(), [problem(503, "store-unavailable")])
+        Played(operation, [problem(503, "store-unavailable")])
 
 
 def test_a_read_is_tried_as_often_as_was_said_and_then_the_reason_is_told() -> None:
     with pytest.raises(ServerUnreachable, match="crumb up"):
-        Played(core(retries=2).get(ID), [Lost("refused", refused=True)] * 3)
+        Played(lambda client: client.get(ID), [ConnectionLost("refused", refused=True)] * 3, retries=2)
     with pytest.raises(ServerUnreachable, match="in time"):
-        Played(core(retries=0).get(ID), [Lost("slow", timed_out=True)])
+        Played(lambda client: client.get(ID), [ConnectionLost("slow", timed_out=True)], retries=0)
 
 
 def test_the_server_says_how_long_to_wait_within_reason() -> None:
     played = Played(
-        core().create({}),
+        lambda client: client.create(),
         [
             problem(503, "store-unavailable")
             if not after
@@ -145,7 +231,7 @@ def test_the_server_says_how_long_to_wait_within_reason() -> None:
 
 def test_a_store_that_is_full_is_not_asked_again() -> None:
     with pytest.raises(StoreFull):
-        Played(core().create({}), [problem(503, "store-full")])
+        Played(lambda client: client.create(), [problem(503, "store-full")])
 
 
 def test_waits_grow_up_to_a_limit() -> None:
@@ -163,7 +249,10 @@ def test_waits_grow_up_to_a_limit() -> None:
 )
 def test_a_refusal_is_raised_with_the_servers_document(name: str, status: int, error: type) -> None:
     with pytest.raises(error) as raised:
-        Played(core().get(ID), [problem(status, name, errors=[{"where": "tags.0", "message": "too long"}])])
+        Played(
+            lambda client: client.get(ID),
+            [problem(status, name, errors=[{"where": "tags.0", "message": "too long"}])],
+        )
     found = raised.value
     assert isinstance(found, ProblemError)
     assert (found.status, found.type, found.detail) == (status, f"/docs#problem-{name}", "no")
@@ -188,41 +277,45 @@ def test_every_error_can_travel_between_processes(error: Exception) -> None:
 
 def test_a_version_mismatch_says_which_version_is_there_and_which_was_expected() -> None:
     with pytest.raises(VersionMismatch) as raised:
-        Played(core().delete(ID, expected_version=3), [problem(412, "version-mismatch", current_version=5)])
+        Played(
+            lambda client: client.delete(ID, expected_version=3),
+            [problem(412, "version-mismatch", current_version=5)],
+        )
     assert (raised.value.current, raised.value.expected) == (5, 3)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'"x"', b"{}", b"\xff"])
 def test_an_answer_of_something_else_asks_what_that_is(body: bytes) -> None:
     with pytest.raises(ProblemError, match="is this a Breadcrumbs server"):
-        Played(core().get(ID), [Reply(404, {}, body)])
+        Played(lambda client: client.get(ID), [Reply(404, {}, body)])
 
 
 def test_what_cannot_be_json_is_refused_before_it_is_sent() -> None:
     with pytest.raises(InvalidInput, match="JSON"):
-        Played(core().create({"context": {"x": object()}}), [])
+        Played(lambda client: client.create(context={"x": object()}), [])
     with pytest.raises(InvalidInput, match="JSON"):
-        Played(core().post("half a character: \ud800", "s"), [])
+        Played(lambda client: client.post("half a character: \ud800", "s"), [])
 
 
 @pytest.mark.parametrize("filters", [{"session": "\ud800"}, {"tags": ["\ud800"]}, {"schema_name": "\ud800"}])
 def test_half_a_character_is_no_filter(filters: dict[str, Any]) -> None:
-    for operation in (core().pages(**filters), turns.events(core(), filters)):  # type: ignore[arg-type]
-        with pytest.raises(UnicodeError):
-            next(operation)
+    with Client() as client:
+        for operation in (client.list(**filters), client.events(**filters)):
+            with pytest.raises(UnicodeError):
+                next(operation)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8081", "ftp://x", "", "http://"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not an address"):
-        Core(url, token=None, api_key=None, retries=0)
+        check_address(url)
 
 
 @pytest.mark.parametrize("secret", ["two\nlines", "ümlaut"])
 def test_a_token_that_cannot_be_one_is_not_sent(secret: str) -> None:
     for given_as in ("token", "api_key"):
         with pytest.raises(ValueError, match="no token has"):
-            Core("http://x", **{"token": None, "api_key": None, given_as: secret}, retries=0)
+            Client("http://x", **{given_as: secret})  # type: ignore[arg-type]
 
 
 def test_problems_that_say_next_to_nothing_are_still_problems() -> None:
@@ -249,11 +342,11 @@ STREAM = (
     b"data: cut off"
 )
 MESSAGES = [
-    Message("message", '{"n": 1}', "A1"),
-    Message("ping", '{"type": "ping"}', "A1"),
-    Message("message", '{"text": "two\u2028lines\x85 in one"}', "A2"),
-    Message("message", "first\nsecond", "A2"),
-    Message("gap", "x", "A2"),
+    ServerSentEvent("message", b'{"n": 1}', "A1"),
+    ServerSentEvent("ping", b'{"type": "ping"}', "A1"),
+    ServerSentEvent("message", '{"text": "two\u2028lines\x85 in one"}'.encode(), "A2"),
+    ServerSentEvent("message", b"first\nsecond", "A2"),
+    ServerSentEvent("gap", b"x", "A2"),
 ]
 
 
@@ -307,23 +400,23 @@ def delta(text: str, offset: int, *, trigger: str = ID, agent: str = "a") -> byt
 
 
 def follow(answers: list[Any], **options: Any) -> Played:
-    return Played(turns.events(core(), options), answers, endless=True)  # type: ignore[arg-type]
+    return Played(lambda client: client.events(**options), answers, endless=True)
 
 
 def test_a_stream_that_breaks_goes_on_after_the_last_event_that_was_seen() -> None:
     told: list[str] = []
     played = follow(
         [
-            Channel(),
+            Opened(),
             frame("A0"),
             happened("A1", n=1),
-            Lost("broken"),
-            Lost("refused", refused=True),
+            ConnectionLost("broken"),
+            ConnectionLost("refused", refused=True),
             problem(503, "store-unavailable"),
-            Channel(),
+            Opened(),
             happened("A2", n=2),
             b"",
-            Channel(),
+            Opened(),
             happened("A3", n=3),
         ],
         on_connection=lambda state, _: told.append(state),
@@ -336,19 +429,19 @@ def test_a_stream_that_breaks_goes_on_after_the_last_event_that_was_seen() -> No
 
 def test_a_quiet_stream_comes_back_to_where_the_last_ping_was() -> None:
     first, later = frame("A0", {"type": "ping"}, "ping"), frame("A5", {"type": "ping"}, "ping")
-    played = follow([Channel(), first, later, b"", Channel()])
+    played = follow([Opened(), first, later, b"", Opened()])
     assert [request.headers.get("last-event-id") for request in played.sent] == [None, "A5"]
 
 
 def test_a_server_that_greets_and_breaks_off_is_tried_less_and_less_often() -> None:
     greeting = frame("A0", {"type": "ping"}, "ping")
-    played = follow([*([Channel(), greeting, b""] * 5), Channel()])
+    played = follow([*([Opened(), greeting, b""] * 5), Opened()])
     assert all(later > sooner for sooner, later in pairwise(played.pauses))
 
 
 def test_a_first_connection_that_never_comes_about_is_an_error_and_not_a_wait_for_ever() -> None:
     with pytest.raises(ServerUnreachable):
-        follow([Lost("refused", refused=True)] * 4)
+        follow([ConnectionLost("refused", refused=True)] * 4)
 
 
 def test_a_stream_that_is_refused_says_why() -> None:
@@ -359,7 +452,7 @@ def test_a_stream_that_is_refused_says_why() -> None:
 def test_events_are_typed_and_say_truly_what_happened() -> None:
     gap = frame(None, {"type": "gap", "detail": "too long"}, "gap")
     ping = frame(None, {"type": "ping"}, "ping")
-    seen = follow([Channel(), frame("A0"), happened("A1", n=1), ping, delta("Hel", 0), gap]).items
+    seen = follow([Opened(), frame("A0"), happened("A1", n=1), ping, delta("Hel", 0), gap]).items
     created, piece, missed = seen
     assert (created.type, created.operation, created.event_id) == ("breadcrumb.created", "created", "A1")
     assert isinstance(piece, Delta) and (piece.text, piece.offset, piece.trigger_id) == ("Hel", 0, ID)
@@ -414,11 +507,13 @@ def test_the_time_limit_of_a_turn_holds_for_every_request_of_it(where: str) -> N
 
 
 def turn(answers: list[Any], show: turns.Show = "answer", **options: Any) -> Played:
-    conversation = turns.Conversation(core(), "s")
-    return Played(conversation.turn("Hello", show, options), answers)  # type: ignore[arg-type]
+    def say(client: Client) -> Any:
+        return turns.Turn(client._connection, "s", show, options).say("Hello", options)  # type: ignore[arg-type]
+
+    return Played(say, answers)
 
 
-BEGUN: list[Any] = [Channel(), b"retry: 2000\n: connected\n\n", frame("A0"), reply(201, WRITTEN)]
+BEGUN: list[Any] = [Opened(), b"retry: 2000\n: connected\n\n", frame("A0"), reply(201, WRITTEN)]
 
 
 def test_a_turn_listens_before_it_speaks_and_takes_only_the_answer_to_its_own_message() -> None:
@@ -489,7 +584,7 @@ def test_a_message_that_was_posted_before_finds_the_answer_that_is_there() -> No
         "context": {"trigger_id": ID, "message": "long ago", "creator": BY_AGENT},
     }
     told = reply(200, {"message": {}, "answer": stored})
-    played = turn([Channel(), frame("A0"), replayed, told], idempotency_key="k")
+    played = turn([Opened(), frame("A0"), replayed, told], idempotency_key="k")
     assert played.items[0].text == "long ago"
 
 
@@ -506,12 +601,36 @@ def test_after_a_gap_the_answer_is_looked_for_where_it_is_stored() -> None:
     assert raised.value.cancelled
 
 
-class Clock:
-    """A time that only moves while somebody reads."""
+class SlowServer(Connection):
+    """Sends a ping now and then, and never an answer. Time passes only while somebody waits."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ping_every: float) -> None:
+        super().__init__(Server("http://127.0.0.1:1", {}), timeout=1.0, retries=3)
         self.now = 1000.0
-        monkeypatch.setattr(turns.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
+        self.opened = 0
+        self.ping_every = ping_every
+        self.read_timeout = 0.0
+        monkeypatch.setattr(events.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
+
+    def send(self, request: Request, timeout: float | None) -> Reply:
+        return reply(201, WRITTEN)
+
+    def open_stream(self, request: Request, read_timeout: float) -> ByteStream | Reply:
+        self.opened += 1
+        self.read_timeout = read_timeout
+        return ScriptedStream(self.read)
+
+    def read(self) -> bytes:
+        if self.opened == 1 and self.now == 1000.0:
+            self.now += 0.001
+            return frame("A0")
+        self.now += min(self.ping_every, self.read_timeout)
+        if self.read_timeout <= self.ping_every:
+            raise ConnectionLost("silent", timed_out=True)
+        return frame(None, {}, "ping")
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.mark.parametrize("ping_every", [0.7, 10.0, 1000.0])
@@ -519,31 +638,13 @@ class Clock:
 def test_the_time_limit_holds_whatever_the_server_sends(
     monkeypatch: pytest.MonkeyPatch, ping_every: float, limit: float
 ) -> None:
-    clock = Clock(monkeypatch)
-    operation: Any = turns.Conversation(core(), "s").turn("Hello", "answer", {"timeout": limit})
-    step, read_timeout, opened = next(operation), 0.0, 0
+    server = SlowServer(monkeypatch, ping_every)
     with pytest.raises(NoAnswer, match=f"within {limit:g} s") as raised:
-        while True:
-            result: Any = None
-            match step:
-                case Open(_, read_timeout):
-                    opened += 1
-                    result = Channel()
-                case Read() if opened == 1 and clock.now == 1000.0:
-                    result = frame("A0")
-                    clock.now += 0.001
-                case Read():
-                    clock.now += min(ping_every, read_timeout)
-                    timed_out = read_timeout <= ping_every
-                    result = Lost("silent", timed_out=True) if timed_out else frame(None, {}, "ping")
-                case Send():
-                    result = reply(201, WRITTEN)
-                case Pause(seconds):
-                    clock.now += seconds
-            step = operation.throw(result) if isinstance(result, Exception) else operation.send(result)
+        list(turns.Turn(server, "s", "answer", {"timeout": limit}).say("Hello", {}))
+    server.close()
     assert raised.value.trigger_id == ID
-    assert limit <= clock.now - 1000.0 <= limit * 1.1 + 0.3
-    assert opened < 20
+    assert limit <= server.now - 1000.0 <= limit * 1.1 + 0.3
+    assert server.opened < 20
 
 
 def test_pieces_come_before_the_answer_and_only_those_of_this_turn() -> None:

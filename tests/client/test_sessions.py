@@ -73,7 +73,7 @@ async def test_a_session_is_made_changed_listed_and_deleted(client: Any, name: s
 async def test_the_list_goes_over_as_many_pages_as_it_takes(
     client: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("breadcrumbs.client.sessions._PAGE", 2)
+    monkeypatch.setattr("breadcrumbs.client.requests._SESSIONS_PER_PAGE", 2)
     names = [f"{name}-{number}" for number in range(5)]
     for one in names:
         await client.create_session(one, user_id=name)

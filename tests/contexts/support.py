@@ -11,14 +11,16 @@ from uuid import UUID, uuid4
 import anyio
 import orjson
 
-from breadcrumbs.context_builder.book import ConfigBook, parse_configs
 from breadcrumbs.context_builder.builder import ContextBuilder, context_id
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.config_checks import parse_configs
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import Worker
+from tests.support.events import reader_of
 
 OWNER = UUID("aaaaaaaa-0000-4000-8000-00000000000a")
 SHIPPED = Path(__file__).parents[2] / "config" / "context-builder-config.json"
@@ -71,7 +73,7 @@ def context_of(store: Store, session: str, consumer: str = "tester", owner: UUID
 class Builder:
     """A context builder at work."""
 
-    def __init__(self, store: Store, book: ConfigBook) -> None:
+    def __init__(self, store: Store, book: ConfigsInForce) -> None:
         self.store = store
         self.book = book
 
@@ -94,8 +96,8 @@ class Builder:
 
 
 @asynccontextmanager
-async def building(store: Store, book: ConfigBook) -> AsyncIterator[Builder]:
-    worker = Worker(store, ContextBuilder(store, book), lease_seconds=5)
+async def building(store: Store, book: ConfigsInForce) -> AsyncIterator[Builder]:
+    worker = Worker(store, reader_of(store), ContextBuilder(store, book), lease_seconds=5)
     async with anyio.create_task_group() as tasks, book.watched():
         tasks.start_soon(worker.run)
         try:
@@ -104,8 +106,8 @@ async def building(store: Store, book: ConfigBook) -> AsyncIterator[Builder]:
             worker.stop()
 
 
-def book_of(store: Store, *documents: dict[str, Any]) -> ConfigBook:
-    return ConfigBook(store, None, default=orjson.dumps(list(documents) or [document()]))
+def book_of(store: Store, *documents: dict[str, Any]) -> ConfigsInForce:
+    return ConfigsInForce(store, None, default=orjson.dumps(list(documents) or [document()]))
 
 
 def texts(context: Breadcrumb) -> list[str]:

@@ -14,6 +14,7 @@ from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import Worker
 from tests.contexts.support import OWNER, book_of, building, context_of, document, post, texts
+from tests.support.events import reader_of
 
 
 async def errors(store: Store, session: str) -> list[Breadcrumb]:
@@ -86,7 +87,9 @@ async def test_a_message_that_no_model_may_see_leaves_an_error_instead(
 async def test_a_context_never_triggers_its_own_config(store: Store) -> None:
     """Also where the inherited namespaces are other ones than a config file can know of."""
     book = book_of(store, document(update_triggers=[{"any_tags": ["topic:x"]}]))
-    worker = Worker(store, ContextBuilder(store, book, inherited=("session", "topic")), lease_seconds=5)
+    worker = Worker(
+        store, reader_of(store), ContextBuilder(store, book, inherited=("session", "topic")), lease_seconds=5
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
         await post(store, "hello", session="s", tags=("topic:x",))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.context_builder.book import ConfigError, parse_configs
+from breadcrumbs.context_builder.config_checks import ConfigError, parse_configs
 from breadcrumbs.context_builder.json_positions import NotJson, PlacedJson
 from tests.contexts.support import document
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from breadcrumbs.context_builder.book import parse_configs
 from breadcrumbs.context_builder.builder import build_context
 from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.config_checks import parse_configs
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.store.store import Store

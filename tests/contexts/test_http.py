@@ -14,20 +14,23 @@ import jsonschema_rs
 import pytest
 
 from breadcrumbs.context_builder.explain import explain, rebuild
-from breadcrumbs.context_builder.http.contexts import OPERATIONS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.selectors import parse_selector
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.http.app import Application, build_app
-from breadcrumbs.runtime.http.routes.event_stream import StreamFilter
+from breadcrumbs.runtime.http.routes.stream_filter import StreamFilter
+from breadcrumbs.runtime.http.routes.stream_frames import FrameRenderer
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
-from breadcrumbs.runtime.streams.hub import EventHub, Subscription
+from breadcrumbs.runtime.streams.hub import EventHub
+from breadcrumbs.runtime.streams.subscription import Subscription
 from tests.contexts.support import MESSAGES, OWNER, book_of, building, context_of, document, post
+from tests.support.events import close_with_reader, reader_of
 
 KEY = "a-key-of-the-owner-of-these-contexts"
 ALL = {"key": "old", "schema_name": "user.message.v1", "fetch": {"conversation_scope": "all", "limit": 50}}
@@ -67,15 +70,15 @@ class Site:
 async def opened(url: str, **settings: Any) -> AsyncIterator[Site]:
     chosen = Settings(**settings)
     store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
-    hub = EventHub(store)
+    hub = EventHub(store, reader_of(store))
     try:
-        app = build_app(store, hub, Hygiene(store, chosen), chosen, OPERATIONS)
+        app = build_app(store, hub, Hygiene(store, chosen), chosen, tuple(CONTEXTS))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8081") as client:
             yield Site(app, store, client)
     finally:
         await hub.close()
-        await store.close()
+        await close_with_reader(store)
 
 
 @pytest.fixture
@@ -180,9 +183,11 @@ async def raw_contexts(site: Site, context: UUID, token: dict[str, str]) -> dict
     assert all(answer.status_code == 200 for answer in answers.values()), answers
     principal = site.app.auth.identify({b"authorization": token["Authorization"].encode()})
     subscription = Subscription(StreamFilter(principal, [], []))
-    replayed = [frame async for frame in site.app.hub.catch_up(subscription, [0] * site.store.lanes)]
+    renderer = FrameRenderer(site.app.hub.encode_position, rcrt_events=True)
+    start = [0] * site.store.lanes
+    replayed = [renderer.render([value]) async for value in site.app.hub.catch_up(subscription, start)]
     await site.store.update(OWNER, context, BreadcrumbUpdate(title="touched"))
-    live = await subscription.take(5)
+    live = renderer.render(await subscription.take(5))
     site.app.hub.leave(subscription)
     found = {path: answer.text for path, answer in answers.items()}
     found["replay"] = b"".join(frame for frame in replayed if str(context).encode() in frame).decode()

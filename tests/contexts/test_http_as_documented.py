@@ -9,13 +9,13 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
-from breadcrumbs.context_builder.http.contexts import OPERATIONS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.http.api.openapi import build_document
 
-routes = ConfigRoutes(ConfigBook(None, None), None)  # type: ignore[arg-type]  # only what they declare is looked at
-operations = (*OPERATIONS, *routes.operations)
+routes = ConfigRoutes(ConfigsInForce(None, None), None)  # type: ignore[arg-type]  # only what they declare is looked at
+operations = (*CONTEXTS, *routes.operations)
 api = schemathesis.openapi.from_dict(build_document(operations, version="0", development_mode=True))
 
 EXAMPLES = 50 if os.environ.get("CI") == "true" else 12

@@ -16,12 +16,12 @@ import jsonschema_rs
 import orjson
 import pytest
 
-from breadcrumbs.cli.workers import config_file
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.composition.workers import config_file
 from breadcrumbs.context_builder.config import json_schema
 from breadcrumbs.context_builder.config_file import ConfigFile
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.context_builder.http.configs import ConfigRoutes
-from breadcrumbs.context_builder.http.contexts import OPERATIONS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.http.app import Application, build_app
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
@@ -39,6 +39,7 @@ from tests.contexts.support import (
     post,
     texts,
 )
+from tests.support.events import close_with_reader, reader_of
 
 KEY = "a-key-of-the-owner-of-these-configs"
 SETTINGS = Settings(api_keys=({"key": KEY, "owner_id": str(OWNER)},))
@@ -58,7 +59,7 @@ class Site:
     app: Application
     store: Store
     client: httpx.AsyncClient
-    book: ConfigBook
+    book: ConfigsInForce
     path: Path
 
     async def token(self, **wanted: Any) -> dict[str, str]:
@@ -98,10 +99,10 @@ async def opened(
     url: str, path: Path, file: ConfigFile | None, settings: Settings = SETTINGS
 ) -> AsyncIterator[Site]:
     store = await Store.open(url, namespace=f"c{secrets.token_hex(6)}")
-    hub = EventHub(store)
-    book = ConfigBook(store, None if file is None else file.path)
+    hub = EventHub(store, reader_of(store))
+    book = ConfigsInForce(store, None if file is None else file.path)
     try:
-        operations = (*OPERATIONS, *ConfigRoutes(book, file).operations)
+        operations = (*CONTEXTS, *ConfigRoutes(book, file).operations)
         app = build_app(store, hub, Hygiene(store, settings), settings, operations)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(
@@ -110,7 +111,7 @@ async def opened(
             yield Site(app, store, client, book, path)
     finally:
         await hub.close()
-        await store.close()
+        await close_with_reader(store)
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ async def test_a_file_that_somebody_broke_by_hand_shows_its_complaints_and_what_
     await site.configs()  # the good one was seen
     site.path.write_text(BROKEN)
     os.utime(site.path, (1, 1))  # not just being written
-    site.book.look_now()
+    site.book.reload()
     found = await site.configs()
     assert [complaint["line"] for complaint in found["file"]["complaints"]] == [5, 7]
     assert [one["consumer_id"] for one in found["in_force"]] == ["tester"]

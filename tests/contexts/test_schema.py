@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from breadcrumbs.context_builder.book import ConfigError, parse_configs
 from breadcrumbs.context_builder.config import json_schema
+from breadcrumbs.context_builder.config_checks import ConfigError, parse_configs
 from tests.contexts.support import SHIPPED, document
 
 PUBLISHED = SHIPPED.with_name("context-builder-config.schema.json")

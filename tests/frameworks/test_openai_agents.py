@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from breadcrumbs import AsyncClient
+from breadcrumbs.client.aio.histories import AsyncHistory
+from breadcrumbs.client.entries import Entry
 from breadcrumbs.client.errors import InvalidInput, ServerUnreachable
-from breadcrumbs.client.histories import Entry, History
 from breadcrumbs.openai_agents import BreadcrumbSession
 from tests.client.support import CrumbUp
 from tests.frameworks.conftest import openai_sdk
@@ -191,10 +192,10 @@ async def test_an_item_is_kept_once_also_when_its_key_is_long_forgotten(
 
 
 async def test_what_is_no_json_is_refused_in_words(client: AsyncClient, name: str) -> None:
-    history = History(client._core, name, "x.v1", "mark")
+    history = AsyncHistory(client, name, "x.v1", "mark")
     for id in (None, "one"):
         with pytest.raises(InvalidInput, match="JSON"):
-            await client._run(history.add([Entry({"a": {1, 2}}, id)]))
+            await history.add([Entry({"a": {1, 2}}, id)])
 
 
 async def test_many_who_pop_at_once_each_get_another_item_and_the_newest_go_first(
@@ -307,8 +308,8 @@ class LosesTheFirstAnswer(httpx.AsyncHTTPTransport):
 
 async def test_of_a_pop_whose_answer_was_lost_nothing_gets_lost(up: CrumbUp, name: str) -> None:
     async with AsyncClient(up.url) as client:
-        await client._http.aclose()
-        client._http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer("PATCH"))
+        await client._connection.http.aclose()
+        client._connection.http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer("PATCH"))
         session = BreadcrumbSession(name, client=client)
         await session.add_items([user("one"), user("two")])
         assert await session.pop_item() == user("two")
@@ -318,8 +319,8 @@ async def test_of_a_pop_whose_answer_was_lost_nothing_gets_lost(up: CrumbUp, nam
 async def test_an_item_whose_answer_was_lost_is_there_once(up: CrumbUp, name: str) -> None:
     """The client tries again by itself."""
     async with AsyncClient(up.url) as client:
-        await client._http.aclose()
-        client._http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer("POST"))
+        await client._connection.http.aclose()
+        client._connection.http = httpx.AsyncClient(base_url=up.url, transport=LosesTheFirstAnswer("POST"))
         session = BreadcrumbSession(name, client=client)
         await session.add_items([user("Hello")])
         assert await session.get_items() == [user("Hello")]

@@ -25,7 +25,7 @@ import orjson
 import pytest
 import redis
 
-from breadcrumbs.cli.serve import Parts, _assembled
+from breadcrumbs.composition.http_server import ServerServices, assembled_services
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
@@ -131,7 +131,7 @@ class Template:
 class World:
     """One copy of the template, served by the application that `crumb serve` composes."""
 
-    parts: Parts
+    parts: ServerServices
     client: httpx.AsyncClient
     template: Template
     redis: redis.Redis
@@ -197,11 +197,11 @@ _page = cache(WebPage.of_this_installation)
 @asynccontextmanager
 async def _serving(
     url: str, settings: Settings, namespace: str
-) -> AsyncIterator[tuple[Parts, httpx.AsyncClient]]:
+) -> AsyncIterator[tuple[ServerServices, httpx.AsyncClient]]:
     here = settings.model_copy(update={"namespace": namespace})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WebPage, "of_this_installation", _page)
-        async with _assembled(here, url, workers=False) as parts:
+        async with assembled_services(here, url, workers=False) as parts:
             transport = httpx.ASGITransport(parts.app, raise_app_exceptions=True)
             async with httpx.AsyncClient(transport=transport, base_url=BASE, trust_env=False) as client:
                 yield parts, client
@@ -295,7 +295,7 @@ async def written_template(url: str, folder: Path) -> Template:
 class _Writer:
     """Writes the world and remembers the ids."""
 
-    def __init__(self, parts: Parts, client: httpx.AsyncClient) -> None:
+    def __init__(self, parts: ServerServices, client: httpx.AsyncClient) -> None:
         self.parts = parts
         self.client = client
         self.targets: dict[str, Target] = {}

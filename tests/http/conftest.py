@@ -23,6 +23,7 @@ from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
+from tests.support.events import close_with_reader, reader_of
 from tests.support.process import Process
 from tests.support.servers import free_port
 
@@ -91,7 +92,7 @@ async def running_site(
         namespace=namespace or f"t{secrets.token_hex(6)}",
         options=StoreOptions(ttl_defaults=chosen.expiries, **(store_options or {})),
     )
-    hub = EventHub(store)
+    hub = EventHub(store, reader_of(store))
     try:
         app = build_app(store, hub, Hygiene(store, chosen), chosen, extra)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
@@ -99,7 +100,7 @@ async def running_site(
             yield Site(app, store, client, url)
     finally:
         await hub.close()
-        await store.close()
+        await close_with_reader(store)
 
 
 @pytest.fixture

@@ -16,12 +16,13 @@ from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
+from tests.support.events import close_with_reader, reader_of
 
 
 async def serve(url: str, port: int, namespace: str) -> None:
     settings = Settings(port=port)
     store = await Store.open(url, namespace=namespace, options=StoreOptions(ttl_defaults=settings.expiries))
-    hub = EventHub(store, rcrt_events=settings.rcrt_events)
+    hub = EventHub(store, reader_of(store))
     try:
         app = build_app(store, hub, Hygiene(store, settings), settings)
         server = HttpServer(
@@ -30,7 +31,7 @@ async def serve(url: str, port: int, namespace: str) -> None:
         await server.serve()
     finally:
         await hub.close()
-        await store.close()
+        await close_with_reader(store)
 
 
 if __name__ == "__main__":

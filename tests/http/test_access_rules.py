@@ -15,7 +15,7 @@ import anyio
 import httpx
 import pytest
 
-from breadcrumbs.context_builder.http.contexts import OPERATIONS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from tests.contexts.support import MESSAGES, book_of, building, document
 from tests.http.access_table import readers_of
@@ -668,7 +668,7 @@ async def context_text(site: Site, session: str, sources: list[dict[str, Any]]) 
 @pytest.fixture
 async def talking(make_site: MakeSite) -> Site:
     """Ann and bob each have a session."""
-    site = await make_site(api_keys=[{"key": KEY, "owner_id": str(OWNER)}], extra=OPERATIONS)
+    site = await make_site(api_keys=[{"key": KEY, "owner_id": str(OWNER)}], extra=CONTEXTS)
     for user in ("ann", "bob"):
         begun = await site.client.post(
             "/sessions", json={"id": f"old-{user}", "user_id": user}, headers=CURATOR

@@ -10,10 +10,10 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.context_builder.http.contexts import OPERATIONS as CONTEXTS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.events.event import Event, Operation
-from breadcrumbs.runtime.http.routes.event_stream import StreamFilter
+from breadcrumbs.runtime.http.routes.stream_filter import StreamFilter
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import script_calls
 from tests.contexts.support import document

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
-from breadcrumbs.context_builder.http.contexts import OPERATIONS as CONTEXTS
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.query import Query

@@ -128,7 +128,7 @@ async def test_a_lease_says_who_has_the_lane_since_when_and_until_when(site: Sit
 async def test_since_when_does_not_change_when_a_lease_is_kept(site: Site, leases: Leases) -> None:
     lease = await taken(leases, 0)
     before = shares(await operations(site), "contexts")[0]["holder"]
-    assert await leases.keep(lease)
+    assert await leases.renew(lease)
     assert shares(await operations(site), "contexts")[0]["holder"]["since"] == before["since"]
 
 
@@ -148,7 +148,7 @@ async def test_living_and_dead_workers_are_told_apart_and_know_their_lanes(
 ) -> None:
     await taken(leases, 1)
     await taken(leases, 5)
-    await leases.living(beat=True)
+    await leases.heartbeat()
     key = site.store.keys.workers("contexts")
     await site.store.connection.call(0, b"ZADD", key, site.store.now() - 1_000_000, "host-2-dead")
     workers = {worker["name"]: worker for worker in (await operations(site))["workers"]}

@@ -19,9 +19,9 @@ import httpx
 import orjson
 import pytest
 
-from breadcrumbs.runtime.backend import pubsub
+from breadcrumbs.runtime.backend import link
+from breadcrumbs.runtime.backend.address import Address
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.backend.link import Address, LinkLost
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.errors import StoreUnavailable
@@ -32,8 +32,11 @@ from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
-from breadcrumbs.runtime.streams.hub import MOST_WAITING_BYTES, EventHub, Subscription
+from breadcrumbs.runtime.streams.hub import EventHub
+from breadcrumbs.runtime.streams.stream_event import StreamEvent, StreamValue
+from breadcrumbs.runtime.streams.subscription import MAX_QUEUED_BYTES, Subscription
 from tests.http.conftest import AGENT_A, AGENT_B, KEY, KEYS, OTHER, OTHER_KEY, OWNER
+from tests.support.events import close_with_reader, reader_of
 
 
 @dataclass
@@ -121,15 +124,20 @@ class Everything:
     def shows_context(self, crumb: Breadcrumb) -> bool:
         return True
 
-    def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+    def redact(self, crumb: Breadcrumb) -> Breadcrumb:
         return crumb
+
+
+def title_of(value: StreamValue) -> str:
+    assert isinstance(value, StreamEvent) and value.breadcrumb is not None
+    return value.breadcrumb.title
 
 
 @asynccontextmanager
 async def live(redis_url: str, namespace: str | None = None, **options: Any) -> AsyncIterator[Live]:
     settings = Settings(**options)
     store = await Store.open(redis_url, namespace=namespace or secrets.token_hex(6))
-    hub = EventHub(store, rcrt_events=settings.rcrt_events)
+    hub = EventHub(store, reader_of(store))
     listener = socket.create_server(("127.0.0.1", 0))
     server = HttpServer(
         build_app(store, hub, Hygiene(store, settings), settings),
@@ -148,7 +156,7 @@ async def live(redis_url: str, namespace: str | None = None, **options: Any) -> 
             hub.end_streams()
             server.should_exit = True
     await hub.close()
-    await store.close()
+    await close_with_reader(store)
 
 
 @pytest.fixture
@@ -275,16 +283,16 @@ async def test_a_client_that_comes_back_while_the_only_other_one_leaves_hears_wh
     start = await site.hub.log.end()
     await site.post("s", title="missed")
     await site.hub.subscribe(leaving)
-    frames = site.hub.catch_up(returning, start)
-    assert b"missed" in await anext(frames)
+    values = site.hub.catch_up(returning, start)
+    assert title_of(await anext(values)) == "missed"
     site.hub.leave(leaving)
-    later = [frame async for frame in frames]
+    later: list[StreamValue] = [value async for value in values]
     await site.post("s", title="after")
     with anyio.fail_after(10):
-        while not any(b"after" in frame for frame in later):
-            later.append(await returning.take(1))
+        while "after" not in map(title_of, later):
+            later += await returning.take(1)
     site.hub.leave(returning)
-    assert len([frame for frame in later if frame]) == 1
+    assert len(later) == 1
 
 
 async def test_a_position_is_good_on_every_replica(standalone_server: Any) -> None:
@@ -367,13 +375,28 @@ async def test_a_burst_does_not_cut_off_a_client_that_reads(site: Live, standalo
     assert site.hub.dropped_clients == 0
 
 
+def stream_event(size: int) -> StreamEvent:
+    """An event with a breadcrumb of this many bytes."""
+    id = UUID(int=1)
+    event = Event("created", DEVELOPER, id, 1, None, [], None, 0, 1)
+    crumb = Breadcrumb(id, DEVELOPER, 1, 1, 1, 0, 0, None, None, b"x" * size)
+    return StreamEvent(event, crumb, (1,), shows_context=True)
+
+
+async def test_many_small_events_that_nobody_takes_are_too_much_at_last() -> None:
+    subscription, offered = Subscription(Everything()), 0
+    while subscription.offer(stream_event(1)):
+        offered += 1
+    assert subscription.overflowed and 1_000 < offered < 4_000
+
+
 async def test_one_event_may_be_larger_than_what_may_wait() -> None:
     subscription = Subscription(Everything())
-    large = b"x" * (MOST_WAITING_BYTES + 1)
+    large, small = (stream_event(size) for size in (MAX_QUEUED_BYTES + 1, 1))
     assert subscription.offer(large)
-    assert await subscription.take(1) == large
+    assert await subscription.take(1) == [large]
     assert subscription.offer(large)
-    assert not subscription.offer(b"y"), "it does not read"
+    assert not subscription.offer(small), "it does not read"
     assert subscription.dropped
 
 
@@ -411,7 +434,7 @@ async def test_a_filter_that_fails_ends_its_own_stream_only(site: Live) -> None:
         conditional = True
 
     class FailingLast(Everything):
-        def as_seen(self, crumb: Breadcrumb) -> Breadcrumb:
+        def redact(self, crumb: Breadcrumb) -> Breadcrumb:
             raise RuntimeError("on purpose")
 
     failing, later, last = (Subscription(filter()) for filter in (Failing, FailingLater, FailingLast))
@@ -430,13 +453,13 @@ async def test_a_filter_that_fails_ends_its_own_stream_only(site: Live) -> None:
 
 
 async def test_a_link_that_says_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "SILENCE", 0.1)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.1)
 
     accepted: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    with anyio.fail_after(5), pytest.raises(LinkLost, match="said nothing"):
-        await pubsub.listen(address, b"channel", lambda said: None)
+    with anyio.fail_after(5), pytest.raises(link.LinkLost, match="no answer"):
+        await link.subscribe(address, b"channel", lambda said: None)
     server.close()
     for writer in accepted:
         writer.close()
@@ -444,7 +467,7 @@ async def test_a_link_that_says_nothing_any_more_is_given_up(monkeypatch: pytest
 
 
 async def test_a_link_that_is_only_quiet_is_kept(site: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub, "SILENCE", 0.1)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.1)
     channel = secrets.token_bytes(8)
 
     async def speak() -> None:
@@ -525,7 +548,7 @@ async def test_no_ping_takes_a_client_back_behind_what_it_has_seen(standalone_se
         seen = Subscription(Everything())
         ahead = [site.store.now() + 1_000_000_000] * site.store.lanes
         await site.hub.subscribe(Subscription(Everything()))
-        [frame async for frame in site.hub.catch_up(seen, ahead)]
+        assert not [value async for value in site.hub.catch_up(seen, ahead)]
         assert site.hub.served(seen) == ahead
         await site.post("s", title="new")
         await anyio.sleep(0.2)

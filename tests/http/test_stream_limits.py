@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.streams import hub as hub_module
+from breadcrumbs.runtime.streams import condition_queues
 from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER
 from tests.http.test_stream import Live, Stream, _token, live
 
@@ -87,7 +87,7 @@ async def test_a_client_is_told_of_events_that_its_conditions_cost_too_much_for(
 async def test_streams_whose_conditions_cannot_keep_up_are_cut_and_can_come_back(
     standalone_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "_MAX_PENDING_EVENTS", 5)
+    monkeypatch.setattr(condition_queues, "_MAX_PENDING_EVENTS", 5)
     selector = orjson.dumps({"context_match": [{"path": "$..n", "op": "gte", "value": 0}]}).decode()
     async with live(standalone_server.url, ping_interval="0.05s") as site, site.stream() as plain:
         async with site.stream(filters=selector) as stream:

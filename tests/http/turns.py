@@ -12,6 +12,7 @@ import orjson
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.settings.settings import DEVELOPER
+from breadcrumbs.runtime.sse import Parser
 from tests.http.conftest import Site
 from tests.support.turns import Working, eventually, opened, spoken, working
 
@@ -85,12 +86,7 @@ async def stream(site: Site, session: str, text: str, **options: Any) -> list[tu
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert "content-length" not in answer.headers
-    found = []
-    for frame in answer.text.split("\n\n"):
-        if frame and not frame.startswith(":"):
-            name, data = frame.split("\n")
-            found.append((name.removeprefix("event: "), orjson.loads(data.removeprefix("data: "))))
-    return found
+    return [(event.event, orjson.loads(event.text)) for event in Parser().feed(answer.content)]
 
 
 async def messages(site: Site, session: str) -> list[dict[str, Any]]:

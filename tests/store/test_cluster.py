@@ -17,7 +17,6 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from breadcrumbs.runtime.backend.link import LinkLost
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StoreUnavailable
@@ -213,7 +212,7 @@ async def test_a_lane_moves_to_another_node_under_load_and_nothing_is_lost(clust
 async def test_a_lane_stuck_halfway_is_unavailable_and_half_writes_nothing(
     cluster_server: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("breadcrumbs.runtime.backend.connection._PATIENCE", 0.2)
+    monkeypatch.setattr("breadcrumbs.runtime.backend.cluster._RETRY_SECONDS", 0.2)
     cluster_server.flush()
     async with opened(cluster_server) as store:
         session = "stuck"
@@ -297,7 +296,7 @@ async def test_the_store_goes_on_by_itself_when_a_primary_is_killed() -> None:
                         reply = await link.call(
                             (b"XREAD", b"BLOCK", 500, b"STREAMS", store.keys.events(lane), after)
                         )
-                    except LinkLost:
+                    except StoreUnavailable:
                         await link.close()
                         await asyncio.sleep(0.05)
                         link = await store.connection.blocking(lane)

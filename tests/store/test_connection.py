@@ -8,10 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from breadcrumbs.runtime.backend.connection import Script, StandaloneConnection, as_store_error, parse_address
-from breadcrumbs.runtime.backend.link import Address, LinkLost, ReplyError
+from breadcrumbs.runtime.backend.address import Address, parse_address
+from breadcrumbs.runtime.backend.connection import Script, to_store_error
+from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
+from breadcrumbs.runtime.backend.servers import server_info
+from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.breadcrumb.query import Query
-from breadcrumbs.runtime.errors import StartupError, StoreError, StoreFull, StoreUnavailable
+from breadcrumbs.runtime.errors import CommandRefused, StartupError, StoreError, StoreFull, StoreUnavailable
 from breadcrumbs.runtime.store.store import Store
 from tests.support.servers import Cluster, Server
 
@@ -60,7 +63,8 @@ def test_no_password_is_shown_in_a_complaint() -> None:
         (ReplyError("LOADING server is loading the dataset in memory"), StoreUnavailable),
         (ReplyError("CLUSTERDOWN The cluster is down"), StoreUnavailable),
         (ReplyError("READONLY You can't write against a read only replica."), StoreUnavailable),
-        (ReplyError("NOAUTH Authentication required."), StoreUnavailable),
+        (ReplyError("NOAUTH Authentication required."), CommandRefused),
+        (ReplyError("NOPERM this user has no permissions"), CommandRefused),
         (ReplyError("MISCONF Errors writing to the AOF file"), StoreUnavailable),
         (ReplyError("OOM command not allowed when used memory > 'maxmemory'."), StoreFull),
         (ReplyError("WRONGTYPE Operation against a key holding the wrong kind of value"), StoreError),
@@ -69,7 +73,7 @@ def test_no_password_is_shown_in_a_complaint() -> None:
 def test_complaints_of_the_server_have_a_place_in_the_tree(
     error: LinkLost | ReplyError, kind: type[StoreError]
 ) -> None:
-    assert type(as_store_error(error)) is kind
+    assert type(to_store_error(error)) is kind
 
 
 @pytest.mark.parametrize("name", ["create", "update", "delete", "import", "read", "recent"])
@@ -133,3 +137,50 @@ async def test_a_cluster_connection_fails_as_one_and_not_as_a_group(cluster_serv
     for attempt in (store.ping(), store.list(UUID(int=1), Query()), store.recent(UUID(int=1), "s", "x")):
         with pytest.raises(StoreUnavailable, match="closed"):
             await attempt
+
+
+async def test_listeners_and_readers_raise_the_errors_of_the_store(standalone_server: Server) -> None:
+    connection = StandaloneConnection(Address(port=1), lanes=1)
+    link = await connection.blocking(0)
+    with pytest.raises(StoreUnavailable, match="cannot reach"):
+        await connection.listen(b"channel", lambda message: None)
+    with pytest.raises(StoreUnavailable, match="cannot reach"):
+        await link.call((b"PING",))
+    await link.close()
+    link = await StandaloneConnection(parse_address(standalone_server.url), lanes=1).blocking(0)
+    with pytest.raises(StoreError, match="unknown command"):
+        await link.call((b"NONSENSE",))
+    await link.close()
+
+
+async def test_a_channel_that_a_user_may_not_hear_is_refused() -> None:
+    with Server() as server:
+        server.command("ACL", "SETUSER", "crumb", "on", ">password", "~*", "resetchannels", "+@all")
+        address = Address(server.host, server.port, username="crumb", password="password")
+        connection = StandaloneConnection(address, lanes=1)
+        with pytest.raises(CommandRefused, match="NOPERM"):
+            await connection.listen(b"channel", lambda message: None)
+        await connection.close()
+
+
+async def test_readers_of_a_cluster_raise_the_errors_of_the_store(cluster_server: Cluster) -> None:
+    cluster_server.flush()
+    store = await Store.open(cluster_server.url)
+    link = await store.connection.blocking(0)
+    with pytest.raises(StoreError, match="wrong number of arguments"):
+        await link.call((b"GET",))
+    elsewhere = store.connection.node_lanes()[1]
+    with pytest.raises(StoreUnavailable, match="MOVED"):
+        await link.call((b"GET", store.keys.prefix(elsewhere)))
+    await link.close()
+    await store.close()
+
+
+async def test_one_lane_is_named_for_each_server(standalone_server: Server, cluster_server: Cluster) -> None:
+    cluster_server.flush()
+    store = await Store.open(cluster_server.url)
+    lanes = store.connection.node_lanes()
+    ports = [(await server_info(store.connection, lane))["tcp_port"] for lane in lanes]
+    assert sorted(map(int, ports)) == sorted(node.port for node in cluster_server.primaries())
+    await store.close()
+    assert StandaloneConnection(parse_address(standalone_server.url), lanes=4).node_lanes() == [0]

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.events.event import EventLog
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import Leases
+from tests.support.events import log_of
 
 OWNER = UUID(int=1)
 
@@ -44,10 +44,10 @@ async def _events(store: Store) -> int:
 
 async def test_events_older_than_the_window_go_and_readers_can_tell(store: Store) -> None:
     await _post(store, 3)
-    last = (await EventLog(store).end())[0]
+    last = (await log_of(store).end())[0]
     assert await _sweep(store) == 3
     assert await _events(store) == 0
-    assert await EventLog(store).beginning() == [last]
+    assert await log_of(store).beginning() == [last]
 
 
 async def test_events_that_a_kind_of_worker_has_not_done_stay_whatever_the_window_says(store: Store) -> None:

@@ -16,6 +16,7 @@ from breadcrumbs.runtime.events import reader
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import Follower
 from breadcrumbs.runtime.store.store import Store
+from tests.support.events import reader_of
 from tests.support.servers import Server
 from tests.support.turns import eventually, opened
 
@@ -37,7 +38,7 @@ class Listener:
         self, store: Store, take: Callable[[Event], bool] | None = None, *, pause: float = 0
     ) -> None:
         self.pause = pause
-        self.follower: Follower[str] = Follower(store.tail, take)
+        self.follower: Follower[str] = Follower(reader_of(store), take)
         self.heard: dict[int, list[int]] = {}
         self.notes: set[str] = set()
         self._task = asyncio.create_task(self._listen())
@@ -80,7 +81,7 @@ def joined(*parts: dict[int, list[int]]) -> dict[int, list[int]]:
 async def test_each_follower_gets_every_event_once_from_where_it_began(store: Store) -> None:
     before = await write(store, 20)
     old, new = Listener(store), Listener(store)
-    end = await store.tail.log.end()
+    end = await reader_of(store).log.end()
     for lane in range(store.lanes):
         new.follower.follow(lane, end[lane], "new")
         old.follower.follow(lane, 0, "old")
@@ -174,9 +175,9 @@ async def test_who_begins_again_gets_again_what_came_after_that(store: Store) ->
 async def test_a_follower_that_takes_nothing_reads_by_itself_later_and_holds_nobody_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_MOST_WAITING", 5)
+    monkeypatch.setattr(reader, "_MAX_BUFFERED_EVENTS", 5)
     quick = Listener(store)
-    slow: Follower[str] = Follower(store.tail)
+    slow: Follower[str] = Follower(reader_of(store))
     for lane in range(store.lanes):
         quick.follower.follow(lane, 0, "")
         slow.follow(lane, 0, "")

@@ -9,14 +9,16 @@ from typing import Any
 
 import orjson
 
-from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.agents_in_force import Agent
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.cli.workers import agent_worker, context_worker, running
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, running
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.retries import TurnLimits
 from tests.support.adk_backend import APP, Exchange
+from tests.support.events import reader_of
 from tests.support.turns import ALICE, Chat, Working, all_taken, config, eventually
 
 RECORD = "adk.session.v1"
@@ -44,11 +46,12 @@ async def chatting(
         adk={"servers": {"house": {"url": url, "app": APP}}, "read_timeout": 20, "total_timeout": 40, **adk},
         turn_attempts=attempts,
     )
-    book = ConfigBook(store, None, default=orjson.dumps(configs or [config("nobody")]))
-    async with agent_worker(store, settings, book, agents or (remote_agent(),), kind="agents") as runner:
-        workers = [runner, *([context_worker(store, settings, book)] if configs else [])]
+    configs_in_force = ConfigsInForce(store, None, default=orjson.dumps(configs or [config("nobody")]))
+    parts = WorkerParts(store, reader_of(store), settings, configs_in_force)
+    async with agent_worker(parts, agents or (remote_agent(),), kind="agents") as runner:
+        workers = [runner, *([context_worker(parts)] if configs else [])]
         for worker in workers:
-            worker._backoff = lambda _: backoff
+            worker._turns._limits = TurnLimits(attempts=attempts, backoff=lambda _: backoff)
         problem = None
         async with running(*workers):
             await eventually(lambda: all_taken(workers, store.lanes), "the lanes were not taken")

@@ -14,7 +14,7 @@ from typing import Any
 from fakeredis import FakeAsyncRedis, FakeServer
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from breadcrumbs.runtime.backend.connection import Run, Script, as_store_error
+from breadcrumbs.runtime.backend.connection import Script, ScriptCall, to_store_error
 from breadcrumbs.runtime.backend.link import Command, LinkLost, ReplyError
 
 
@@ -31,14 +31,14 @@ class FakeConnection:
         try:
             return await self._client.execute_command(*command)
         except ConnectionError as error:
-            raise as_store_error(LinkLost(str(error))) from error
+            raise to_store_error(LinkLost(str(error))) from error
         except ResponseError as error:
-            raise as_store_error(_reply_error(error)) from error
+            raise to_store_error(_reply_error(error)) from error
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         return [
             await self.run(lane, command.script, command.keys, command.args)
-            if isinstance(command, Run)
+            if isinstance(command, ScriptCall)
             else await self.call(lane, *command)
             for lane, command in commands
         ]
@@ -50,9 +50,9 @@ class FakeConnection:
         except NoScriptError:
             return await self.call(lane, b"EVAL", source, len(keys), *keys, *args)
         except ConnectionError as error:
-            raise as_store_error(LinkLost(str(error))) from error
+            raise to_store_error(LinkLost(str(error))) from error
         except ResponseError as error:
-            raise as_store_error(_reply_error(error)) from error
+            raise to_store_error(_reply_error(error)) from error
 
     def post(self, lane: int, *command: bytes | str | int | float) -> None:
         posted = asyncio.ensure_future(self._client.execute_command(*command))
@@ -62,15 +62,18 @@ class FakeConnection:
     def reader_groups(self) -> list[list[int]]:
         return [list(range(self._lanes))]
 
+    def node_lanes(self) -> list[int]:
+        return [0]
+
     async def blocking(self, lane: int) -> FakeBlockingLink:
         return FakeBlockingLink(self.server)
 
-    async def listen(self, channel: bytes, heard: Callable[[bytes], None]) -> None:
+    async def listen(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
         async with _client(self.server).pubsub() as channels:
             await channels.subscribe(channel)
             async for message in channels.listen():
                 if message["type"] == "message":
-                    heard(message["data"])
+                    on_message(message["data"])
 
     async def close(self) -> None:
         await asyncio.gather(*self._posted, return_exceptions=True)
@@ -87,9 +90,9 @@ class FakeBlockingLink:
         try:
             return await self._client.execute_command(*command)
         except ConnectionError as error:
-            raise LinkLost(str(error)) from error
+            raise to_store_error(LinkLost(str(error))) from error
         except ResponseError as error:
-            raise _reply_error(error) from error
+            raise to_store_error(_reply_error(error)) from error
 
     async def close(self) -> None:
         await self._client.aclose()

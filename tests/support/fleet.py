@@ -21,7 +21,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import Leases
-from breadcrumbs.runtime.workers.worker import INTERNAL
+from breadcrumbs.runtime.workers.turn import INTERNAL
 from tests.support.killable_worker import Kind, Nursery, Post, Running, Trap
 from tests.support.turns import ALICE, CONTEXT, ERROR, MESSAGE, RESPONSE, Chat, eventually
 
@@ -52,7 +52,7 @@ class Fleet:
 
         async def at_work() -> bool:
             leases = Leases(self.store, LEASED[worker.kind], "", seconds=1)
-            return any(f"-{worker.pid}-" in name for name in await leases.living(beat=False))
+            return any(f"-{worker.pid}-" in name for name in await leases.list_workers())
 
         await eventually(at_work, "it does not begin", self.patience)
         began = time.monotonic()

@@ -30,13 +30,14 @@ import orjson
 
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
-from breadcrumbs.cli import workers
-from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.composition import processes, workers
+from breadcrumbs.runtime.backend.address import parse_address
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.leases import Leases
-from breadcrumbs.runtime.workers.worker import Worker
+from breadcrumbs.runtime.workers.turn_runner import TurnRunner
 
 Kind = Literal["build-contexts", "run-agents"]
 
@@ -113,8 +114,8 @@ def _lay(trap: _Laid) -> None:
     """Put the trap where it can be stepped on."""
     run_commit: Any = Store._run_commit
     acknowledge: Any = Leases.acknowledge
-    try_once: Any = Worker._try
-    lose: Any = Worker._lose
+    run_attempt: Any = TurnRunner._run_attempt
+    drop: Any = HeldLanes.drop
 
     async def commit_trapped(self: Store, *call: Any) -> Any:
         trap.come_to("before commit")
@@ -131,20 +132,20 @@ def _lay(trap: _Laid) -> None:
         await acknowledge(self, *args, **options)
         trap.come_to("after ack")
 
-    async def try_trapped(self: Worker, turn: Any) -> Any:
+    async def attempt_trapped(self: TurnRunner, turn: Any) -> Any:
         trap.come_to("after read")
-        return await try_once(self, turn)
+        return await run_attempt(self, turn)
 
-    def lose_noted(self: Worker, lane: Any) -> None:
-        if self._lanes.get(lane.lease.lane) is lane:
+    def drop_noted(self: HeldLanes, lane: Any) -> None:
+        if self.holds(lane):
             trap.lost()
-        lose(self, lane)
+        drop(self, lane)
 
     changes: list[tuple[Any, str, Any]] = [
-        (Worker, "_lose", lose_noted),
+        (HeldLanes, "drop", drop_noted),
         (Store, "_run_commit", commit_trapped),
         (Leases, "acknowledge", acknowledge_trapped),
-        (Worker, "_try", try_trapped),
+        (TurnRunner, "_run_attempt", attempt_trapped),
     ]
     for owner, name, changed in changes:
         setattr(owner, name, changed)
@@ -171,19 +172,23 @@ class _Models:
         return None
 
 
-def _work(kind: Kind, post: Post, trap: Trap) -> int:
+def _work(kind: Kind, post: Post, trap: Trap) -> None:
     laid = _Laid(trap, Path(post.folder))
     _lay(laid)
     pool: Any = workers
     pool.ModelPool = lambda *_: _Models(laid, post)
-    pool.print_line = lambda _: None  # the standard output is the nurse's
+    announcing: Any = processes
+    announcing.print_ready_line = lambda *_: None  # the standard output is the nurse's
     settings = Settings(
         redis=post.url,
         namespace=post.namespace,
         lease_seconds=post.lease_seconds,
         log_level="error",
     )
-    return workers.build_contexts(settings) if kind == "build-contexts" else workers.run_agents(settings)
+    if kind == "build-contexts":
+        processes.run_context_builder(settings)
+    else:
+        processes.run_agent_runner(settings)
 
 
 # In the nursery
@@ -240,7 +245,8 @@ def _fork(kind: Kind, post: Post, trap: Trap) -> int:
         silence = os.open(os.devnull, os.O_RDWR)
         os.dup2(silence, 0)
         os.dup2(silence, 1)
-        code = _work(kind, post, trap)
+        _work(kind, post, trap)
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:

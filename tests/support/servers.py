@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from breadcrumbs.runtime.backend.embedded import end_process, log_tail, server_binary, spawn_tied
+from breadcrumbs.runtime.backend.embedded import end_process, log_tail, server_binary, spawn_child
 
 HOST = "127.0.0.1"
 SLOTS = 16384
@@ -153,7 +153,7 @@ class Server:
         argv = [str(self.binary)]
         for name, value in (options | dict(self._options)).items():
             argv += [f"--{name}", value]
-        self.process = spawn_tied(
+        self.process = spawn_child(
             argv, cwd=self._scratch, log_file=self._log_file, death_signal=signal.SIGKILL
         )
 

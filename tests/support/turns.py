@@ -17,26 +17,30 @@ from uuid import UUID
 import anyio
 import orjson
 
-from breadcrumbs.agents.book import Agent, AgentBook
+from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.agents.executor import Executor
 from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.models.base import Model, ModelError, ModelReply, ModelRequest, OnDelta
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.runner import AgentRunner
+from breadcrumbs.agents.tool_steps import ToolSteps
 from breadcrumbs.agents.tools import Tool, Toolbox
-from breadcrumbs.context_builder.book import ConfigBook
+from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
-from breadcrumbs.runtime.events.event import Event, EventLog
+from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
-from breadcrumbs.runtime.workers.worker import Worker, _Lane
+from breadcrumbs.runtime.workers.lane import Lane
+from breadcrumbs.runtime.workers.retries import TurnLimits
+from breadcrumbs.runtime.workers.worker import Worker
+from tests.support.events import close_with_reader, log_of, reader_of
 
 ALICE = UUID("00000000-0000-7000-8000-00000000a11c")
 BOB = UUID("00000000-0000-7000-8000-0000000000b0")
@@ -129,9 +133,9 @@ def recite(request: ModelRequest) -> str:
 class Handlers:
     builder: ContextBuilder
     runner: AgentRunner
-    configs: ConfigBook
-    runner_configs: ConfigBook
-    agents: AgentBook
+    configs: ConfigsInForce
+    runner_configs: ConfigsInForce
+    agents: AgentsInForce
     hints: tuple[SchemaHints, ...]
 
 
@@ -144,15 +148,15 @@ def compose(
     tools: Iterable[Tool] = (),
     runner_store: Store | None = None,
 ) -> Handlers:
-    """The two handlers as `breadcrumbs.cli.workers` puts them together, with another model.
+    """The two handlers as `breadcrumbs.composition.workers` puts them together, with another model.
 
     `runner_store` gives the runner a connection of its own.
     """
     answering = runner_store or store
     raw = orjson.dumps([config()] if configs is None else list(configs)) if configs != () else None
-    book = ConfigBook(store, None, default=raw)
-    runner_configs = ConfigBook(answering, None, default=raw)
-    agent_book = AgentBook(answering, agents if agents is not None else [agent()])
+    book = ConfigsInForce(store, None, default=raw)
+    runner_configs = ConfigsInForce(answering, None, default=raw)
+    agent_book = AgentsInForce(answering, agents if agents is not None else [agent()])
     hints = SchemaHints(answering)
     refresher = ContextBuilder(answering, runner_configs)
     builder = ContextBuilder(store, book)
@@ -162,17 +166,18 @@ def compose(
         return await gather_parts(answering, sources, trigger, triggers=triggers, hints=hints)
 
     async def consumers(owner: UUID) -> set[str]:
-        return {config.consumer_id for config in await runner_configs.configs(owner)}
+        return {config.consumer_id for config in await runner_configs.get(owner)}
 
-    executor = Executor(
+    steps = ToolSteps(
         answering,
         model_of=model if callable(model) else lambda _: model,
         toolbox=Toolbox(tools),
-        gather=gather,
-        refresh=refresher.refresh,
         inherited=DEFAULT_INHERITED,
     )
-    runner = AgentRunner(answering, agent_book, executor, consumers=consumers, inherited=DEFAULT_INHERITED)
+    turns = AgentTurns(
+        answering, steps, gather=gather, refresh=refresher.refresh, inherited=DEFAULT_INHERITED
+    )
+    runner = AgentRunner(answering, agent_book, turns, consumers=consumers, inherited=DEFAULT_INHERITED)
     all_hints = (hints, refresher._hints, builder._hints)
     return Handlers(builder, runner, book, runner_configs, agent_book, all_hints)
 
@@ -247,7 +252,7 @@ class Chat:
 
 async def events_of(store: Store, owner: UUID) -> list[Event]:
     """All that was ever written by an owner."""
-    log = EventLog(store)
+    log = log_of(store)
     start = dict.fromkeys(range(store.lanes), 0)
     found = await log.between(start, dict(enumerate(await log.end())), count=10_000)
     return [event for event in found if event.owner_id == owner]
@@ -269,7 +274,7 @@ async def opened(url: str, *, lanes: int = 4, namespace: str | None = None) -> A
     try:
         yield store
     finally:
-        await store.close()
+        await close_with_reader(store)
 
 
 @dataclass
@@ -291,7 +296,7 @@ class Working(Chat):
 
     async def handled(self, kind: str) -> bool:
         """Whether this kind of worker is done with all that was written."""
-        return await self._all_up_to(kind, lambda lane: lane.low_without(-1))
+        return await self._all_up_to(kind, lambda lane: lane.low_water_mark())
 
     async def read_all(self, kind: str) -> bool:
         """Whether this kind of worker has read all that was written, done with it or not."""
@@ -301,16 +306,19 @@ class Working(Chat):
         home = home_lane(crumb.id, self.store.lanes)
         return any(lane.position >= crumb.updated for lane in self._lanes(kind) if lane.lease.lane == home)
 
-    async def _all_up_to(self, kind: str, where: Callable[[_Lane], int]) -> bool:
+    async def _all_up_to(self, kind: str, where: Callable[[Lane], int]) -> bool:
         reached = {lane.lease.lane: where(lane) for lane in self._lanes(kind)}
         ends = await self.store.connection.call_all(
             [(lane, (b"GET", self.store.keys.clock(lane))) for lane in range(self.store.lanes)]
         )
         return all(reached.get(lane, -1) >= int(end or 0) for lane, end in enumerate(ends))
 
-    def _lanes(self, kind: str) -> list[_Lane]:
+    def _lanes(self, kind: str) -> list[Lane]:
         return [
-            lane for worker in self.workers if worker.handler.kind == kind for lane in worker._lanes.values()
+            lane
+            for worker in self.workers
+            if worker.handler.kind == kind
+            for lane in worker._lanes.by_number.values()
         ]
 
 
@@ -335,7 +343,13 @@ async def working(
         for count, handler in ((builders, handlers.builder), (runners, handlers.runner)):
             if sum(worker.handler.kind == handler.kind for worker in workers) < count:
                 workers.append(
-                    Worker(store, handler, lease_seconds=lease_seconds, attempts=attempts, backoff=backoff)
+                    Worker(
+                        store,
+                        reader_of(store),
+                        handler,
+                        lease_seconds=lease_seconds,
+                        limits=TurnLimits(attempts=attempts, backoff=backoff),
+                    )
                 )
     problem = None
     async with anyio.create_task_group() as tasks:

@@ -14,12 +14,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Run, Script
+from breadcrumbs.runtime.backend.connection import BlockingLink, Connection, Script, ScriptCall
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.events.event import EventLog
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import Handler, SessionKey, Worker, _Lane
+from breadcrumbs.runtime.workers.lane import Lane, SessionKey
+from breadcrumbs.runtime.workers.retries import TurnLimits
+from breadcrumbs.runtime.workers.turn import Handler
+from breadcrumbs.runtime.workers.worker import Worker
+from tests.support.events import log_of, reader_of
 
 _WAITS_FOR_OTHERS = 20
 
@@ -41,7 +44,7 @@ class SteppedConnection:
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
         return await self._ask(lambda: self._inner.call(lane, *command))
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         if not commands:
             return []
         replies: list[Any] = await self._ask(lambda: self._inner.call_all(commands))
@@ -64,11 +67,14 @@ class SteppedConnection:
     def reader_groups(self) -> list[list[int]]:
         return self._inner.reader_groups()
 
+    def node_lanes(self) -> list[int]:
+        return self._inner.node_lanes()
+
     async def blocking(self, lane: int) -> BlockingLink:
         return await self._inner.blocking(lane)
 
-    async def listen(self, channel: bytes, heard: Callable[[bytes], None]) -> None:
-        await self._inner.listen(channel, heard)
+    async def listen(self, channel: bytes, on_message: Callable[[bytes], None]) -> None:
+        await self._inner.listen(channel, on_message)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -140,29 +146,34 @@ class SteppedWorker(Worker):
 
     def __init__(self, store: Store, handler: Handler, name: str) -> None:
         super().__init__(
-            store, handler, lease_seconds=300.0, name=name, attempts=20, backoff=lambda attempt: 0.0
+            store,
+            reader_of(store),
+            handler,
+            lease_seconds=300.0,
+            limits=TurnLimits(attempts=20, backoff=lambda attempt: 0.0),
+            name=name,
         )
-        self.ready: list[tuple[_Lane, SessionKey]] = []
+        self.ready: list[tuple[Lane, SessionKey]] = []
         """Sessions that have something to do."""
         self.actors: list[Actor] = []
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
-        if function == self._work:
+        if function == self._turns.run_session:
             self.ready.append((args[0], args[1]))
             return
         self.actors.append(Actor(lambda: function(*args)))
 
     async def take_free_lanes(self, most: int) -> None:
         for number in await self.leases.free_lanes():
-            if len(self._lanes) < most:
-                await self._take(number)
+            if len(self._lanes.by_number) < most:
+                await self._lanes.take(number)
 
     async def read(self) -> int:
         """Read all that is there in its lanes; how many events."""
-        lanes = {number: lane for number, lane in self._lanes.items() if not lane.closing}
+        lanes = {number: lane for number, lane in self._lanes.by_number.items() if not lane.closing}
         position = {number: lane.position for number, lane in lanes.items()}
         end = dict.fromkeys(lanes, 1 << 60)
-        events = await EventLog(self.store).between(position, end, count=1_000)
+        events = await log_of(self.store).between(position, end, count=1_000)
         for event in events:
             await self._accept(event, lanes[event.lane])
         return len(events)
@@ -170,7 +181,7 @@ class SteppedWorker(Worker):
     def begin(self, which: int) -> Actor:
         """Begin with one of the sessions that have something to do."""
         lane, session = self.ready.pop(which)
-        actor = Actor(lambda: self._work(lane, session))
+        actor = Actor(lambda: self._turns.run_session(lane, session))
         self.actors.append(actor)
         return actor
 
@@ -180,16 +191,15 @@ class SteppedWorker(Worker):
             await self.begin(0).finish()
 
     def give_back(self, which: int) -> None:
-        lanes = [lane for lane in self._lanes.values() if not lane.closing]
+        lanes = [lane for lane in self._lanes.by_number.values() if not lane.closing]
         if lanes:
             lane = lanes[which % len(lanes)]
-            lane.closing = True
-            self._start(self._release, lane)
+            self._start_release(lane)
 
     async def lose_leases(self, *, unused_only: bool = False) -> None:
         """As if it had been frozen for longer than its leases: it does not know, and goes on."""
         for number in range(self.store.lanes):
-            if unused_only and number in self._lanes:
+            if unused_only and number in self._lanes.by_number:
                 continue
             key = self.store.keys.lease(number, self.handler.kind)
             held = await self.store.connection.call(number, b"GET", key)
@@ -202,7 +212,7 @@ class SteppedWorker(Worker):
         self.actors.clear()
         self.ready.clear()
         await self.lose_leases()
-        self._lanes.clear()
+        self._lanes.by_number.clear()
 
 
 @dataclass
@@ -223,9 +233,9 @@ class Crew:
                 await worker.crash(after_sending=False)
         for worker in last.values():
             await worker.lose_leases(unused_only=True)  # of lanes given up: they would end by themselves
-            for lane in list(worker._lanes.values()):
-                if not await worker.leases.keep(lane.lease):
-                    worker._lose(lane)
+            for lane in list(worker._lanes.by_number.values()):
+                if not await worker.leases.renew(lane.lease):
+                    worker._lanes.drop(lane)
             await worker.take_free_lanes(worker.store.lanes)
         idle = 0
         while idle < len(last):

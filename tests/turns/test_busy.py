@@ -8,19 +8,19 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.agents.executor import CANCEL
+from breadcrumbs.agents.conversation import CANCEL
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.maintenance.export_import import export_lines, import_lines
-from breadcrumbs.runtime.sessions.outcomes import outcome_of
+from breadcrumbs.runtime.sessions.outcomes import find_outcome
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
-from breadcrumbs.runtime.workers.worker import INTERNAL
+from breadcrumbs.runtime.workers.turn import INTERNAL
 from tests.support.turns import (
     ASSISTANT,
     CONTEXT,
@@ -238,7 +238,7 @@ async def test_a_merged_answer_is_one_to_every_message_however_many_there_are(st
         assert answer.context["answers"] == [str(message.id) for message in piled]
         everybody = Principal(chat.owner, chat.owner)
         for message in piled:
-            assert await outcome_of(store, everybody, message) == answer
+            assert await find_outcome(store, everybody, message) == answer
 
 
 async def test_an_agent_with_sources_of_its_own_merges_what_they_show_and_tells_everybody(
@@ -292,7 +292,7 @@ async def test_merge_tells_everybody_whose_message_was_left_to_a_turn_that_fails
         assert error.context["answers"] == [str(message.id) for message in piled]
         everybody = Principal(chat.owner, chat.owner)
         for message in piled:
-            assert await outcome_of(store, everybody, message) == error
+            assert await find_outcome(store, everybody, message) == error
 
 
 async def test_merge_tells_everybody_when_it_is_cancelled(store: Store) -> None:

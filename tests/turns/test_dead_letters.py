@@ -11,13 +11,14 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.cli.workers import agent_worker, context_worker, open_book
+from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, open_configs
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.sessions.retries import retry_letter
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.dead_letters import DeadLetter, DeadLetters
+from tests.support.events import close_with_reader, reader_of
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 
@@ -27,7 +28,7 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
     """Workers whose agent has the given model."""
     settings = Settings(lease_seconds=1.0, turn_attempts=1, model="offline")
     store = await Store.open(url, namespace=secrets.token_hex(6))
-    book = open_book(store, settings)
+    parts = WorkerParts(store, reader_of(store), settings, open_configs(store, settings))
     definition = {
         "agent_id": "default-chat-assistant",
         "model": model,
@@ -38,14 +39,14 @@ async def chat_system(url: str, *, model: str) -> AsyncIterator[Store]:
         },
     }
     await store.create(OWNER, BreadcrumbCreate(schema_name="agent.def.v1", title="agent", context=definition))
-    async with agent_worker(store, settings, book) as runner, anyio.create_task_group() as tasks:
-        workers = [context_worker(store, settings, book), runner]
+    async with agent_worker(parts) as runner, anyio.create_task_group() as tasks:
+        workers = [context_worker(parts), runner]
         for worker in workers:
             tasks.start_soon(worker.run)
         yield store
         for worker in workers:
             worker.stop()
-    await store.close()
+    await close_with_reader(store)
 
 
 async def _say(store: Store, session: str) -> UUID:

@@ -31,12 +31,13 @@ from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.references import recorded
-from breadcrumbs.runtime.backend.connection import StandaloneConnection, parse_address
+from breadcrumbs.runtime.backend.address import parse_address
+from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.worker import INTERNAL
+from breadcrumbs.runtime.workers.turn import INTERNAL
 from tests.support.servers import Server
 from tests.support.turns import (
     ALICE,
@@ -109,7 +110,7 @@ class World:
         return [
             (owner, str(session))
             for worker in workers or self.crew.workers
-            for lane in worker._lanes.values()
+            for lane in worker._lanes.by_number.values()
             for owner, session in lane.running
         ]
 
@@ -148,12 +149,12 @@ class Machine:
         for number in range(2):
             handlers = compose(store, FunctionModel(world.answer), agents=agents, configs=())
             for book in (handlers.configs, handlers.runner_configs):
-                book._file = self.configs[0]
+                book._from_file = self.configs[0]
             # Nobody posts agents, configs or hints here: not to look for them every time makes it twice as fast.
             for owner in (ALICE, BOB):
                 for configs in (handlers.configs, handlers.runner_configs):
-                    configs._own.note(owner, ())
-                handlers.agents._own.note(owner, {})
+                    configs._own._cache.put(owner, ())
+                handlers.agents._own._cache.put(owner, ())
                 for hints in handlers.hints:
                     hints._known.update(
                         {(owner, name): (1e9, None) for name in (MESSAGE, RESPONSE, "note.v1")}
@@ -223,7 +224,7 @@ async def happen(machine: Machine, world: World, kind: int, which: int) -> None:
         case 15:
             # Not everybody hears of an edit at the same time.
             books = [book for hands in world.hands for book in (hands.configs, hands.runner_configs)]
-            books[which // 2 % len(books)]._file = machine.configs[which // 4]
+            books[which // 2 % len(books)]._from_file = machine.configs[which // 4]
 
 
 async def check(world: World) -> None:
@@ -295,8 +296,8 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
 
     monkeypatch.setattr(anyio, "sleep", at_once)
     # Configs are edited here, not by time: what a worker has read stays until the schedule says so.
-    monkeypatch.setattr("breadcrumbs.context_builder.book._FRESH_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._FRESH_SECONDS", 1e9)
+    monkeypatch.setattr("breadcrumbs.context_builder.configs_in_force._CHECK_SECONDS", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._TTL_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._LIFETIME", 1e9)
     whole = [
         {"key": "conversation", "schema_name": schema, "fetch": {"method": "recent", "limit": 100}}

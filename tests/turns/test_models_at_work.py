@@ -6,11 +6,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from breadcrumbs.agents.book import Agent
+from breadcrumbs.agents.agents_in_force import Agent
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers import worker
+from breadcrumbs.runtime.workers import retries
 from tests.support.turns import (
     CONTEXT,
     MESSAGE,
@@ -81,7 +81,7 @@ async def answers_are(chat: Working, session: str, number: int) -> bool:
 async def test_a_model_that_asks_for_a_very_long_pause_is_asked_again_before(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(retries, "_MAX_PAUSE_SECONDS", 0.05)
     model = ScriptedModel([ModelError("come back tomorrow", retry=True, retry_after=86_400), "here I am"])
     async with working(store, model) as chat:
         answer = await chat.answer_to(await chat.say("s", "Hello"))

@@ -80,7 +80,12 @@ async def test_R1_the_scenario_fails_when_results_do_not_inherit_tags(
         removed += 1
         return []
 
-    for module in ("agents.answer", "agents.executor", "context_builder.builder", "runtime.workers.failures"):
+    for module in (
+        "agents.answer",
+        "agents.tool_steps",
+        "context_builder.builder",
+        "runtime.workers.failures",
+    ):
         monkeypatch.setattr(f"breadcrumbs.{module}.inherited_tags", nothing)
     model = FunctionModel(recite)
     async with working(store, model) as chat:

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from breadcrumbs.agents.book import definitions_from
+from breadcrumbs.agents.agents_in_force import load_definitions
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.agents.tools import shipped_tools
-from breadcrumbs.cli.workers import config_path
-from breadcrumbs.runtime.backend.connection import Run
+from breadcrumbs.composition.workers import config_path
+from breadcrumbs.runtime.backend.connection import ScriptCall
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
@@ -36,9 +36,9 @@ class Noting(SteppedConnection):
         self._note(command)
         return await super().call(lane, *command)
 
-    async def call_all(self, commands: Sequence[tuple[int, Command | Run]]) -> list[Any]:
+    async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
         for _, command in commands:
-            if not isinstance(command, Run):
+            if not isinstance(command, ScriptCall):
                 self._note(command)
         return await super().call_all(commands)
 
@@ -77,7 +77,7 @@ async def test_P17_a_hop_takes_at_most_six_round_trips_and_reads_nothing_twice(
     del shipped["$schema"]
     tools = shipped_tools()
     handlers = compose(
-        stepped, FunctionModel(recite), configs=[shipped], agents=definitions_from(None), tools=tools
+        stepped, FunctionModel(recite), configs=[shipped], agents=load_definitions(None), tools=tools
     )
     chat = Chat(stepped)
     await stepped.create(chat.owner, BreadcrumbCreate.parse(tools.catalogue()))
@@ -90,11 +90,11 @@ async def test_P17_a_hop_takes_at_most_six_round_trips_and_reads_nothing_twice(
         await chat.say("s", f"message {turn}")
         await runner.read()  # the message itself, long before its context
         if caches == "cold":
-            handlers.configs._own._known.clear()
+            handlers.configs._own._cache._values.clear()
             handlers.builder._hints._known.clear()
         to_context = await hop(builder)
         if caches == "cold":
-            handlers.agents._own._known.clear()
+            handlers.agents._own._cache._values.clear()
         to_answer = await hop(runner)
     assert len(await chat.all("s", RESPONSE)) == turns_before + 1
     print(f"\nround trips: builder {to_context}, runner {to_answer} ({caches}, {turns_before} turns before)")

@@ -35,8 +35,8 @@ class Process:
         for worker in (self.builder, self.runner):
             await worker.take_free_lanes(self.store.lanes)
         for book in (self.handlers.configs, self.handlers.runner_configs):
-            await book.configs(self.chat.owner)
-        await self.handlers.agents.agents(self.chat.owner)
+            await book.get(self.chat.owner)
+        await self.handlers.agents.get(self.chat.owner)
 
     async def build_all(self) -> None:
         await self.builder.read()
@@ -54,7 +54,7 @@ class Process:
 @pytest.fixture(autouse=True)
 def caches_never_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read shared by two stepped workers would wait for a step that never comes."""
-    monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._FRESH_SECONDS", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._TTL_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._LIFETIME", 1e9)
 
 
@@ -172,7 +172,7 @@ async def test_a_config_that_was_cached_long_ago_is_read_again(
 ) -> None:
     chat, book = process.chat, process.handlers.configs
     await chat.post("context.config.v1", [], config(formatting={"max_tokens": 100}))
-    book._own._known[chat.owner] = (-1e9, ())  # loaded long ago
+    book._own._cache._values[chat.owner] = (-1e9, ())  # loaded long ago
     await chat.say("s", "second")
     await process.answer_all()
     (context,) = await process.chat.all("s", CONTEXT)

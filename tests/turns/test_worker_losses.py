@@ -13,9 +13,13 @@ from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.attempts import Attempts
+from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.liveness import Liveness
-from breadcrumbs.runtime.workers.worker import Turn, TurnFailed, Worker
+from breadcrumbs.runtime.workers.retries import TurnLimits
+from breadcrumbs.runtime.workers.turn import Turn
+from breadcrumbs.runtime.workers.worker import Worker
+from tests.support.events import reader_of
 from tests.support.servers import Cluster, Server
 from tests.support.turns import Chat, eventually, opened
 from tests.turns.test_worker_unit import Recorder, all_done, begun, done, running, taken
@@ -47,7 +51,7 @@ async def test_a_thawed_worker_starts_and_counts_nothing_in_a_lane_that_it_lost(
         chat, recorder = Chat(store), Recorder(store, freeze)
         await chat.say("a", "first")
         second = await chat.say("b", "second")  # waits for the only place
-        worker = Worker(store, recorder, lease_seconds=60, concurrency=1)
+        worker = Worker(store, reader_of(store), recorder, lease_seconds=60, limits=TurnLimits(concurrency=1))
         async with running(worker):
             await eventually(partial(begun, recorder, 1), "not begun")
             await take_over(store)
@@ -78,7 +82,7 @@ async def test_a_process_that_was_frozen_longer_than_its_lease_asks_before_it_st
 
     async with opened(embedded_server.url, lanes=1) as store:
         chat = Chat(store)
-        worker = Worker(store, Frozen(store), lease_seconds=0.4)
+        worker = Worker(store, reader_of(store), Frozen(store), lease_seconds=0.4)
         async with running(worker):
             await eventually(partial(taken, worker, 1), "no lane")
             await chat.say("s", "hello")
@@ -97,12 +101,12 @@ async def test_a_lost_lane_stops_its_handlers_at_once(embedded_server: EmbeddedS
 
     async with opened(embedded_server.url, lanes=1) as store:
         recorder = Recorder(store, hang)
-        worker = Worker(store, recorder, lease_seconds=1)
+        worker = Worker(store, reader_of(store), recorder, lease_seconds=1)
         async with running(worker):
             await eventually(partial(taken, worker, 1), "no lane")
             await Chat(store).say("s", "hello")
             await eventually(partial(begun, recorder, 1), "not begun")
-            (lane,) = worker._lanes.values()
+            (lane,) = worker._lanes.by_number.values()
             await take_over(store)
             with anyio.fail_after(2):
                 await stopped.wait()
@@ -117,7 +121,11 @@ async def test_failures_are_remembered_when_their_worker_dies(embedded_server: E
         chat = Chat(store)
         recorders = [Recorder(store, fail), Recorder(store, fail)]
         dying = Worker(
-            store, recorders[0], lease_seconds=0.5, attempts=3, backoff=lambda n: 0.0 if n == 1 else 60
+            store,
+            reader_of(store),
+            recorders[0],
+            lease_seconds=0.5,
+            limits=TurnLimits(attempts=3, backoff=lambda n: 0.0 if n == 1 else 60),
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dying.run)
@@ -126,7 +134,8 @@ async def test_failures_are_remembered_when_their_worker_dies(embedded_server: E
             await eventually(partial(begun, recorders[0], 2), "it was not tried twice")
             await eventually(partial(_failed, store, 2), "the failures were not stored")
             tasks.cancel_scope.cancel()
-        async with running(Worker(store, recorders[1], lease_seconds=0.5, attempts=3)):
+        limits = TurnLimits(attempts=3)
+        async with running(Worker(store, reader_of(store), recorders[1], lease_seconds=0.5, limits=limits)):
             error = await chat.error_about(message)
         assert error.context["error"] == "not now" and error.context["attempts"] == 3
         assert len(recorders[1].begun) == 1
@@ -155,8 +164,9 @@ async def test_a_death_is_counted_and_a_stall_is_told_from_it(
         suspect = Attempts(shared_losses=3).encode()
         await store.connection.call(0, b"HSET", store.keys.attempts(0, KIND), at_work.created, suspect)
         recorder = Recorder(store, hang)
-        lost = Worker(store, recorder, lease_seconds=1.0, concurrency=1)
-        heir = Worker(store, Recorder(store, hang), lease_seconds=1.0, concurrency=1)
+        alone = TurnLimits(concurrency=1)
+        lost = Worker(store, reader_of(store), recorder, lease_seconds=1.0, limits=alone)
+        heir = Worker(store, reader_of(store), Recorder(store, hang), lease_seconds=1.0, limits=alone)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lost.run)
             await eventually(partial(begun, recorder, 1), "not begun")
@@ -164,7 +174,8 @@ async def test_a_death_is_counted_and_a_stall_is_told_from_it(
             if dies:
                 tasks.cancel_scope.cancel()
             else:
-                lost._stopping = True  # it keeps its connection, and does not renew its leases
+                # It keeps its connection, and does not renew its leases.
+                lost._lanes.renew_all = lost._balance = anyio.sleep_forever  # type: ignore[method-assign]
                 await anyio.sleep(1.2)
                 async with running(heir):
                     await _check_blame(store, heir, at_work.created, Attempts(shared_losses=3, stalls=1))
@@ -200,7 +211,7 @@ async def test_a_lane_that_is_given_back_unfinished_blames_no_event(embedded_ser
     async with opened(embedded_server.url, lanes=1) as store:
         chat, recorder = Chat(store), Recorder(store, hang)
         await chat.say("s", "hello")
-        async with running(Worker(store, recorder, lease_seconds=0.3)):
+        async with running(Worker(store, reader_of(store), recorder, lease_seconds=0.3)):
             await eventually(partial(begun, recorder, 1), "not begun")
         assert await stored_attempts(store) == {}
 
@@ -211,7 +222,7 @@ async def test_a_lane_that_is_given_back_unfinished_blames_no_event(embedded_ser
 async def dies_and_is_replaced(store: Store, *, lease: float) -> float:
     """Let one of two workers die. Returns how long its lanes were without a worker."""
     chat = Chat(store)
-    fallen, heir = (Worker(store, Recorder(store), lease_seconds=lease) for _ in range(2))
+    fallen, heir = (Worker(store, reader_of(store), Recorder(store), lease_seconds=lease) for _ in range(2))
     async with running(heir):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fallen.run)
@@ -249,7 +260,9 @@ async def test_without_the_right_to_use_pubsub_dead_workers_are_replaced_when_th
         server.command("ACL", "SETUSER", "crumb", "on", ">password", *rights)
         async with opened(f"redis://crumb:password@{server.host}:{server.port}/0") as store:
             chat = Chat(store)
-            fallen, heir = (Worker(store, Recorder(store), lease_seconds=1.0) for _ in range(2))
+            fallen, heir = (
+                Worker(store, reader_of(store), Recorder(store), lease_seconds=1.0) for _ in range(2)
+            )
             async with running(heir):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(fallen.run)

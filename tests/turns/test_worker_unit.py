@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import pytest
 
-from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.runtime.backend.address import parse_address
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.backend.link import Multiplexer
+from breadcrumbs.runtime.backend.standalone import StandaloneBlockingLink
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import StoreError, StoreUnavailable
@@ -25,9 +25,13 @@ from breadcrumbs.runtime.store.fence import Fence, Lease, LeaseLost
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.attempts import Attempts
-from breadcrumbs.runtime.workers.failures import leave_error
+from breadcrumbs.runtime.workers.errors import TurnFailed
+from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
 from breadcrumbs.runtime.workers.leases import Leases
-from breadcrumbs.runtime.workers.worker import Turn, TurnFailed, Worker, _Place, _Reruns
+from breadcrumbs.runtime.workers.retries import Reruns, Slot, TurnLimits
+from breadcrumbs.runtime.workers.turn import Turn
+from breadcrumbs.runtime.workers.worker import Worker
+from tests.support.events import reader_of
 from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
 from tests.turns.stepping import SteppedConnection, SteppedWorker
 
@@ -74,7 +78,7 @@ class Recorder:
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
         await leave_error(
-            self.store, turn, error, creator="recorder", origin=turn.event.id, inherited=("session",)
+            self.store, turn, error, ErrorDetails("recorder", turn.event.id, inherited=("session",))
         )
 
 
@@ -120,21 +124,21 @@ async def test_a_lane_has_one_holder_and_its_fence_only_grows(store: Store) -> N
     ann, ben = (Leases(store, "kind", name, seconds=30) for name in ("ann", "ben"))
     first = await lease_of(ann)
     assert await ben.take(0) is None and await ann.take(0) is None
-    assert await ann.keep(first)
+    assert await ann.renew(first)
     assert await ben.take(1) is not None  # another lane
     assert await Leases(store, "other kind", "ben", seconds=30).take(0) is not None
     await ann.acknowledge(first, None, 0, release=True)
     second = await lease_of(ben)
     numbers = [int(lease.value.split()[0]) for lease in (first, second)]
     assert numbers[1] > numbers[0]
-    assert not await ann.keep(first) and await ben.keep(second)
+    assert not await ann.renew(first) and await ben.renew(second)
 
 
 async def test_a_lease_ends_by_itself_and_cannot_be_kept_any_more(store: Store) -> None:
     ann, ben = (Leases(store, "kind", name, seconds=0.2) for name in ("ann", "ben"))
     first = await lease_of(ann)
     await anyio.sleep(0.25)
-    assert not await ann.keep(first)
+    assert not await ann.renew(first)
     assert int((await lease_of(ben)).value.split()[0]) == 2
 
 
@@ -149,9 +153,9 @@ async def test_a_lost_lease_refuses_commits_and_acknowledgements_and_changes_not
             await store.create(ALICE, new, id=id, options=CreateOptions(fence=Fence(old, 5, 5, b"{}")))
         with pytest.raises(LeaseLost):
             await ann.acknowledge(old, 5, 5, dead_letter=b"{}", release=True)
-        assert holder is None or await ben.keep(holder)
+        assert holder is None or await ben.renew(holder)
     progress = await ben.progress(0)
-    assert progress.low == 0 and not progress.done
+    assert progress.acknowledged_up_to == 0 and not progress.done
     assert await Chat(store).dead_letters("kind") == []
     assert not await store.connection.call(0, b"EXISTS", store.keys.body(0, ALICE, id.bytes))
 
@@ -166,7 +170,12 @@ async def test_a_commit_writes_acknowledges_and_buries_in_one_go(store: Store) -
         ALICE, new, id=id, options=CreateOptions(fence=Fence(lease, 7, 3, b'{"why": "because"}'))
     )
     progress = await leases.progress(0)
-    assert not written.found and progress.low == 3 and progress.done == {7} and not progress.attempts
+    assert (
+        not written.found
+        and progress.acknowledged_up_to == 3
+        and progress.done == {7}
+        and not progress.attempts
+    )
     assert await Chat(store).dead_letters("kind") == [{"why": "because"}]
     # What is there already is not written again, and acknowledges nothing: it may be somebody else's.
     again = await store.create(ALICE, new, id=id, options=CreateOptions(fence=Fence(lease, 9, 9)))
@@ -184,19 +193,19 @@ async def test_a_low_water_mark_never_falls(store: Store) -> None:
     await store.create(ALICE, new, id=derived_id(0, "early"), options=CreateOptions(fence=Fence(lease, 8, 5)))
     await leases.acknowledge(lease, 9, 6)
     progress = await leases.progress(0)
-    assert progress.low == 20 and not progress.done
+    assert progress.acknowledged_up_to == 20 and not progress.done
 
 
 async def test_who_lives_is_told_by_the_servers_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = [Leases(store, "kind", name, seconds=0.3) for name in ("c", "a", "b")]
     for worker in workers:
-        assert worker.worker in await worker.living(beat=True)
+        assert worker.worker in await worker.heartbeat()
     monkeypatch.setattr(store.clock, "offset", 10**12)  # this process lives in another century
-    assert await workers[0].living(beat=True) == ["a", "b", "c"]
+    assert await workers[0].heartbeat() == ["a", "b", "c"]
     await workers[1].sign_off()
-    assert await workers[0].living(beat=False) == ["b", "c"]
+    assert await workers[0].list_workers() == ["b", "c"]
     await anyio.sleep(0.35)
-    assert await workers[0].living(beat=False) == []
+    assert await workers[0].list_workers() == []
 
 
 # Lanes
@@ -208,7 +217,7 @@ async def test_three_workers_share_sixteen_lanes_evenly_and_one_who_joins_gets_i
     async with opened(embedded_server.url, lanes=16) as store:
         chat = Chat(store)
         recorders = [Recorder(store) for _ in range(4)]
-        workers = [Worker(store, recorder, lease_seconds=1.5) for recorder in recorders]
+        workers = [Worker(store, reader_of(store), recorder, lease_seconds=1.5) for recorder in recorders]
 
         async def spread(count: int) -> bool:
             sizes = sorted(len(worker.lanes) for worker in workers[:count])
@@ -247,7 +256,9 @@ async def test_the_lanes_of_a_worker_that_died_are_taken_over_within_its_lease_a
     lease = 2.0
     async with opened(embedded_server.url, lanes=4) as store:
         chat = Chat(store)
-        fallen, heir = (Worker(store, Recorder(store), lease_seconds=lease) for _ in range(2))
+        fallen, heir = (
+            Worker(store, reader_of(store), Recorder(store), lease_seconds=lease) for _ in range(2)
+        )
         async with running(heir):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(fallen.run)
@@ -274,7 +285,7 @@ async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_ne
                 await anyio.sleep(60)
 
         first, second = Recorder(store, hang), Recorder(store)
-        dying = Worker(store, first, lease_seconds=0.5)
+        dying = Worker(store, reader_of(store), first, lease_seconds=0.5)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dying.run)
             slow = await chat.say("a", "slow")
@@ -283,13 +294,13 @@ async def test_what_finished_out_of_order_is_not_begun_again_by_whoever_comes_ne
             await eventually(lambda: all_done(chat, "b", 3), "the quick ones did not finish")
             leases = Leases(store, Recorder.kind, "looking", seconds=1)
             progress = await leases.progress(0)
-            assert progress.low < slow.created and len(progress.done) == 3
+            assert progress.acknowledged_up_to < slow.created and len(progress.done) == 3
             tasks.cancel_scope.cancel()
-        async with running(Worker(store, second, lease_seconds=0.5)):
+        async with running(Worker(store, reader_of(store), second, lease_seconds=0.5)):
             await eventually(lambda: all_done(chat, "a", 1), "nobody took over")
         assert second.begun == ["slow"]
         progress = await leases.progress(0)
-        assert progress.low > slow.created and not progress.done and not progress.attempts
+        assert progress.acknowledged_up_to > slow.created and not progress.done and not progress.attempts
 
 
 async def test_a_lane_that_is_given_back_forgets_nothing_that_waits_in_it(
@@ -334,7 +345,9 @@ async def test_a_slow_turn_holds_up_a_lane_that_is_given_back_for_a_lease_and_no
     async with opened(embedded_server.url, lanes=2) as store:
         chat = Chat(store)
         recorders = [Recorder(store, hang), Recorder(store, hang)]
-        first, second = (Worker(store, recorder, lease_seconds=0.6) for recorder in recorders)
+        first, second = (
+            Worker(store, reader_of(store), recorder, lease_seconds=0.6) for recorder in recorders
+        )
         async with running(first) as tasks:
             await eventually(lambda: taken(first, 2), "no lanes")
             slow = [await chat.say(f"slow {number}", "slow") for number in range(6)]  # in both lanes
@@ -369,17 +382,17 @@ async def test_P2_a_worker_that_lost_a_lane_and_has_it_again_begins_where_it_was
 
     async with opened(embedded_server.url, lanes=1) as store:
         chat, recorder = Chat(store), Recorder(store, hang)
-        worker = Worker(store, recorder, lease_seconds=0.6)
+        worker = Worker(store, reader_of(store), recorder, lease_seconds=0.6)
         async with running(worker):
             await eventually(lambda: taken(worker, 1), "no lane")
             await chat.say("a", "first")
             await eventually(lambda: begun(recorder, 1), "not begun")
-            held = worker._lanes[0]
+            held = worker._lanes.by_number[0]
             # As if it had been frozen for longer than its lease.
             await store.connection.call(0, b"DEL", store.keys.lease(0, recorder.kind))
 
             async def taken_again() -> bool:
-                return worker._lanes.get(0, held) is not held
+                return worker._lanes.by_number.get(0, held) is not held
 
             await eventually(taken_again, "the lane was not taken again")
             await chat.say("b", "second")  # comes to a read that began before
@@ -396,7 +409,7 @@ async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others
             raise TurnFailed("too many requests", retry=True, retry_after=60)
 
     chat, handler = Chat(store, ALICE), Recorder(store, fail)
-    worker = Worker(store, handler, concurrency=1)
+    worker = Worker(store, reader_of(store), handler, limits=TurnLimits(concurrency=1))
     async with running(worker):
         for number in range(3):
             await chat.say(f"waits {number}", "patience")
@@ -405,7 +418,7 @@ async def test_a_turn_that_waits_for_its_next_attempt_leaves_its_place_to_others
         await eventually(lambda: all_done(chat, "s", 1), "those who wait have stopped another one")
         # Each takes a place again for its next attempt, which is then there for the next one.
         again.set()
-        for lane in worker._lanes.values():
+        for lane in worker._lanes.by_number.values():
             for turn in lane.running.values():
                 turn.next_attempt.set()
         for number in range(3):
@@ -431,7 +444,7 @@ async def test_on_a_slow_line_a_worker_keeps_its_lanes_however_many_they_are(
 ) -> None:
     async with opened(embedded_server.url, lanes=64) as store:
         slow = Store(FarAway(store.connection), store.keys, secret=store.secret)
-        worker = Worker(slow, Recorder(slow), lease_seconds=3)
+        worker = Worker(slow, reader_of(slow), Recorder(slow), lease_seconds=3)
         async with running(worker):
             await eventually(lambda: taken(worker, 64), "it does not get its lanes")
             await anyio.sleep(4)
@@ -454,7 +467,7 @@ async def test_sessions_of_two_tenants_with_the_same_name_are_two_sessions(
 
     async with opened(embedded_server.url, lanes=1) as store:
         alice, bob = Chat(store, ALICE), Chat(store, BOB)
-        async with running(Worker(store, Recorder(store, hang), lease_seconds=2)):
+        async with running(Worker(store, reader_of(store), Recorder(store, hang), lease_seconds=2)):
             await alice.say("1", "hers")
             await bob.say("1", "his")
             await eventually(lambda: all_done(bob, "1", 1), "his waited for hers")
@@ -511,7 +524,13 @@ async def test_an_event_that_kills_its_worker_is_given_up_and_takes_no_neighbour
             assert deaths < 12, "it is never given up"
             mortal = Mortal(store.connection)
             theirs = Store(mortal, store.keys, secret=store.secret)
-            worker = Worker(theirs, Recorder(theirs, die), lease_seconds=0.3, attempts=3)
+            worker = Worker(
+                theirs,
+                reader_of(theirs),
+                Recorder(theirs, die),
+                lease_seconds=0.3,
+                limits=TurnLimits(attempts=3),
+            )
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(worker.run)
@@ -566,7 +585,7 @@ async def test_a_handler_that_cannot_even_say_that_it_failed_leaves_a_dead_lette
             raise RuntimeError("words fail me")
 
     chat = Chat(store)
-    async with running(Worker(store, Speechless(store), lease_seconds=2)):
+    async with running(Worker(store, reader_of(store), Speechless(store), lease_seconds=2)):
         await chat.say("s", "hello")
 
         async def buried() -> bool:
@@ -582,7 +601,13 @@ async def test_an_error_of_the_server_that_is_no_outage_is_not_waited_for_for_ev
         raise StoreError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
     chat = Chat(store)
-    worker = Worker(store, Recorder(store, wrong), lease_seconds=2, attempts=3, backoff=lambda attempt: 0.01)
+    worker = Worker(
+        store,
+        reader_of(store),
+        Recorder(store, wrong),
+        lease_seconds=2,
+        limits=TurnLimits(attempts=3, backoff=lambda attempt: 0.01),
+    )
     async with running(worker):
         error = await chat.error_about(await chat.say("s", "hello"))
         assert "WRONGTYPE" in error.context["error"] and error.context["attempts"] == 3
@@ -596,7 +621,7 @@ async def test_a_worker_goes_on_when_it_cannot_tell_whether_it_wants_an_event(st
             return await super().wants(event)
 
     chat = Chat(store)
-    async with running(Worker(store, Confused(store), lease_seconds=2)):
+    async with running(Worker(store, reader_of(store), Confused(store), lease_seconds=2)):
         await chat.say("s", "odd", tags=["confusing:yes"])
         await chat.say("s", "plain")
         await eventually(lambda: all_done(chat, "s", 2), "it has stopped")
@@ -619,7 +644,7 @@ async def test_a_store_that_is_away_while_an_event_is_looked_at_costs_none_of_th
     chat = Chat(store)
     for number in range(4):  # before anybody listens, so that all of them are read together
         await chat.say("s", str(number))
-    async with running(Worker(store, OutOfReach(store), lease_seconds=2)):
+    async with running(Worker(store, reader_of(store), OutOfReach(store), lease_seconds=2)):
         await eventually(lambda: all_done(chat, "s", 4), "some are lost")
         await chat.say("s", "4")
         await eventually(lambda: all_done(chat, "s", 5), "it has stopped")
@@ -640,11 +665,11 @@ async def test_a_reader_whose_server_falls_silent_opens_a_new_link(
         opened_links += 1
         if opened_links > 1:
             return await blocking(lane)
-        return Multiplexer(parse_address(f"redis://{host}:{port}"), reply_timeout=0.3)
+        return StandaloneBlockingLink(parse_address(f"redis://{host}:{port}"), reply_timeout=0.3)
 
     monkeypatch.setattr(store.connection, "blocking", first_one_is_silent)
     chat = Chat(store)
-    async with running(Worker(store, Recorder(store), lease_seconds=2)):
+    async with running(Worker(store, reader_of(store), Recorder(store), lease_seconds=2)):
         await chat.say("s", "hello")
         await eventually(lambda: all_done(chat, "s", 1), "it waits for ever")
     assert opened_links == 2
@@ -656,7 +681,7 @@ async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_
 ) -> None:
     async with opened(embedded_server.url, lanes=4) as store:
         chat = Chat(store)
-        worker = Worker(store, Recorder(store), lease_seconds=0.5)
+        worker = Worker(store, reader_of(store), Recorder(store), lease_seconds=0.5)
         async with running(worker):
             await eventually(lambda: taken(worker, 4), "no lanes")
             acknowledge = worker.leases.acknowledge
@@ -666,7 +691,7 @@ async def test_a_store_that_is_away_while_lanes_are_given_back_does_not_end_the_
 
             monkeypatch.setattr(worker.leases, "acknowledge", away)
             other = Leases(store, Recorder.kind, "another", seconds=0.8)
-            await other.living(beat=True)  # somebody joins, and half of the lanes have to go
+            await other.heartbeat()  # somebody joins, and half of the lanes have to go
             await eventually(lambda: taken(worker, 2), "it did not give lanes back")
             monkeypatch.setattr(worker.leases, "acknowledge", acknowledge)
             await eventually(lambda: taken(worker, 4), "it did not take them again")
@@ -689,7 +714,7 @@ async def test_P23_a_worker_that_is_asked_to_stop_finishes_what_runs_and_hands_o
     async with opened(embedded_server.url, lanes=1) as store:
         chat = Chat(store)
         stopping, following = Recorder(store, wait), Recorder(store)
-        worker = Worker(store, stopping, lease_seconds=5)
+        worker = Worker(store, reader_of(store), stopping, lease_seconds=5)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
             await chat.say("s", "first")
@@ -703,7 +728,7 @@ async def test_P23_a_worker_that_is_asked_to_stop_finishes_what_runs_and_hands_o
         assert time.monotonic() - began < 1.0
         assert await done(chat, "s") == ["first"] and worker.lanes == []
         assert await Leases(store, Recorder.kind, "x", seconds=1).free_lanes() == [0]
-        async with running(Worker(store, following, lease_seconds=5)):
+        async with running(Worker(store, reader_of(store), following, lease_seconds=5)):
             await eventually(lambda: all_done(chat, "s", 3), "what waited was lost")
         assert following.begun == ["second", "third"]
         assert await done(chat, "s") == ["first", "second", "third"]
@@ -718,7 +743,7 @@ async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_anoth
     async with opened(embedded_server.url, lanes=1) as store:
         chat = Chat(store)
         slow = Recorder(store, hang)
-        worker = Worker(store, slow, lease_seconds=0.5)
+        worker = Worker(store, reader_of(store), slow, lease_seconds=0.5)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
             await chat.say("s", "hello")
@@ -726,7 +751,7 @@ async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_anoth
             worker.stop()
             began = time.monotonic()
         assert 0.4 < time.monotonic() - began < 2.0
-        async with running(Worker(store, Recorder(store), lease_seconds=0.5)):
+        async with running(Worker(store, reader_of(store), Recorder(store), lease_seconds=0.5)):
             took = await eventually(lambda: all_done(chat, "s", 1), "it was lost")
         assert took < 1.0  # its lane was given back, nobody had to wait for a lease
         assert await chat.errors("s") == [] and await chat.all("s", ERROR) == []
@@ -735,7 +760,7 @@ async def test_P23_what_does_not_finish_in_time_is_handed_back_and_done_by_anoth
 async def test_a_worker_whose_store_is_gone_stops_all_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = Worker(store, Recorder(store), lease_seconds=0.5)
+    worker = Worker(store, reader_of(store), Recorder(store), lease_seconds=0.5)
 
     async def gone(*args: Any, **options: Any) -> Any:
         raise StoreUnavailable("gone")
@@ -744,7 +769,7 @@ async def test_a_worker_whose_store_is_gone_stops_all_the_same(
         tasks.start_soon(worker.run)
         await eventually(lambda: taken(worker, store.lanes), "no lanes")
         with monkeypatch.context() as patch:
-            for name in ("acknowledge", "keep", "sign_off", "living"):
+            for name in ("acknowledge", "renew", "sign_off", "heartbeat", "list_workers"):
                 patch.setattr(worker.leases, name, gone)
             worker.stop()
             await eventually(lambda: taken(worker, 0), "it does not stop", limit=5)
@@ -752,19 +777,19 @@ async def test_a_worker_whose_store_is_gone_stops_all_the_same(
 
 async def test_a_place_that_was_left_is_not_given_back_once_more() -> None:
     """Who is cancelled while it waits for its next attempt has none: another one would run beside too many."""
-    places = asyncio.Semaphore(1)
-    async with _Place(places) as place:
-        place.leave()
-    async with _Place(places) as place:
-        assert places.locked()
-        place.leave()
-        await place.take()
-    await places.acquire()
-    assert places.locked()
+    permits = anyio.Semaphore(1)
+    async with Slot(permits) as slot:
+        slot.release()
+    async with Slot(permits) as slot:
+        assert permits.value == 0
+        slot.release()
+        await slot.acquire()
+    await permits.acquire()
+    assert permits.value == 0
 
 
 async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_between_them_alone() -> None:
-    reruns = _Reruns(20)
+    reruns = Reruns(20)
     started: list[str] = []
 
     async def start(name: str, places: Any) -> None:
@@ -796,7 +821,7 @@ async def test_events_that_run_again_start_a_few_at_a_time_and_suspects_between_
 
 
 async def test_a_rerun_that_is_cancelled_while_it_waits_keeps_nothing_from_starting() -> None:
-    reruns = _Reruns(1)
+    reruns = Reruns(1)
     await reruns.alone.acquire()
     async with anyio.create_task_group() as waiting:
         waiting.start_soon(reruns.together.acquire)

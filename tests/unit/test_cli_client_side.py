@@ -21,21 +21,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs import Client
-from breadcrumbs.cli import checkup, letters
-from breadcrumbs.cli.attach import shown_address
-from breadcrumbs.cli.client import Api, open_client
-from breadcrumbs.cli.crumbs import difference, filters, new_breadcrumb, read_context, read_since, read_ttl
+from breadcrumbs.cli import dead_letters, doctor
+from breadcrumbs.cli.client import open_client
+from breadcrumbs.cli.crumbs import Draft, changed_lines, read_context, read_ttl
+from breadcrumbs.cli.options import read_since
 from breadcrumbs.cli.output import CommandError, UsageError, one_line, visible
-from breadcrumbs.client import sessions
-from breadcrumbs.client.core import Core, segment
-from breadcrumbs.client.effects import Send
 from breadcrumbs.client.errors import BreadcrumbsError, ProblemError
+from breadcrumbs.client.requests import filter_params, segment, session_path
+from breadcrumbs.composition.storage import shown_address
 
 # post
 
 
 def test_a_plain_text_is_a_message_of_a_user_in_its_session() -> None:
-    assert new_breadcrumb("Hello", session="abc", tags=["x"]) == {
+    assert Draft("Hello", session="abc", tags=["x"]).document() == {
         "schema_name": "user.message.v1",
         "title": "Hello",
         "tags": ["x", "user:message", "session:abc"],
@@ -44,20 +43,20 @@ def test_a_plain_text_is_a_message_of_a_user_in_its_session() -> None:
 
 
 def test_a_schema_of_ones_own_gets_no_tags_that_were_not_given() -> None:
-    document = new_breadcrumb("Hello", schema="note.v1", tags=[])
+    document = Draft("Hello", schema="note.v1").document()
     assert (document["schema_name"], document["tags"]) == ("note.v1", [])
 
 
 def test_a_long_text_is_cut_in_the_title_only() -> None:
     text = "one two\nthree " * 50
-    document = new_breadcrumb(text, tags=[])
+    document = Draft(text).document()
     assert document["context"]["message"] == text
     assert len(document["title"]) == 80 and "\n" not in document["title"]
 
 
 def test_the_text_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe\nsecond line\n"))
-    assert new_breadcrumb("-", tags=[])["context"]["message"] == "from a pipe\nsecond line"
+    assert Draft("-").document()["context"]["message"] == "from a pipe\nsecond line"
 
 
 def test_a_context_can_come_as_text_or_from_a_file(tmp_path: Path) -> None:
@@ -70,16 +69,16 @@ def test_a_context_can_come_as_text_or_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"text": None, "tags": []}, "nothing to post"),
-        ({"text": "-", "context": "-", "tags": []}, "standard input"),
-        ({"text": "a", "context": '{"message": "b"}', "tags": []}, "one of them"),
-        ({"text": "a", "context": "[1]", "tags": []}, "object"),
-        ({"text": "a", "context": "{", "tags": []}, "not valid JSON"),
+        ({"text": None}, "nothing to post"),
+        ({"text": "-", "context": "-"}, "standard input"),
+        ({"text": "a", "context": '{"message": "b"}'}, "one of them"),
+        ({"text": "a", "context": "[1]"}, "object"),
+        ({"text": "a", "context": "{"}, "not valid JSON"),
     ],
 )
 def test_a_post_that_means_two_things_or_none_is_a_usage_error(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        new_breadcrumb(**options)
+        Draft(**options).document()
 
 
 def test_a_context_file_that_is_not_there_is_named() -> None:
@@ -103,17 +102,17 @@ def test_a_lifetime_is_a_span_a_time_or_never(text: str, fields: dict[str, Any])
 
 
 def test_tags_are_sent_so_that_they_mean_themselves() -> None:
-    found = dict(filters(session="s", schema=None, tags=["a,b", '["c"]'], any_tags=["x:*"]))
-    assert found == {"all_tags": '["a,b", "[\\"c\\"]"]', "any_tags": '["x:*"]', "session_id": "s"}
+    found = dict(filter_params({"session": "s", "tags": ["a,b", '["c"]'], "any_tags": ["x:*"]}))
+    assert found == {"all_tags": '["a,b","[\\"c\\"]"]', "any_tags": '["x:*"]', "session_id": "s"}
 
 
 def test_since_takes_how_long_ago() -> None:
-    since = datetime.fromisoformat(read_since("2h"))
+    since = read_since("2h")
     assert timedelta(hours=2) <= datetime.now(UTC) - since < timedelta(hours=2, minutes=1)
 
 
 def test_since_takes_a_time_in_any_zone() -> None:
-    assert read_since("2026-11-16T09:00:00+02:00") == "2026-11-16T07:00:00Z"
+    assert read_since("2026-11-16T09:00:00+02:00") == datetime(2026, 11, 16, 7, tzinfo=UTC)
 
 
 def test_since_says_what_it_takes() -> None:
@@ -127,7 +126,7 @@ def test_since_says_what_it_takes() -> None:
 def test_a_difference_shows_what_changed_and_nothing_else() -> None:
     before = {"version": 1, "title": "a", "tags": ["x"], "context": {"same": 1, "old": 2}, "updated_at": "1"}
     after = {"version": 2, "title": "b", "tags": ["x"], "context": {"same": 1, "new": [3]}, "updated_at": "2"}
-    assert difference(before, after) == [
+    assert changed_lines(before, after) == [
         '-title: "a"',
         '+title: "b"',
         "-context.old: 2",
@@ -136,7 +135,7 @@ def test_a_difference_shows_what_changed_and_nothing_else() -> None:
 
 
 def test_the_first_version_differs_from_nothing() -> None:
-    assert difference(None, {"version": 1}) == []
+    assert changed_lines(None, {"version": 1}) == []
 
 
 # What is shown
@@ -181,13 +180,11 @@ def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(CommandError, match="is not an address"):
-        Api(url)
+    with pytest.raises(CommandError, match="is not an address"), open_client(url):
+        pass
     if url:  # without one, the client takes the usual one
         with pytest.raises(ValueError, match="is not an address"):
             Client(url)
-        with pytest.raises(CommandError, match="is not an address"), open_client(url):
-            pass
 
 
 # A server that is something else
@@ -247,11 +244,15 @@ def test_the_client_knows_when_it_talks_to_something_else(said: tuple[Any, ...])
 
 
 def test_a_command_knows_when_it_talks_to_something_else() -> None:
-    with answering(*PAGE) as url, Api(url) as api, pytest.raises(CommandError, match="is this a Breadcrumbs"):
-        api.get("/health")
+    with (
+        answering(*PAGE) as url,
+        open_client(url) as client,
+        pytest.raises(BreadcrumbsError, match="is this a Breadcrumbs"),
+    ):
+        client.request("GET", "/health")
     for said in (PAGE, (b'{"hello": 1}',), (b"[]",)):
         with answering(*said) as url:
-            finding = checkup._check_api(Api(url))
+            finding = doctor._check_api(url)
         assert finding.status == "wrong"
         assert "Breadcrumbs server" in finding.message
 
@@ -262,15 +263,14 @@ def test_an_id_is_one_part_of_a_path_whatever_it_is(id: str) -> None:
     request = httpx.Client(base_url="http://127.0.0.1").build_request("GET", path)
     assert request.url.raw_path.decode() == path
     assert [unquote(part) for part in path.split("/")] == ["", "sessions", id, "fork"]
-    sent = next(sessions.read(Core("http://x", token=None, api_key=None, retries=0), id))
-    assert isinstance(sent, Send) and sent.request.path == f"/sessions/{segment(id)}"
+    assert session_path(id) == f"/sessions/{segment(id)}"
 
 
 # What is shown as a table
 
 
 def test_dead_letters_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(letters, "for_people", lambda as_json: True)
+    monkeypatch.setattr(dead_letters, "for_people", lambda as_json: True)
     monkeypatch.setenv("COLUMNS", "300")
     letter = {
         "id": str(UUID(int=1)),
@@ -280,7 +280,7 @@ def test_dead_letters_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, cap
         "last_error": "the model said [/INST] and [red]more",
         "created_at": "2026-11-16T09:00:00Z",
     }
-    with answering(orjson.dumps([letter])) as url, Api(url) as api:
-        assert letters.show(api, as_json=False) == 0
+    with answering(orjson.dumps([letter])) as url:
+        assert dead_letters.list_letters(url) == 0
     shown = capsys.readouterr().out
     assert "[/bold]" in shown and "the model said [/INST] and [red]more" in shown

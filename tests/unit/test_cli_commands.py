@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,13 @@ def test_the_help_of_every_command_has_an_example(command: str) -> None:
     assert result.exit_code == 0
     assert re.search(rf"^  .*crumb {command}", result.stdout.partition("\n")[2], re.MULTILINE)
     assert "Traceback" not in result.output
+
+
+def test_the_declarations_load_neither_the_client_nor_the_server() -> None:
+    heavy = "{'anyio', 'asyncio', 'httpx', 'orjson', 'pydantic', 'redis', 'rich', 'breadcrumbs.runtime.store.store'}"
+    check = f"import sys, breadcrumbs.cli.app; print(sorted({heavy} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
 
 
 def test_no_command_shows_the_help_and_is_a_usage_error() -> None:

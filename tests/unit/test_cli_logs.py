@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from breadcrumbs.cli.logs import configure_logs, without_secrets
+from breadcrumbs.composition.logs import configure_logs, without_secrets
 from breadcrumbs.runtime.settings.settings import Settings
 
 

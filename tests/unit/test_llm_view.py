@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.runtime.hints.hints import (
-    MAX_VIEW_LOOPS,
-    MAX_VIEW_STEPS,
-    MAX_VIEW_TEXT,
-    TRUNCATED,
-    apply_hints,
-    check_hints,
-)
+from breadcrumbs.runtime.hints.hints import TRUNCATED, apply_hints, check_hints
+from breadcrumbs.runtime.hints.templates import MAX_VIEW_LOOPS, MAX_VIEW_STEPS, MAX_VIEW_TEXT
 
 CONTEXT: dict[str, Any] = {
     "name": "catalog",

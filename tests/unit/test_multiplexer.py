@@ -11,9 +11,9 @@ from typing import Any
 import hiredis
 import pytest
 
-from breadcrumbs.runtime.backend.connection import parse_address
+from breadcrumbs.runtime.backend.address import Address, parse_address
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
-from breadcrumbs.runtime.backend.link import Address, LinkLost, Multiplexer, ReplyError
+from breadcrumbs.runtime.backend.link import LinkLost, Multiplexer, ReplyError
 from tests.support.servers import Server
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -346,9 +346,9 @@ class TestWithAScriptedServer:
                 await asyncio.sleep(0.002)
                 callers.append(asyncio.create_task(caller()))
             await asyncio.sleep(0.05)
-            wire = link._wire
-            assert wire is not None and wire.congested
-            waiting = wire._transport.get_write_buffer_size()  # type: ignore[union-attr]
+            socket = link._socket
+            assert socket is not None and socket.is_congested
+            waiting = socket._transport.get_write_buffer_size()  # type: ignore[union-attr]
             assert waiting < 16 << 20, "64 callers want to send 64 MB at once"
             reading.set()
             await asyncio.gather(*callers)

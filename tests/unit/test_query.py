@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
-from breadcrumbs.runtime.store.index_merge import Index, Merge
+from breadcrumbs.runtime.store.merge import Index, Merge
 
 OWNER, OTHER = UUID(int=1), UUID(int=2)
 SECRET = b"s" * 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import pty
@@ -18,29 +17,13 @@ import pytest
 from breadcrumbs.web_page import POLICY
 from tests.client.support import CRUMB, CrumbUp, environment
 from tests.http.conftest import problem
+from tests.web.built_files import OUTDATED, PAGE_SOURCES, WEB, built_from, source_hash
 
-WEB = Path(__file__).resolve().parents[2] / "web"
 DIST = WEB / "dist"
-SOURCES = ("index.html", "package-lock.json", "scripts", "src", "tsconfig.json", "vite.config.ts")
-
-
-def sources() -> Iterator[Path]:
-    for name in SOURCES:
-        path = WEB / name
-        for file in path.rglob("*") if path.is_dir() else [path]:
-            hidden = any(part.startswith(".") for part in file.relative_to(WEB).parts)
-            if file.is_file() and not hidden:
-                yield file
 
 
 def test_the_built_files_are_as_new_as_their_sources() -> None:
-    digest = hashlib.sha256()
-    for file in sorted(sources(), key=lambda file: file.relative_to(WEB).as_posix()):
-        digest.update(file.relative_to(WEB).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
-    built_from = (DIST / "stamp.txt").read_text("utf-8").strip()
-    assert digest.hexdigest() == built_from, (
-        "the built files are older than their sources: run npm ci && npm run build in web/"
-    )
+    assert source_hash(PAGE_SOURCES) == built_from(DIST), OUTDATED
 
 
 def test_everything_together_weighs_less_than_300_kilobytes() -> None:
@@ -62,6 +45,18 @@ def test_the_lock_file_names_no_registry() -> None:
     packages = json.loads((WEB / "package-lock.json").read_text("utf-8"))["packages"]
     assert not [name for name, package in packages.items() if "resolved" in package]
     assert all("integrity" in package for name, package in packages.items() if name)
+
+
+def test_the_lock_file_lists_every_package_that_npm_ci_expects() -> None:
+    """Builds for other platforms are optional dependencies: `npm ci` refuses a lock file without them."""
+    packages = json.loads((WEB / "package-lock.json").read_text("utf-8"))["packages"]
+    wanted = {
+        dependency
+        for package in packages.values()
+        for kind in ("dependencies", "devDependencies", "optionalDependencies")
+        for dependency in package.get(kind, {})
+    }
+    assert not [name for name in sorted(wanted) if f"node_modules/{name}" not in packages]
 
 
 def test_crumb_up_prints_a_link_to_the_page(tmp_path: Path) -> None:

@@ -1,24 +1,50 @@
-// Builds the page into dist/. It is built beside and then moved there, so that whoever starts a server
-// meanwhile finds the old files or the new ones, never half of both.
+// Builds the page into dist/ and the client of the extension into ../extension/client/. Both are committed.
 import { chmodSync, existsSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "vite";
-import { stamp } from "./stamp.mjs";
+import { CLIENT_SOURCES, PAGE_SOURCES, stamp } from "./stamp.mjs";
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
-const beside = mkdtempSync(join(root, ".building-"));
-try {
-  // Taken before the build: a source that changes meanwhile makes the result look old, not new.
-  const sources = stamp(root);
-  await build({ root, build: { outDir: beside, emptyOutDir: true } });
-  writeFileSync(join(beside, "stamp.txt"), `${sources}\n`);
-  chmodSync(beside, 0o755); // a folder for temporary files is nobody else's to read
-  const dist = join(root, "dist");
-  const old = `${beside}-old`;
-  if (existsSync(dist)) renameSync(dist, old);
-  renameSync(beside, dist);
-  rmSync(old, { recursive: true, force: true });
-} finally {
-  rmSync(beside, { recursive: true, force: true });
+
+await replaceFolder(join(root, "dist"), PAGE_SOURCES, (outDir) =>
+  build({ root, build: { outDir, emptyOutDir: true } }),
+);
+
+await replaceFolder(join(dirname(root), "extension", "client"), CLIENT_SOURCES, async (outDir) => {
+  await build({
+    root,
+    configFile: false,
+    publicDir: false,
+    build: {
+      outDir,
+      emptyOutDir: true,
+      target: "chrome123", // `minimum_chrome_version` in the manifest
+      minify: false, // the extension is meant to be read
+      lib: { entry: "client/src/index.ts", formats: ["es"], fileName: () => "index.js" },
+    },
+  });
+  // Type checkers read the sources.
+  writeFileSync(join(outDir, "index.d.ts"), 'export * from "../../web/client/src/index.ts";\n');
+});
+
+/**
+ * Build into a new folder and then move it to `target`. A server that starts meanwhile finds either the old files or
+ * the new ones.
+ */
+async function replaceFolder(target, sources, make) {
+  const beside = mkdtempSync(join(dirname(target), ".building-"));
+  try {
+    // Computed before the build: if a source changes meanwhile, the check reports an outdated build.
+    const hash = stamp(root, sources);
+    await make(beside);
+    writeFileSync(join(beside, "stamp.txt"), `${hash}\n`);
+    chmodSync(beside, 0o755); // temporary folders are readable by their owner only
+    const old = `${beside}-old`;
+    if (existsSync(target)) renameSync(target, old);
+    renameSync(beside, target);
+    rmSync(old, { recursive: true, force: true });
+  } finally {
+    rmSync(beside, { recursive: true, force: true });
+  }
 }

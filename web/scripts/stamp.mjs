@@ -1,14 +1,15 @@
-// A hash over everything that the built files are made from. `tests/web/test_serving.py` computes the same,
-// without Node, and says so when the built files are older than their sources.
+// Computes a hash over the sources of built files. The tests compute the same hash without Node, and fail if the
+// built files are older than their sources.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join, relative, sep } from "node:path";
 
-const parts = ["index.html", "package-lock.json", "scripts", "src", "tsconfig.json", "vite.config.ts"];
+export const CLIENT_SOURCES = ["client/src", "package-lock.json", "scripts"];
+export const PAGE_SOURCES = [...CLIENT_SOURCES, "index.html", "src", "tsconfig.json", "vite.config.ts"];
 
-export function stamp(root) {
+export function stamp(root, sources) {
   const hash = createHash("sha256");
-  const files = parts.flatMap((part) => [...walk(join(root, part))]);
+  const files = sources.flatMap((source) => [...walk(join(root, source))]);
   const named = files.map((file) => [relative(root, file).split(sep).join("/"), file]);
   named.sort(([a], [b]) => (a < b ? -1 : 1));
   for (const [name, file] of named) {

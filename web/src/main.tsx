@@ -3,13 +3,15 @@
 import { render, type ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { computed, effect, signal } from "@preact/signals";
+import { ApiError, messageOf } from "@breadcrumbs/client";
 import { Dialog, Questions } from "./components/dialog";
 import { Icon, type IconName } from "./components/icons";
 import { Toasts } from "./components/toast";
-import { api, ApiError, credentialWanted, logins, messageOf, ownerOf, useCredential } from "./lib/api";
+import { credentialWanted, logins, useCredential } from "./lib/credential";
 import { shortcuts, useShortcuts } from "./lib/keys";
-import { sendWhatIsLeft } from "./lib/outbox";
+import { sendStored } from "./lib/outbox";
 import { go, href, route, type Page } from "./lib/router";
+import { client, ownerOf } from "./lib/server";
 import { connection } from "./lib/stream";
 import { theme, type Theme } from "./lib/theme";
 import icon from "./style/icon.svg";
@@ -209,10 +211,10 @@ function CredentialDialog({ reason }: { reason: string }) {
     if (!given) return;
     setBusy(true);
     try {
-      await api("/breadcrumbs", {
+      await client.json("/breadcrumbs", {
         query: { limit: 1 },
         quiet: true,
-        credential: given,
+        token: given,
       });
       useCredential(given, await ownerOf(given));
     } catch (error) {
@@ -257,7 +259,7 @@ function CredentialDialog({ reason }: { reason: string }) {
   );
 }
 
-sendWhatIsLeft();
+sendStored();
 
 const app = document.getElementById("app");
 if (app) {

@@ -7,7 +7,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
-from breadcrumbs.runtime.http.api.operations import Answer, Call, Parameter
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Parameter
 from breadcrumbs.runtime.http.api.problems import MALFORMED, HttpProblem
 
 _VERSION: Final = re.compile(r'(?:W/)?"([0-9]{1,15})(?:\.[0-9a-f]{8})?"|([0-9]{1,15})')

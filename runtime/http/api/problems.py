@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -238,66 +238,85 @@ def problem(
 
 
 def problem_for(error: Exception) -> Reply:
-    """The answer to an error. What was not expected is logged, and not told."""
-    while isinstance(error, ExceptionGroup):  # of tasks that worked on one request: the first speaks for all
+    """Return the reply to an error. An unexpected error is logged, and its details are not sent."""
+    while isinstance(error, ExceptionGroup):  # of tasks that worked on one request: the first one counts
         error = error.exceptions[0]
-    match error:
-        case HttpProblem():
-            return problem(error.type, error.detail, headers=error.headers)
-        case InvalidInput():
-            return problem(_kind(error), error.message, complaints=error.complaints)
-        case Unauthenticated():
-            return problem(UNAUTHENTICATED, str(error), headers=[(b"www-authenticate", b"Bearer")])
-        case Forbidden():
-            return problem(FORBIDDEN, str(error))
-        case NotFound():
-            return problem(NOT_FOUND, str(error))
-        case AlreadyExists():
-            return problem(ALREADY_EXISTS, str(error))
-        case NothingToRetry():
-            return problem(NOTHING_TO_RETRY, str(error))
-        case SessionGone():
-            return problem(SESSION_GONE, str(error))
-        case VersionMismatch():
-            return problem(
-                VERSION_MISMATCH,
-                str(error),
-                headers=[(b"etag", b'"%d"' % error.current)],
-                members={"current_version": error.current},
-            )
-        case IdempotencyMismatch():
-            return problem(IDEMPOTENCY_MISMATCH, str(error))
-        case RateLimited():
-            seconds = b"%d" % error.retry_after
-            return problem(
-                RATE_LIMITED,
-                str(error),
-                headers=[
-                    (b"retry-after", seconds),
-                    (b"ratelimit-limit", b"%d" % error.limit),
-                    (b"ratelimit-remaining", b"0"),
-                    (b"ratelimit-reset", seconds),
-                ],
-                members={"retry_after": error.retry_after, "limit": error.limit},
-            )
-        case QuotaExceeded():
-            members = {"quota": error.quota, "used": error.used, "limit": error.limit}
-            return problem(QUOTA_EXCEEDED, str(error), members=members)
-        case StateTooLarge():
-            return problem(STATE_TOO_LARGE, str(error), members={"size": error.size, "limit": error.limit})
-        case StoreFull():
-            _log.error("store_full", reason=str(error))
-            return problem(STORE_FULL, STORE_FULL.advice, headers=[(b"retry-after", b"30")])
-        case StoreError():
-            # Its words name the server's address, which is nobody's business but the log's.
-            _log.error("store_unavailable", reason=str(error))
-            return problem(STORE_UNAVAILABLE, STORE_UNAVAILABLE.advice, headers=[(b"retry-after", b"2")])
+    for kind, reply in _REPLIES:
+        if isinstance(error, kind):
+            return reply(error)
     occurrence = uuid4().urn
     _log.error("unexpected_error", instance=occurrence, exc_info=error)
     return problem(INTERNAL, "This is a bug in the server.", members={"instance": occurrence})
+
+
+def _plain(type: ProblemType) -> Callable[[Any], Reply]:
+    return lambda error: problem(type, str(error))
+
+
+def _version_mismatch(error: VersionMismatch) -> Reply:
+    etag = [(b"etag", b'"%d"' % error.current)]
+    return problem(VERSION_MISMATCH, str(error), headers=etag, members={"current_version": error.current})
+
+
+def _rate_limited(error: RateLimited) -> Reply:
+    seconds = b"%d" % error.retry_after
+    return problem(
+        RATE_LIMITED,
+        str(error),
+        headers=[
+            (b"retry-after", seconds),
+            (b"ratelimit-limit", b"%d" % error.limit),
+            (b"ratelimit-remaining", b"0"),
+            (b"ratelimit-reset", seconds),
+        ],
+        members={"retry_after": error.retry_after, "limit": error.limit},
+    )
+
+
+def _quota_exceeded(error: QuotaExceeded) -> Reply:
+    members = {"quota": error.quota, "used": error.used, "limit": error.limit}
+    return problem(QUOTA_EXCEEDED, str(error), members=members)
+
+
+def _state_too_large(error: StateTooLarge) -> Reply:
+    return problem(STATE_TOO_LARGE, str(error), members={"size": error.size, "limit": error.limit})
+
+
+def _store_full(error: StoreFull) -> Reply:
+    _log.error("store_full", reason=str(error))
+    return problem(STORE_FULL, STORE_FULL.advice, headers=[(b"retry-after", b"30")])
+
+
+def _store_unavailable(error: StoreError) -> Reply:
+    # The message contains the server's address, so it goes to the log only.
+    _log.error("store_unavailable", reason=str(error))
+    return problem(STORE_UNAVAILABLE, STORE_UNAVAILABLE.advice, headers=[(b"retry-after", b"2")])
 
 
 def _kind(error: InvalidInput) -> ProblemType:
     if isinstance(error, SessionConflict):
         return SESSION_CONFLICT
     return INVALID_CURSOR if isinstance(error, InvalidCursor) else INVALID_INPUT
+
+
+_REPLIES: Final[Sequence[tuple[type[Exception], Callable[[Any], Reply]]]] = (
+    (HttpProblem, lambda error: problem(error.type, error.detail, headers=error.headers)),
+    (InvalidInput, lambda error: problem(_kind(error), error.message, complaints=error.complaints)),
+    (
+        Unauthenticated,
+        lambda error: problem(UNAUTHENTICATED, str(error), headers=[(b"www-authenticate", b"Bearer")]),
+    ),
+    (Forbidden, _plain(FORBIDDEN)),
+    (NotFound, _plain(NOT_FOUND)),
+    (AlreadyExists, _plain(ALREADY_EXISTS)),
+    (NothingToRetry, _plain(NOTHING_TO_RETRY)),
+    (SessionGone, _plain(SESSION_GONE)),
+    (VersionMismatch, _version_mismatch),
+    (IdempotencyMismatch, _plain(IDEMPOTENCY_MISMATCH)),
+    (RateLimited, _rate_limited),
+    (QuotaExceeded, _quota_exceeded),
+    (StateTooLarge, _state_too_large),
+    (StoreFull, _store_full),
+    (StoreError, _store_unavailable),
+)
+"""The reply to each class of errors. The first class that fits counts: subclasses stand before their bases."""

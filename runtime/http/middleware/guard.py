@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -64,6 +64,27 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        early_reply, extra = self._check(scope)
+
+        # A plain function that returns the awaitable of `send` is cheaper than a coroutine of its own.
+        def guarded(message: Any) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                message["headers"] = [*headers, *extra]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    message["headers"].append(NO_STORE)
+            return send(message)
+
+        if early_reply is not None:
+            await early_reply.send(guarded, without_body=scope["method"] == "HEAD")
+        else:
+            await self._app(scope, receive, guarded)
+
+    def _check(self, scope: Scope) -> tuple[Reply | None, Sequence[Header]]:
+        """Check the Host and Origin headers.
+
+        Returns the reply if the request ends here (a refusal or a preflight), and the headers to add to any reply.
+        """
         host = origin = None
         hosts = 0
         for name, value in scope["headers"]:
@@ -72,42 +93,23 @@ class Guard:
                 hosts += 1
             elif name == b"origin":
                 origin = value
-        extra = SECURITY_HEADERS
-        refusal = None
         # HTTP/1.0 has no Host header, and no browser speaks it.
         if host is not None and (hosts > 1 or not self._names_us(host)):
-            refusal = problem(MISDIRECTED, MISDIRECTED.advice)
-        elif origin is not None:
-            text = origin.decode("latin-1")
-            if self._lets_in(text, host):
-                # There are no cookies here; RCRT's clients ask for credentials all the same.
-                extra = [
-                    *SECURITY_HEADERS,
-                    (b"access-control-allow-origin", origin),
-                    (b"access-control-allow-credentials", b"true"),
-                    _EXPOSED,
-                ]
-                if scope["method"] == "OPTIONS":
-                    refusal = _preflight(dict(scope["headers"]))
-            else:
-                refusal = problem(FOREIGN_ORIGIN, _origin_advice(text))
-
-        # A plain function that returns the awaitable of `send` is cheaper than a coroutine of its own.
-        def guarded(message: Any) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
-                headers = message["headers"]
-                message["headers"] = [*headers, *extra]
-                for name, _ in headers:
-                    if name == b"cache-control":
-                        break
-                else:
-                    message["headers"].append(NO_STORE)
-            return send(message)
-
-        if refusal is not None:
-            await refusal.send(guarded, without_body=scope["method"] == "HEAD")
-        else:
-            await self._app(scope, receive, guarded)
+            return problem(MISDIRECTED, MISDIRECTED.advice), SECURITY_HEADERS
+        if origin is None:
+            return None, SECURITY_HEADERS
+        text = origin.decode("latin-1")
+        if not self._lets_in(text, host):
+            return problem(FOREIGN_ORIGIN, _origin_advice(text)), SECURITY_HEADERS
+        # There are no cookies here; RCRT's clients ask for credentials all the same.
+        allowed = [
+            *SECURITY_HEADERS,
+            (b"access-control-allow-origin", origin),
+            (b"access-control-allow-credentials", b"true"),
+            _EXPOSED,
+        ]
+        is_preflight = scope["method"] == "OPTIONS"
+        return _preflight(dict(scope["headers"])) if is_preflight else None, allowed
 
     def _check_host(self, host: bytes) -> bool:
         match = _HOST.fullmatch(host.decode("latin-1").lower())

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
-
-from pydantic import ValidationError
 
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import check_new_session_id, complaints_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import check_new_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
-from breadcrumbs.runtime.errors import Forbidden, InvalidInput, Unauthenticated
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Call, Operation
+from breadcrumbs.runtime.errors import Forbidden, Unauthenticated
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Body, Routes
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import IssuedToken, TokenRequest
 from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_new_user_id
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.settings.settings import ALL_ROLES, DEVELOPER
 
+routes = Routes("Access")
 
+
+@routes.operation(
+    id="issueToken",
+    method="POST",
+    path="/auth/token",
+    summary="Get a token",
+    description=(
+        "In the development mode anybody gets any token, and everything may be left out. Otherwise an "
+        "API key is needed: it decides the owner, and the token has at most its roles. `session_id` "
+        "and `user_id` narrow the token to one session or one user."
+    ),
+    uses_store="writes",
+    body=Body(TokenRequest, {"roles": ["emitter", "subscriber"], "ttl_sec": 3600}, required=False),
+    answers=(Answer(200, "The token.", IssuedToken),),
+)
 async def issue_token(call: Call) -> Reply:
     services = call.services
     holder = None if services.auth.development_mode else _key_holder(call)
@@ -54,18 +69,8 @@ def _key_holder(call: Call) -> KeyHolder:
 
 
 async def _request(call: Call) -> TokenRequest:
-    # An empty body is an empty request; a body of another type is refused before it is looked at.
-    if b"content-type" not in call.headers and not await _has_body(call):
-        return TokenRequest()
-    document = await call.json()
-    try:
-        return TokenRequest.model_validate(document)
-    except ValidationError as error:
-        raise InvalidInput("the token request is not valid", complaints=complaints_of(error)) from None
-
-
-async def _has_body(call: Call) -> bool:
-    return call.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in call.headers
+    document = await call.optional_json()
+    return parse_body(TokenRequest, document, error="the token request is not valid")
 
 
 def _principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
@@ -91,23 +96,3 @@ async def _narrowed(call: Call, wanted: TokenRequest, principal: Principal) -> P
     store = call.services.store
     deleted = await Sessions(store).last_deletion(principal.owner_id, session)
     return replace(principal, issued=max(store.now(), (deleted or 0) + 1))
-
-
-OPERATIONS: Final = (
-    Operation(
-        id="issueToken",
-        method="POST",
-        path="/auth/token",
-        group="Access",
-        summary="Get a token",
-        description=(
-            "In the development mode anybody gets any token, and everything may be left out. Otherwise an "
-            "API key is needed: it decides the owner, and the token has at most its roles. `session_id` "
-            "and `user_id` narrow the token to one session or one user."
-        ),
-        handle=issue_token,
-        uses_store="writes",
-        body=Body(TokenRequest, {"roles": ["emitter", "subscriber"], "ttl_sec": 3600}, required=False),
-        answers=(Answer(200, "The token.", IssuedToken),),
-    ),
-)

@@ -16,6 +16,7 @@ from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import InvalidCursor
 from breadcrumbs.runtime.hints.hints import apply_hints
 from breadcrumbs.runtime.http.api import listing
+from breadcrumbs.runtime.http.api.call import Call, read_json
 from breadcrumbs.runtime.http.api.conditions import (
     ETAG_HEADER,
     IF_MATCH,
@@ -31,10 +32,8 @@ from breadcrumbs.runtime.http.api.operations import (
     MERGE_PATCH_TYPE,
     Answer,
     Body,
-    Call,
-    Operation,
     Parameter,
-    read_json,
+    Routes,
 )
 from breadcrumbs.runtime.http.api.problems import (
     IDEMPOTENCY_MISMATCH,
@@ -62,9 +61,58 @@ from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import UpdateOptions
 from breadcrumbs.runtime.store.store import check_idempotency_key
 
+IDEMPOTENCY_KEY: Final = Parameter(
+    "Idempotency-Key",
+    "header",
+    "Any text of your own, one per breadcrumb; kept for a day.",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+)
+REPLAYED: Final = {
+    "Idempotency-Replayed": "`true` where the key was used before: this is the first result.",
+}
+_EXAMPLE: Final = {
+    "schema_name": "user.message.v1",
+    "title": "Hello",
+    "tags": ["user:message", "session:abc"],
+    "context": {"message": "Hello!"},
+}
+
+routes = Routes("Breadcrumbs")
+
 # Writing
 
 
+@routes.operation(
+    id="createBreadcrumb",
+    method="POST",
+    path="/breadcrumbs",
+    summary="Post a breadcrumb",
+    description=(
+        "The body, every index and the event are one atomic write. With an Idempotency-Key a retry "
+        "gives the first result again and writes nothing."
+    ),
+    spends="posting",
+    uses_store="writes",
+    parameters=(IDEMPOTENCY_KEY,),
+    body=Body(BreadcrumbCreate, _EXAMPLE),
+    answers=(
+        Answer(
+            201,
+            "It is stored.",
+            Created,
+            headers={"Location": "Where it is.", **ETAG_HEADER, **REPLAYED},
+            sometimes=frozenset(REPLAYED),
+        ),
+    ),
+    may_fail=(
+        NOT_FOUND,
+        SESSION_CONFLICT,
+        SESSION_GONE,
+        IDEMPOTENCY_MISMATCH,
+        STATE_TOO_LARGE,
+        QUOTA_EXCEEDED,
+    ),
+)
 async def create(call: Call) -> Reply:
     principal = call.principal
     new = policy.admit_new(principal, BreadcrumbCreate.parse(await call.json()))
@@ -90,6 +138,23 @@ async def create(call: Call) -> Reply:
     return Reply.json(answer, status=201, headers=headers)
 
 
+@routes.operation(
+    id="updateBreadcrumb",
+    method="PATCH",
+    path="/breadcrumbs/{id}",
+    summary="Change a breadcrumb",
+    description=(
+        "Fields that are present replace, `context` and `tags` as a whole; null clears. As "
+        "`application/merge-patch+json` the context is merged (RFC 7396). Without If-Match the last "
+        "writer wins."
+    ),
+    spends="posting",
+    uses_store="writes",
+    parameters=(ID, IF_MATCH),
+    body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
+    answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
+    may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
+)
 async def update(call: Call) -> Reply:
     principal, id = call.principal, call.id()
     expected = expected_version(call)
@@ -115,6 +180,18 @@ async def update(call: Call) -> Reply:
     return Reply.json(answer, headers=[(b"etag", etag_of(written.version))])
 
 
+@routes.operation(
+    id="deleteBreadcrumb",
+    method="DELETE",
+    path="/breadcrumbs/{id}",
+    summary="Remove a breadcrumb",
+    description="With its history, from every index.",
+    spends="posting",
+    uses_store="writes",
+    parameters=(ID, IF_MATCH),
+    answers=(Answer(200, "It is gone.", Done),),
+    may_fail=(MALFORMED, VERSION_MISMATCH),
+)
 async def delete(call: Call) -> Reply:
     principal, id, expected = call.principal, call.id(), expected_version(call)
     await _check_session_user(call, id)
@@ -161,6 +238,19 @@ async def _check_session_user(call: Call, id: UUID) -> None:
 # Reading
 
 
+@routes.operation(
+    id="getBreadcrumb",
+    method="GET",
+    path="/breadcrumbs/{id}",
+    summary="Read a breadcrumb as a model sees it",
+    description=(
+        "`llm_hints` are applied to the context: the breadcrumb's own, or those of the newest "
+        "`schema.def.v1` breadcrumb tagged `defines:<schema_name>`. Counts as a read where the TTL "
+        "counts reads."
+    ),
+    parameters=(ID, IF_NONE_MATCH),
+    answers=(Answer(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
+)
 async def get_view(call: Call) -> Reply:
     crumb = await _readable(call)
     hints, borrowed = own_hints(crumb), None
@@ -185,6 +275,15 @@ async def get_view(call: Call) -> Reply:
     return Reply.json(view, headers=[(b"etag", etag)])
 
 
+@routes.operation(
+    id="getBreadcrumbFull",
+    method="GET",
+    path="/breadcrumbs/{id}/full",
+    summary="Read everything there is",
+    description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
+    parameters=(ID, IF_NONE_MATCH),
+    answers=(Answer(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
+)
 async def get_full(call: Call) -> Reply:
     crumb = await _readable(call)
     etag = etag_of(crumb.version)
@@ -193,6 +292,27 @@ async def get_full(call: Call) -> Reply:
     return Reply.json(crumb.full(), headers=[(b"etag", etag)])
 
 
+@routes.operation(
+    id="getBreadcrumbHistory",
+    method="GET",
+    path="/breadcrumbs/{id}/history",
+    summary="Read all versions",
+    description=(
+        "Newest first; without versions that you may not see, and contexts that are secret. A long history "
+        "comes in pages: each ends at `limit` versions or at the byte budget of a response."
+    ),
+    parameters=(ID, *listing.PAGING),
+    answers=(
+        Answer(
+            200,
+            "The versions.",
+            list[HistoryItem],
+            headers=listing.PAGE_HEADERS,
+            sometimes=frozenset({"Link"}),
+        ),
+    ),
+    may_fail=(INVALID_CURSOR,),
+)
 async def get_history(call: Call) -> Reply:
     principal, id, given = call.principal, call.id(), call.query()
     page = await call.services.store.history_page(
@@ -251,6 +371,27 @@ async def _readable(call: Call) -> Breadcrumb:
 # Listing
 
 
+@routes.operation(
+    id="listBreadcrumbs",
+    method="GET",
+    path="/breadcrumbs",
+    summary="List breadcrumbs",
+    description=(
+        "All filters must hold; `any_tags` is an OR inside itself. Newest first unless `sort` says "
+        "otherwise. Parameters that are not listed here are refused."
+    ),
+    parameters=listing.PARAMETERS,
+    answers=(
+        Answer(
+            200,
+            "A page.",
+            list[ListItem],
+            headers=listing.PAGE_HEADERS,
+            sometimes=frozenset({"Link"}),
+        ),
+    ),
+    may_fail=(INVALID_CURSOR,),
+)
 async def list_breadcrumbs(call: Call) -> Reply:
     principal, given = call.principal, call.query()
     query = listing.read_query(given)
@@ -280,162 +421,3 @@ def _list_item(principal: Principal, crumb: Breadcrumb, *, include_context: bool
 
 def _is_same(text: str, owner: UUID) -> bool:
     return parse_id(text, what="owner_id") == owner
-
-
-IDEMPOTENCY_KEY: Final = Parameter(
-    "Idempotency-Key",
-    "header",
-    "Any text of your own, one per breadcrumb; kept for a day.",
-    {"type": "string", "minLength": 1, "maxLength": 255},
-)
-REPLAYED: Final = {
-    "Idempotency-Replayed": "`true` where the key was used before: this is the first result.",
-}
-
-_EXAMPLE: Final = {
-    "schema_name": "user.message.v1",
-    "title": "Hello",
-    "tags": ["user:message", "session:abc"],
-    "context": {"message": "Hello!"},
-}
-
-OPERATIONS: Final = (
-    Operation(
-        id="createBreadcrumb",
-        method="POST",
-        path="/breadcrumbs",
-        group="Breadcrumbs",
-        summary="Post a breadcrumb",
-        description=(
-            "The body, every index and the event are one atomic write. With an Idempotency-Key a retry "
-            "gives the first result again and writes nothing."
-        ),
-        handle=create,
-        spends="posting",
-        uses_store="writes",
-        parameters=(IDEMPOTENCY_KEY,),
-        body=Body(BreadcrumbCreate, _EXAMPLE),
-        answers=(
-            Answer(
-                201,
-                "It is stored.",
-                Created,
-                headers={"Location": "Where it is.", **ETAG_HEADER, **REPLAYED},
-                sometimes=frozenset(REPLAYED),
-            ),
-        ),
-        may_fail=(
-            NOT_FOUND,
-            SESSION_CONFLICT,
-            SESSION_GONE,
-            IDEMPOTENCY_MISMATCH,
-            STATE_TOO_LARGE,
-            QUOTA_EXCEEDED,
-        ),
-    ),
-    Operation(
-        id="listBreadcrumbs",
-        method="GET",
-        path="/breadcrumbs",
-        group="Breadcrumbs",
-        summary="List breadcrumbs",
-        description=(
-            "All filters must hold; `any_tags` is an OR inside itself. Newest first unless `sort` says "
-            "otherwise. Parameters that are not listed here are refused."
-        ),
-        handle=list_breadcrumbs,
-        parameters=listing.PARAMETERS,
-        answers=(
-            Answer(
-                200,
-                "A page.",
-                list[ListItem],
-                headers=listing.PAGE_HEADERS,
-                sometimes=frozenset({"Link"}),
-            ),
-        ),
-        may_fail=(INVALID_CURSOR,),
-    ),
-    Operation(
-        id="getBreadcrumb",
-        method="GET",
-        path="/breadcrumbs/{id}",
-        group="Breadcrumbs",
-        summary="Read a breadcrumb as a model sees it",
-        description=(
-            "`llm_hints` are applied to the context: the breadcrumb's own, or those of the newest "
-            "`schema.def.v1` breadcrumb tagged `defines:<schema_name>`. Counts as a read where the TTL "
-            "counts reads."
-        ),
-        handle=get_view,
-        parameters=(ID, IF_NONE_MATCH),
-        answers=(Answer(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
-    ),
-    Operation(
-        id="getBreadcrumbFull",
-        method="GET",
-        path="/breadcrumbs/{id}/full",
-        group="Breadcrumbs",
-        summary="Read everything there is",
-        description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
-        handle=get_full,
-        parameters=(ID, IF_NONE_MATCH),
-        answers=(Answer(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
-    ),
-    Operation(
-        id="getBreadcrumbHistory",
-        method="GET",
-        path="/breadcrumbs/{id}/history",
-        group="Breadcrumbs",
-        summary="Read all versions",
-        description=(
-            "Newest first; without versions that you may not see, and contexts that are secret. A long history "
-            "comes in pages: each ends at `limit` versions or at the byte budget of a response."
-        ),
-        handle=get_history,
-        parameters=(ID, *listing.PAGING),
-        answers=(
-            Answer(
-                200,
-                "The versions.",
-                list[HistoryItem],
-                headers=listing.PAGE_HEADERS,
-                sometimes=frozenset({"Link"}),
-            ),
-        ),
-        may_fail=(INVALID_CURSOR,),
-    ),
-    Operation(
-        id="updateBreadcrumb",
-        method="PATCH",
-        path="/breadcrumbs/{id}",
-        group="Breadcrumbs",
-        summary="Change a breadcrumb",
-        description=(
-            "Fields that are present replace, `context` and `tags` as a whole; null clears. As "
-            "`application/merge-patch+json` the context is merged (RFC 7396). Without If-Match the last "
-            "writer wins."
-        ),
-        handle=update,
-        spends="posting",
-        uses_store="writes",
-        parameters=(ID, IF_MATCH),
-        body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
-        answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
-        may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
-    ),
-    Operation(
-        id="deleteBreadcrumb",
-        method="DELETE",
-        path="/breadcrumbs/{id}",
-        group="Breadcrumbs",
-        summary="Remove a breadcrumb",
-        description="With its history, from every index.",
-        handle=delete,
-        spends="posting",
-        uses_store="writes",
-        parameters=(ID, IF_MATCH),
-        answers=(Answer(200, "It is gone.", Done),),
-        may_fail=(MALFORMED, VERSION_MISMATCH),
-    ),
-)

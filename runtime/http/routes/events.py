@@ -1,4 +1,4 @@
-"""The event stream, as the document describes it; `stream.py` serves it."""
+"""The event stream in the OpenAPI document; event_stream.py serves it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.http.api.operations import Answer, Call, Operation
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Answer, Routes
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Time
 from breadcrumbs.runtime.http.middleware.metrics import Metrics, RouteTimes
@@ -33,6 +34,9 @@ _STARTED: Final = time.time_ns() // 1000
 _MOST_SCHEMAS: Final = 50
 
 Milliseconds = Annotated[float, Field(ge=0)]
+
+
+routes = Routes("System")
 
 
 @_closed
@@ -179,6 +183,26 @@ class OperationsDocument(TypedDict):
     http: HttpDocument
 
 
+@routes.operation(
+    id="operations",
+    method="GET",
+    path="/operations",
+    summary="How everything is doing",
+    description=(
+        "Lanes with their leases and their lag, workers, what is in the store, and how long requests took. "
+        "Made to be asked for every few seconds: it costs two round trips to the store, however much is in "
+        "it. Lanes, workers and servers are shared by all tenants of the store; breadcrumbs, sessions and "
+        "schemas are this tenant's."
+    ),
+    answers=(
+        Answer(
+            200,
+            "How it is now.",
+            OperationsDocument,
+            headers={"Cache-Control": "`no-store`"},
+        ),
+    ),
+)
 async def operations(call: Call) -> Reply:
     services = call.services
     seen = await overview(services.store, call.principal.owner_id)
@@ -323,29 +347,3 @@ def _route(method: str, route: str, times: RouteTimes) -> RouteDocument:
         "p99_ms": round(times.quantile(0.99) * 1000, 3),
         "counts": times.counts,
     }
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    Operation(
-        id="operations",
-        method="GET",
-        path="/operations",
-        group="System",
-        summary="How everything is doing",
-        description=(
-            "Lanes with their leases and their lag, workers, what is in the store, and how long requests took. "
-            "Made to be asked for every few seconds: it costs two round trips to the store, however much is in "
-            "it. Lanes, workers and servers are shared by all tenants of the store; breadcrumbs, sessions and "
-            "schemas are this tenant's."
-        ),
-        handle=operations,
-        answers=(
-            Answer(
-                200,
-                "How it is now.",
-                OperationsDocument,
-                headers={"Cache-Control": "`no-store`"},
-            ),
-        ),
-    ),
-)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from breadcrumbs.runtime.access import policy, saved_selectors
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
-from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.http.api.operations import ID, Answer, Body, Call, Operation
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import ID, Answer, Body, Routes
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import (
     Agent,
@@ -35,25 +36,67 @@ _DONE: Final[Done] = {"ok": True}
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
+_SELECTOR_EXAMPLE: Final = {"schema_name": "agent.response.v1", "all_tags": ["session:abc"]}
+
+selectors_routes = Routes("Selectors")
+agents_routes = Routes("Agents")
+tenants_routes = Routes("Tenants")
+
+
 # Selectors: an agent's own
 
 
+@selectors_routes.operation(
+    id="saveSelector",
+    method="POST",
+    path="/subscriptions/selectors",
+    summary="Save a selector",
+    uses_store="writes",
+    body=Body(Selector, _SELECTOR_EXAMPLE),
+    answers=(Answer(200, "It is saved.", SavedSelector),),
+)
 async def save_selector(call: Call) -> Reply:
     selector = parse_selector(await call.json())
     return Reply.json(_shown(await saved_selectors.save(call.services.registry, call.principal, selector)))
 
 
+@selectors_routes.operation(
+    id="listSelectors",
+    method="GET",
+    path="/subscriptions/selectors",
+    summary="List the selectors of the calling agent",
+    answers=(Answer(200, "The selectors.", list[SavedSelector]),),
+)
 async def list_selectors(call: Call) -> Reply:
     own = await saved_selectors.list_own(call.services.registry, call.principal)
     return Reply.json([_shown(record) for record in own])
 
 
+@selectors_routes.operation(
+    id="replaceSelector",
+    method="PUT",
+    path="/subscriptions/selectors/{id}",
+    summary="Replace a selector",
+    uses_store="writes",
+    parameters=(ID,),
+    body=Body(Selector, _SELECTOR_EXAMPLE),
+    answers=(Answer(200, "It is replaced.", Done),),
+)
 async def replace_selector(call: Call) -> Reply:
     id, selector = call.id(), parse_selector(await call.json())
     await saved_selectors.replace(call.services.registry, call.principal, id, selector)
     return Reply.json(_DONE)
 
 
+@selectors_routes.operation(
+    id="deleteSelector",
+    method="DELETE",
+    path="/subscriptions/selectors/{id}",
+    summary="Delete a selector",
+    uses_store="writes",
+    parameters=(ID,),
+    answers=(Answer(200, "It is gone.", Done),),
+)
 async def delete_selector(call: Call) -> Reply:
     await saved_selectors.delete(call.services.registry, call.principal, call.id())
     return Reply.json(_DONE)
@@ -71,12 +114,27 @@ def _shown(record: SelectorRecord) -> SavedSelector:
 # Agents
 
 
+@agents_routes.operation(
+    id="listAgents",
+    method="GET",
+    path="/agents",
+    summary="List the agents of the tenant",
+    answers=(Answer(200, "The agents.", list[Agent]),),
+)
 async def list_agents(call: Call) -> Reply:
     principal = call.principal
     agents = await call.services.registry.agents(principal.owner_id)
     return Reply.json([agent for agent in agents if policy.may_see_agent(principal, UUID(agent["id"]))])
 
 
+@agents_routes.operation(
+    id="getAgent",
+    method="GET",
+    path="/agents/{id}",
+    summary="Read an agent",
+    parameters=(ID,),
+    answers=(Answer(200, "The agent.", Agent),),
+)
 async def get_agent(call: Call) -> Reply:
     principal, id = call.principal, call.id()
     if not policy.may_see_agent(principal, id):
@@ -84,14 +142,34 @@ async def get_agent(call: Call) -> Reply:
     return Reply.json(await call.services.registry.agent(principal.owner_id, id))
 
 
+@agents_routes.operation(
+    id="putAgent",
+    method="POST",
+    path="/agents/{id}",
+    summary="Write an agent, new or known",
+    description="One's own, or with the role `curator` any. What an agent may do, its token decides.",
+    uses_store="writes",
+    parameters=(ID,),
+    body=Body(AgentChange, {"roles": ["emitter", "subscriber"]}),
+    answers=(Answer(200, "It is stored.", Done),),
+)
 async def put_agent(call: Call) -> Reply:
     principal, id = call.principal, call.id()
     policy.check_agent_change(principal, id)
-    change = _parsed(AgentChange, await call.json())
+    change = parse_body(AgentChange, await call.json(), error="the record is not valid")
     await call.services.registry.put_agent(principal.owner_id, id, sorted(set(change.roles)))
     return Reply.json(_DONE)
 
 
+@agents_routes.operation(
+    id="deleteAgent",
+    method="DELETE",
+    path="/agents/{id}",
+    summary="Delete an agent",
+    uses_store="writes",
+    parameters=(ID,),
+    answers=(Answer(200, "It is gone.", Done),),
+)
 async def delete_agent(call: Call) -> Reply:
     await call.services.registry.delete_agent(call.principal.owner_id, call.id())
     return Reply.json(_DONE)
@@ -100,6 +178,13 @@ async def delete_agent(call: Call) -> Reply:
 # Tenants: one's own, and no other
 
 
+@tenants_routes.operation(
+    id="listTenants",
+    method="GET",
+    path="/tenants",
+    summary="List tenants: one's own",
+    answers=(Answer(200, "The tenant, if it has a name.", list[Tenant]),),
+)
 async def list_tenants(call: Call) -> Reply:
     try:
         return Reply.json([await call.services.registry.tenant(call.principal.owner_id)])
@@ -107,25 +192,63 @@ async def list_tenants(call: Call) -> Reply:
         return Reply.json([])
 
 
+@tenants_routes.operation(
+    id="getTenant",
+    method="GET",
+    path="/tenants/{id}",
+    summary="Read one's own tenant",
+    parameters=(ID,),
+    answers=(Answer(200, "The tenant.", Tenant),),
+)
 async def get_tenant(call: Call) -> Reply:
     return Reply.json(await call.services.registry.tenant(_own_tenant(call)))
 
 
+@tenants_routes.operation(
+    id="putTenant",
+    method="POST",
+    path="/tenants/{id}",
+    summary="Name one's own tenant",
+    uses_store="writes",
+    parameters=(ID,),
+    body=Body(TenantChange, {"name": "Example"}),
+    answers=(Answer(200, "It is stored.", Done),),
+)
 async def put_tenant(call: Call) -> Reply:
     owner = _own_tenant(call)
-    change = _parsed(TenantChange, await call.json())
+    change = parse_body(TenantChange, await call.json(), error="the record is not valid")
     await call.services.registry.put_tenant(owner, change.name)
     return Reply.json(_DONE)
 
 
+@tenants_routes.operation(
+    id="renameTenant",
+    method="PUT",
+    path="/tenants/{id}",
+    summary="Rename one's own tenant",
+    uses_store="writes",
+    parameters=(ID,),
+    body=Body(TenantChange, {"name": "Another example"}),
+    answers=(Answer(200, "It is stored.", Done),),
+)
 async def rename_tenant(call: Call) -> Reply:
     owner = _own_tenant(call)
-    change = _parsed(TenantChange, await call.json())
+    change = parse_body(TenantChange, await call.json(), error="the record is not valid")
     await call.services.registry.tenant(owner)
     await call.services.registry.put_tenant(owner, change.name)
     return Reply.json(_DONE)
 
 
+@tenants_routes.operation(
+    id="deleteTenant",
+    method="DELETE",
+    path="/tenants/{id}",
+    summary="Delete one's own tenant and everything it has",
+    description="Every breadcrumb with its history, every agent, every selector. There is no way back.",
+    uses_store="writes",
+    parameters=(ID,),
+    answers=(Answer(200, "It is gone.", TenantDeleted),),
+)
 async def delete_tenant(call: Call) -> Reply:
     owner = _own_tenant(call)
     deleted = await _delete_all(call.services.store, owner)
@@ -167,155 +290,4 @@ async def _delete_all(store: Store, owner: UUID) -> int:
     return deleted
 
 
-def _parsed(model: type[_Model], document: Any) -> _Model:
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise InvalidInput("the record is not valid", complaints=complaints_of(error)) from None
-
-
-_SELECTOR_EXAMPLE: Final = {"schema_name": "agent.response.v1", "all_tags": ["session:abc"]}
-
-OPERATIONS: Final = (
-    Operation(
-        id="saveSelector",
-        method="POST",
-        path="/subscriptions/selectors",
-        group="Selectors",
-        summary="Save a selector",
-        handle=save_selector,
-        uses_store="writes",
-        body=Body(Selector, _SELECTOR_EXAMPLE),
-        answers=(Answer(200, "It is saved.", SavedSelector),),
-    ),
-    Operation(
-        id="listSelectors",
-        method="GET",
-        path="/subscriptions/selectors",
-        group="Selectors",
-        summary="List the selectors of the calling agent",
-        handle=list_selectors,
-        answers=(Answer(200, "The selectors.", list[SavedSelector]),),
-    ),
-    Operation(
-        id="replaceSelector",
-        method="PUT",
-        path="/subscriptions/selectors/{id}",
-        group="Selectors",
-        summary="Replace a selector",
-        handle=replace_selector,
-        uses_store="writes",
-        parameters=(ID,),
-        body=Body(Selector, _SELECTOR_EXAMPLE),
-        answers=(Answer(200, "It is replaced.", Done),),
-    ),
-    Operation(
-        id="deleteSelector",
-        method="DELETE",
-        path="/subscriptions/selectors/{id}",
-        group="Selectors",
-        summary="Delete a selector",
-        handle=delete_selector,
-        uses_store="writes",
-        parameters=(ID,),
-        answers=(Answer(200, "It is gone.", Done),),
-    ),
-    Operation(
-        id="listAgents",
-        method="GET",
-        path="/agents",
-        group="Agents",
-        summary="List the agents of the tenant",
-        handle=list_agents,
-        answers=(Answer(200, "The agents.", list[Agent]),),
-    ),
-    Operation(
-        id="getAgent",
-        method="GET",
-        path="/agents/{id}",
-        group="Agents",
-        summary="Read an agent",
-        handle=get_agent,
-        parameters=(ID,),
-        answers=(Answer(200, "The agent.", Agent),),
-    ),
-    Operation(
-        id="putAgent",
-        method="POST",
-        path="/agents/{id}",
-        group="Agents",
-        summary="Write an agent, new or known",
-        description="One's own, or with the role `curator` any. What an agent may do, its token decides.",
-        handle=put_agent,
-        uses_store="writes",
-        parameters=(ID,),
-        body=Body(AgentChange, {"roles": ["emitter", "subscriber"]}),
-        answers=(Answer(200, "It is stored.", Done),),
-    ),
-    Operation(
-        id="deleteAgent",
-        method="DELETE",
-        path="/agents/{id}",
-        group="Agents",
-        summary="Delete an agent",
-        handle=delete_agent,
-        uses_store="writes",
-        parameters=(ID,),
-        answers=(Answer(200, "It is gone.", Done),),
-    ),
-    Operation(
-        id="listTenants",
-        method="GET",
-        path="/tenants",
-        group="Tenants",
-        summary="List tenants: one's own",
-        handle=list_tenants,
-        answers=(Answer(200, "The tenant, if it has a name.", list[Tenant]),),
-    ),
-    Operation(
-        id="getTenant",
-        method="GET",
-        path="/tenants/{id}",
-        group="Tenants",
-        summary="Read one's own tenant",
-        handle=get_tenant,
-        parameters=(ID,),
-        answers=(Answer(200, "The tenant.", Tenant),),
-    ),
-    Operation(
-        id="putTenant",
-        method="POST",
-        path="/tenants/{id}",
-        group="Tenants",
-        summary="Name one's own tenant",
-        handle=put_tenant,
-        uses_store="writes",
-        parameters=(ID,),
-        body=Body(TenantChange, {"name": "Example"}),
-        answers=(Answer(200, "It is stored.", Done),),
-    ),
-    Operation(
-        id="renameTenant",
-        method="PUT",
-        path="/tenants/{id}",
-        group="Tenants",
-        summary="Rename one's own tenant",
-        handle=rename_tenant,
-        uses_store="writes",
-        parameters=(ID,),
-        body=Body(TenantChange, {"name": "Another example"}),
-        answers=(Answer(200, "It is stored.", Done),),
-    ),
-    Operation(
-        id="deleteTenant",
-        method="DELETE",
-        path="/tenants/{id}",
-        group="Tenants",
-        summary="Delete one's own tenant and everything it has",
-        description="Every breadcrumb with its history, every agent, every selector. There is no way back.",
-        handle=delete_tenant,
-        uses_store="writes",
-        parameters=(ID,),
-        answers=(Answer(200, "It is gone.", TenantDeleted),),
-    ),
-)
+OPERATIONS: Final = (*selectors_routes, *agents_routes, *tenants_routes)

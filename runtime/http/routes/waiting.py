@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -14,23 +15,21 @@ from starlette.types import Send
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import BreadcrumbsError, InvalidInput
-from breadcrumbs.runtime.http.api.operations import Call, Parameter
+from breadcrumbs.runtime.events.deltas import Delta
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.problems import ClientDisconnected, problem_for
 from breadcrumbs.runtime.http.api.replies import Header, Reply
-from breadcrumbs.runtime.sessions.messages import ERROR, message_view
-from breadcrumbs.runtime.sessions.outcomes import Delta, Watch
+from breadcrumbs.runtime.http.routes.event_stream import STREAM_HEADERS
+from breadcrumbs.runtime.sessions.messages import message_view
+from breadcrumbs.runtime.sessions.outcomes import outcome_kind
+from breadcrumbs.runtime.sse import encode_comment, encode_event
+from breadcrumbs.runtime.streams.watch import AnswerWatch
 
 LONGEST_WAIT: Final = 600.0
-DEFAULT_STREAM: Final = 120.0
-"""Who asks for a stream waits, also where it is not said for how long."""
+DEFAULT_STREAM: Final = 120.0  # seconds that a stream waits if the request names none
 
 EVENT_STREAM: Final = "text/event-stream"
-
-_HEADERS: Final[Sequence[Header]] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold events back
-)
 
 WAIT: Final = Parameter(
     "wait",
@@ -47,7 +46,7 @@ def wants_stream(call: Call) -> bool:
 
 
 def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -> float:
-    """As long as is asked for, and no longer than the token is good."""
+    """Return the requested time, limited by the lifetime of the token."""
     text = given.get("wait")
     if text is None:
         return min(DEFAULT_STREAM, principal.seconds_left) if stream else 0.0
@@ -60,24 +59,44 @@ def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -
     return min(seconds, principal.seconds_left)
 
 
-async def answered(
-    call: Call, watch: Watch, message: Breadcrumb, posted: dict[str, Any], seconds: float, *, look_first: bool
-) -> Reply:
-    """The answer as JSON: 200 with it or with an error, 202 without either when the time is up."""
+@dataclass(frozen=True, slots=True)
+class AwaitedAnswer:
+    """A message that was posted, and how to wait for its answer."""
+
+    call: Call
+    watch: AnswerWatch
+    message: Breadcrumb
+    posted: dict[str, Any]
+    """What the reply says of the message."""
+    seconds: float
+    look_first: bool
+    """The outcome may be stored already."""
+
+    def until_answered(self, patience: float) -> AsyncGenerator[Delta | Breadcrumb | None, None]:
+        """See `AnswerWatch.until_answered`."""
+        return self.watch.until_answered(
+            self.message, self.seconds, look_first=self.look_first, patience=patience
+        )
+
+    def view_outcome(self, outcome: Breadcrumb) -> dict[str, Any]:
+        """Return what the client may see of the outcome."""
+        return message_view(outcome, self.call.principal)
+
+
+async def wait_for_answer(awaited: AwaitedAnswer) -> Reply:
+    """Return the answer as JSON: 200 with it or with an error, 202 without either when the time is up."""
     outcome: Breadcrumb | None = None
     gone = False
 
     async def leave() -> None:
         nonlocal gone
-        await call.until_disconnected()
+        await awaited.call.until_disconnected()
         gone = True
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(leave)
-        async with aclosing(
-            watch.until_answered(message, seconds, look_first=look_first, patience=seconds)
-        ) as heard:
+        async with aclosing(awaited.until_answered(patience=awaited.seconds)) as heard:
             async for piece in heard:
                 if isinstance(piece, Breadcrumb):
                     outcome = piece
@@ -85,46 +104,33 @@ async def answered(
     if gone and outcome is None:
         raise ClientDisconnected
     if outcome is None:
-        return Reply.json(posted, status=202)
-    return Reply.json({**posted, name_of(outcome): message_view(outcome, call.principal)})
+        return Reply.json(awaited.posted, status=202)
+    return Reply.json({**awaited.posted, outcome_kind(outcome): awaited.view_outcome(outcome)})
 
 
 class AnswerStream(Reply):
-    """The answer while it is made. Ends with it, with an error, or when the time is up."""
+    """The answer while it is generated. Ends with the answer, with an error, or when the time is up."""
 
-    __slots__ = ("_call", "_end", "_look_first", "_message", "_posted", "_seconds", "_watch")
+    __slots__ = ("_awaited", "_end")
 
     def __init__(
-        self,
-        call: Call,
-        watch: Watch,
-        message: Breadcrumb,
-        posted: dict[str, Any],
-        seconds: float,
-        end: Callable[[], None],
-        *,
-        look_first: bool,
-        headers: Sequence[Header] = (),
+        self, awaited: AwaitedAnswer, end: Callable[[], None], *, headers: Sequence[Header] = ()
     ) -> None:
         super().__init__(200, headers=headers)
-        self._call = call
-        self._watch = watch
-        self._message = message
-        self._posted = posted
-        self._seconds = seconds
+        self._awaited = awaited
         self._end = end
-        self._look_first = look_first
 
     async def send(self, send: Send, *, without_body: bool = False) -> None:
         headers = [header for header in self.headers if header[0] != b"content-length"]
+        opening = {"type": "http.response.start", "status": 200, "headers": [*headers, *STREAM_HEADERS]}
         try:
             async with anyio.create_task_group() as tasks:
 
                 async def leave() -> None:
-                    await self._call.until_disconnected()
+                    await self._awaited.call.until_disconnected()
                     tasks.cancel_scope.cancel()
 
-                await send({"type": "http.response.start", "status": 200, "headers": [*headers, *_HEADERS]})
+                await send(opening)
                 tasks.start_soon(leave)
                 async with aclosing(self._frames()) as frames:
                     async for frame in frames:
@@ -136,35 +142,28 @@ class AnswerStream(Reply):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _frames(self) -> AsyncGenerator[bytes, None]:
-        yield _frame("message", self._posted)
-        ping = self._call.services.settings.ping_interval.total_seconds()
-        heard = self._watch.until_answered(
-            self._message, self._seconds, look_first=self._look_first, patience=ping
-        )
+        awaited = self._awaited
+        yield _frame("message", awaited.posted)
+        ping_seconds = awaited.call.services.settings.ping_interval.total_seconds()
         try:
-            async with aclosing(heard):
+            async with aclosing(awaited.until_answered(patience=ping_seconds)) as heard:
                 async for piece in heard:
-                    if piece is None:
-                        yield b": ping\n\n"
-                    elif isinstance(piece, Delta):
-                        yield _frame(
-                            "delta",
-                            {"text": piece.text, "offset": piece.offset, "agent_id": piece.agent_id},
-                        )
-                    else:
-                        yield _frame(name_of(piece), message_view(piece, self._call.principal))
+                    yield self._piece_frame(piece)
+                    if isinstance(piece, Breadcrumb):
                         return
         except BreadcrumbsError as error:
-            # The status is long on its way; the same words, as an event.
-            yield b"event: problem\ndata: %s\n\n" % problem_for(error).body
+            # The status was sent long ago: the problem document becomes an event.
+            yield encode_event(problem_for(error).body, event="problem")
             return
-        yield _frame("timeout", {"message_id": str(self._message.id), "seconds": self._seconds})
+        yield _frame("timeout", {"message_id": str(awaited.message.id), "seconds": awaited.seconds})
 
-
-def name_of(outcome: Breadcrumb) -> str:
-    """What the outcome of a message is called in a reply."""
-    return "error" if outcome.schema_name == ERROR else "answer"
+    def _piece_frame(self, piece: Delta | Breadcrumb | None) -> bytes:
+        if piece is None:
+            return encode_comment("ping")
+        if isinstance(piece, Delta):
+            return _frame("delta", {"text": piece.text, "offset": piece.offset, "agent_id": piece.agent_id})
+        return _frame(outcome_kind(piece), self._awaited.view_outcome(piece))
 
 
 def _frame(event: str, document: Any) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(document))
+    return encode_event(orjson.dumps(document), event=event)

@@ -31,14 +31,27 @@ MARKDOWN = [
         "```js\nlet a = '**';",
         '<pre tabindex="0" aria-label="Code, js"><code>let a = \'**\';</code></pre>',
     ),
-    ("<b>x</b> &amp;", "<p>&lt;b&gt;x&lt;/b&gt; &amp;amp;</p>"),
+    ("<b>x</b> &amp;", "<p>&lt;b&gt;x&lt;/b&gt; &amp;</p>"),
+    ("&lt;b&gt;x&lt;/b&gt;", "<p>&lt;b&gt;x&lt;/b&gt;</p>"),
     ("[x](javascript:alert(1))", "<p>[x](javascript:alert(1))</p>"),
     (
         "see https://example.org/a_b_(c).",
-        '<p>see <a href="https://example.org/a_b_(c" title="https://example.org/a_b_(c" target="_blank" '
-        'rel="noopener noreferrer nofollow">https://example.org/a_b_(c</a>).</p>',
+        '<p>see <a href="https://example.org/a_b_(c)" title="https://example.org/a_b_(c)" target="_blank" '
+        'rel="noopener noreferrer nofollow">https://example.org/a_b_(c)</a>.</p>',
     ),
     (r"\*not\*", "<p>*not*</p>"),
+    ("~~old~~", "<p><del>old</del></p>"),
+    (
+        "- [x] a\n- [ ] b",
+        '<ul><li><span aria-hidden="true">☑ </span><span class="unseen">done: </span>a</li>'
+        '<li><span aria-hidden="true">☐ </span><span class="unseen">to do: </span>b</li></ul>',
+    ),
+    (
+        "a | b\n--|--\n1 | **2**",
+        '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>'
+        "<thead><tr><th>a</th><th>b</th></tr></thead>"
+        "<tbody><tr><td>1</td><td><strong>2</strong></td></tr></tbody></table></div>",
+    ),
 ]
 
 
@@ -124,19 +137,20 @@ async def test_a_stream_comes_back_to_where_it_was_however_the_server_says_where
 ) -> None:
     told: list[Any] = await blank.evaluate(
         """(first) => new Promise(async (resolve) => {
-            const { Feed } = await import("/src/feed.js");
+            const { Client, EventStream } = await import("/client/index.js");
             const told = [];
             const quiet = 'id: 9\\nevent: ping\\ndata: {"type":"ping","ts":"2026-01-01T00:00:10Z"}\\n\\n';
-            const api = { request: async (method, path, { headers }) => {
-                told.push(headers["Last-Event-ID"] ?? "from now on");
-                if (told.filter((one) => one !== "fresh").length === 3) { feed.stop(); resolve(told); }
+            const fetch = async (address) => {
+                const query = new URL(address).searchParams;
+                told.push(query.get("last_event_id") ?? "from now on");
+                if (told.filter((one) => one !== "fresh").length === 3) { stream.stop(); resolve(told); }
                 const text = told.length === 1 ? first : quiet;
                 return new Response(text, { headers: { "content-type": "text/event-stream" } });
-            } };
-            const nothing = () => {};
-            const onFresh = () => told.push("fresh");
-            const feed = new Feed(api, "s", { onEvent: nothing, onFresh, onState: nothing, onTime: nothing });
-            feed.start();
+            };
+            const onOpen = (resumed) => resumed || told.push("fresh");
+            const client = new Client({ server: "http://127.0.0.1:9", fetch });
+            const stream = new EventStream(client, { session_id: "s" }, { onEvent() {}, onOpen });
+            stream.start();
         })""",
         first,
     )
@@ -146,17 +160,16 @@ async def test_a_stream_comes_back_to_where_it_was_however_the_server_says_where
 async def test_a_server_that_only_hangs_up_is_asked_less_and_less(blank: Page) -> None:
     times: list[float] = await blank.evaluate(
         """() => new Promise(async (resolve) => {
-            const { Feed } = await import("/src/feed.js");
+            const { Client, EventStream } = await import("/client/index.js");
             const times = [];
             const body = (text) => new Response(text, { headers: { "content-type": "text/event-stream" } });
-            const api = { request: async () => {
+            const fetch = async () => {
                 times.push(performance.now());
-                if (times.length === 6) { feed.stop(); resolve(times); }
+                if (times.length === 6) { stream.stop(); resolve(times); }
                 return body(times.length === 1 ? "id: 1\\n\\n" : "retry: 2000\\n: connected\\n\\n");
-            } };
-            const nothing = () => {};
-            const feed = new Feed(api, "s", { onEvent: nothing, onFresh: nothing, onState: nothing, onTime: nothing });
-            feed.start();
+            };
+            const stream = new EventStream(new Client({ fetch }), { session_id: "s" }, { onEvent() {} });
+            stream.start();
         })"""
     )
     pauses = [after - before for before, after in pairwise(times)]
@@ -166,7 +179,7 @@ async def test_a_server_that_only_hangs_up_is_asked_less_and_less(blank: Page) -
 async def test_events_are_read_however_they_are_cut(blank: Page) -> None:
     messages: list[list[Any]] = await blank.evaluate(
         """async () => {
-            const { SseParser } = await import("/src/feed.js");
+            const { SseParser } = await import("/client/index.js");
             const text = "retry: 2000\\n: hi\\n\\nid: 1\\n\\n"
                 + 'id: 2\\ndata: {"a":\\ndata: 1}\\n\\nevent: ping\\r\\ndata: x\\r\\n\\r\\n';
             return [1, 2, 3, 7, 1000].map((size) => {
@@ -179,3 +192,88 @@ async def test_events_are_read_however_they_are_cut(blank: Page) -> None:
     )
     expected = [["message", "", "1"], ["message", '{"a":\n1}', "2"], ["ping", "x", "2"]]
     assert messages == [expected] * 5
+
+
+async def test_a_stream_that_another_store_refuses_starts_over_and_says_that_events_were_lost(
+    blank: Page,
+) -> None:
+    told: list[Any] = await blank.evaluate(
+        """() => new Promise(async (resolve) => {
+            const { Client, EventStream } = await import("/client/index.js");
+            const told = [];
+            const replies = [
+                new Response("id: 7\\n\\n", { headers: { "content-type": "text/event-stream" } }),
+                Response.json({ title: "unknown position", status: 422 }, { status: 422 }),
+                new Response("id: 1\\n\\n", { headers: { "content-type": "text/event-stream" } }),
+            ];
+            const fetch = async (address) => {
+                told.push(new URL(address).searchParams.get("last_event_id"));
+                if (replies.length) return replies.shift();
+                stream.stop();
+                resolve(told);
+                return new Response();
+            };
+            const stream = new EventStream(new Client({ server: "http://127.0.0.1:9", fetch }), {}, {
+                onEvent() {},
+                onOpen: (resumed) => told.push(resumed ? "resumed" : "fresh"),
+                onGap: () => told.push("gap"),
+            });
+            stream.start();
+        })"""
+    )
+    assert told == [None, "fresh", "7", None, "gap", "resumed", "1"]
+
+
+async def test_a_stream_that_was_suspended_continues_where_it_was(blank: Page) -> None:
+    told: list[Any] = await blank.evaluate(
+        """() => new Promise(async (resolve) => {
+            const { Client, EventStream } = await import("/client/index.js");
+            const told = [];
+            const fetch = async (address, { signal }) => {
+                told.push(new URL(address).searchParams.get("last_event_id"));
+                if (told.length > 1) { stream.stop(); resolve(told); }
+                const open = new ReadableStream({ start(controller) {
+                    controller.enqueue(new TextEncoder().encode("id: 7\\n\\n"));
+                    signal.addEventListener("abort", () => controller.error(signal.reason));
+                } });
+                return new Response(open, { headers: { "content-type": "text/event-stream" } });
+            };
+            const client = new Client({ server: "http://127.0.0.1:9", fetch });
+            const stream = new EventStream(client, {}, { onEvent() {}, onOpen: () => stream.suspend() });
+            stream.start();
+            setTimeout(() => { told.push("shown again"); stream.reconnect(); }, 1_000);
+        })"""
+    )
+    assert told == [None, "shown again", "7"]
+
+
+async def test_an_outbox_sends_in_order_repeats_what_is_temporary_and_marks_what_is_refused(
+    blank: Page,
+) -> None:
+    sent, left = await blank.evaluate(
+        """async () => {
+            const { ApiError, Outbox } = await import("/client/index.js");
+            const failure = (status) => new ApiError(`status ${status}`, { kind: "refused", server: "", status });
+            const troubles = { first: [503, 0], second: [413], third: [] };
+            let entries = [];
+            const sent = [];
+            const outbox = new Outbox({
+                storage: { read: () => entries, change: (edit) => { entries = edit(entries); } },
+                backoff: { firstMs: 1, longestMs: 1 },
+                marks: { refused: (failed) => ({ failed }) },
+                isWaiting: (entry) => !entry.failed,
+                send: async ({ text, key }) => {
+                    sent.push([text, key]);
+                    const status = troubles[text].shift();
+                    if (status !== undefined) throw failure(status);
+                    if (text === "third") outbox.stop();
+                },
+            });
+            for (const text of ["first", "second", "third"]) outbox.add({ text });
+            await outbox.run();
+            return [sent, entries.map(({ text, failed }) => [text, failed])];
+        }"""
+    )
+    assert [text for text, _ in sent] == ["first", "first", "first", "second", "third"]
+    assert len({key for text, key in sent if text == "first"}) == 1
+    assert left == [["second", "status 413"]]

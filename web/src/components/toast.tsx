@@ -1,7 +1,7 @@
 /** Short notes that go away by themselves. */
 
 import { signal } from "@preact/signals";
-import { messageOf } from "../lib/api";
+import { messageOf } from "@breadcrumbs/client";
 import { Icon } from "./icons";
 
 interface Toast {

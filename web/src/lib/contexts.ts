@@ -1,6 +1,7 @@
 /** What a model gets to see: contexts, what made them, and the configs that they are made by. */
 
-import { api, request, type Json, type JsonObject } from "./api";
+import type { Json, JsonObject } from "@breadcrumbs/client";
+import { client } from "./server";
 
 export type Place = "conversation" | "elsewhere" | "shared";
 
@@ -148,7 +149,7 @@ export const contexts = {
   /** All of an explanation. One about large breadcrumbs comes in several pages. */
   async explain(id: string, version?: number, signal?: AbortSignal, parts = true): Promise<Explanation> {
     const page = (cursor?: string) =>
-      api<Explanation>(`/contexts/${encodeURIComponent(id)}/explain`, {
+      client.json<Explanation>(`/contexts/${encodeURIComponent(id)}/explain`, {
         query: { version, parts, cursor },
         ...(signal && { signal }),
       });
@@ -164,14 +165,14 @@ export const contexts = {
     return whole;
   },
   preview: (body: PreviewRequest, signal?: AbortSignal) =>
-    api<Explanation>("/contexts/preview", { body, ...(signal && { signal }) }),
-  configs: (signal?: AbortSignal) => api<Configs>("/contexts/configs", { ...(signal && { signal }) }),
+    client.json<Explanation>("/contexts/preview", { body, ...(signal && { signal }) }),
+  configs: (signal?: AbortSignal) => client.json<Configs>("/contexts/configs", { ...(signal && { signal }) }),
   check: (text: string, signal?: AbortSignal) =>
-    api<Checked>("/contexts/check", { body: { text }, ...(signal && { signal }) }),
-  schema: () => api<JsonObject>("/contexts/config/schema"),
+    client.json<Checked>("/contexts/check", { body: { text }, ...(signal && { signal }) }),
+  schema: () => client.json<JsonObject>("/contexts/config/schema"),
   replaceFile: async (text: string, etag?: string): Promise<ConfigFile> => {
     const headers = etag === undefined ? {} : { "if-match": `"${etag}"` };
-    return (await request<ConfigFile>("/contexts/config", { method: "PUT", body: { text }, headers })).data;
+    return (await client.request<ConfigFile>("/contexts/config", { method: "PUT", body: { text }, headers })).data;
   },
 };
 

@@ -66,9 +66,3 @@ export function shortened(text: string, length: number): string {
 
 /** The last part of an id, enough to tell two apart. */
 export const shortId = (id: string): string => (id.length > 12 ? id.slice(-8) : id);
-
-/** With a capital letter in front and a full stop behind. */
-export function sentence(text: string): string {
-  const first = text.charAt(0).toUpperCase() + text.slice(1);
-  return /[.!?…]$/.test(first) ? first : `${first}.`;
-}

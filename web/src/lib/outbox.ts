@@ -1,70 +1,89 @@
-/**
- * What somebody has said and the server has not confirmed. It goes on being sent whatever page or session is
- * looked at, and survives a reload of this tab.
- */
+/** The outboxes of this tab, one per session. They go on sending whatever is shown, and survive a reload. */
 
 import { signal } from "@preact/signals";
-import { ApiError, logins, messageOf, newId, owner, sessions, type Message } from "./api";
+import {
+  ApiError,
+  isKeyExpired,
+  Outbox,
+  type Message,
+  type OutboxEntry,
+  type OutboxStorage,
+} from "@breadcrumbs/client";
+import { logins, owner } from "./credential";
+import { client } from "./server";
 
 /** A message that the server has not confirmed. */
-export interface Unsent {
-  key: string;
+export interface Unsent extends OutboxEntry {
   text: string;
-  /** When it was said, or said to be sent again, by our clock. */
-  at: number;
-  /** Whose credential it was said with; empty: not known. */
+  /** The owner whose credential was in use; empty if it is not known. */
   owner: string;
-  /** The server may have it already. */
-  tried: boolean;
   state: "sending" | "waiting" | "refused";
   problem?: string;
-  /** Refused for want of a good credential: the next one may do. */
+  /** Refused because of the credential: another one may do. */
   locked?: boolean;
 }
 
-/** The server forgets idempotency keys after a day unless it is told otherwise. */
-const KEYS_ARE_KNOWN = 23 * 3600_000;
-const SLOWEST_RETRY = 5_000;
+const BACKOFF = { firstMs: 500, longestMs: 5_000, jitter: 0 };
+const KEY_PREFIX = "crumb.unsent.";
+const outboxes = new Map<string, SessionOutbox>();
 
-const PLACE = "crumb.unsent.";
-const boxes = new Map<string, Outbox>();
-
-/** The one of a session. */
-export function outboxOf(session: string): Outbox {
-  let box = boxes.get(session);
-  if (box === undefined) boxes.set(session, (box = new Outbox(session)));
-  return box;
+/** Return the outbox of a session. */
+export function outboxOf(session: string): SessionOutbox {
+  let outbox = outboxes.get(session);
+  if (outbox === undefined) outboxes.set(session, (outbox = new SessionOutbox(session)));
+  return outbox;
 }
 
-/** Go on where this tab was before it was loaded again. */
-export function sendWhatIsLeft(): void {
+/** Send the messages that were left when this tab was reloaded. */
+export function sendStored(): void {
   try {
     for (const name of Object.keys(sessionStorage)) {
-      if (name.startsWith(PLACE)) outboxOf(name.slice(PLACE.length));
+      if (name.startsWith(KEY_PREFIX)) outboxOf(name.slice(KEY_PREFIX.length));
     }
   } catch {
-    // Storage may be forbidden: then nothing was kept.
+    // Storage may be forbidden: then nothing was stored.
   }
 }
 
-/** The server is there (again): do not wait any longer. */
+/** Send at once: the server is reachable. */
 export function sendNow(): void {
-  for (const box of boxes.values()) box.wake();
+  for (const outbox of outboxes.values()) outbox.wake();
 }
 
-class Outbox {
+export class SessionOutbox {
   readonly unsent = signal<readonly Unsent[]>([]);
-  /** Told of what has arrived, before it leaves the list. */
+  /** Called with a message that was sent, before it leaves the list. */
   onSent: ((key: string, message: Message) => void) | null = null;
 
-  readonly #session: string;
-  #sending = false;
-  #wake: (() => void) | undefined;
+  readonly #outbox: Outbox<Unsent, Message>;
 
   constructor(session: string) {
-    this.#session = session;
-    this.unsent.value = kept(session);
-    void this.#send();
+    const name = KEY_PREFIX + session;
+    this.unsent.value = load(name);
+    const storage: OutboxStorage<Unsent> = {
+      read: () => this.unsent.peek(),
+      change: (edit) => {
+        this.unsent.value = edit(this.unsent.peek());
+        save(name, this.unsent.peek());
+      },
+    };
+    this.#outbox = new Outbox<Unsent, Message>({
+      storage,
+      backoff: BACKOFF,
+      marks: {
+        waiting: (problem) => ({ state: "waiting", problem, locked: false }),
+        refused: (problem, error) => ({
+          state: "refused",
+          problem,
+          locked: error instanceof ApiError && error.status === 401,
+        }),
+      },
+      send: (entry) => client.sessions.say(session, entry.text, entry.key),
+      isWaiting: (entry) => entry.state !== "refused",
+      objection: objectionTo,
+      onSent: (entry, message) => this.onSent?.(entry.key, message),
+    });
+    void this.#outbox.run();
     let before = logins.peek();
     logins.subscribe((now) => {
       if (now !== before) this.#unlock();
@@ -73,104 +92,52 @@ class Outbox {
   }
 
   say(text: string): void {
-    const said = { key: newId(), text, at: Date.now(), owner: owner.peek(), tried: false, state: "sending" } as const;
-    this.#set([...this.unsent.peek(), said]);
-    void this.#send();
+    void this.#outbox.add({ text, owner: owner.peek(), state: "sending" });
   }
 
-  /** Try again to send what was refused: whoever says so has looked. */
+  /** Send a message again that was refused. The user has looked at it. */
   resend(key: string): void {
-    this.#change(key, { at: Date.now(), owner: owner.peek(), state: "sending", locked: false });
-    void this.#send();
+    void this.#outbox.update(key, { at: Date.now(), owner: owner.peek(), state: "sending", locked: false });
   }
 
   discard(key: string): void {
-    this.#set(this.unsent.peek().filter((one) => one.key !== key));
-    void this.#send();
+    void this.#outbox.remove(key);
   }
 
   wake(): void {
-    this.#wake?.();
+    this.#outbox.wake();
   }
 
-  /** There is another credential. */
+  /** Send messages again that were refused because of the last credential. */
   #unlock(): void {
-    for (const one of this.unsent.peek()) if (one.locked) this.#change(one.key, { state: "sending", locked: false });
+    for (const { key, locked } of this.unsent.peek()) {
+      if (locked) void this.#outbox.update(key, { state: "sending", locked: false });
+    }
     this.wake();
-    void this.#send();
-  }
-
-  /** One after the other, in their order, until none is left that can be sent. */
-  async #send(): Promise<void> {
-    if (this.#sending) return;
-    this.#sending = true;
-    try {
-      for (let failures = 0; ; ) {
-        const next = this.unsent.peek().find((one) => one.state !== "refused");
-        if (next === undefined) return;
-        const doubt = doubtAbout(next);
-        if (doubt !== undefined) {
-          this.#change(next.key, { state: "refused", problem: doubt });
-          continue;
-        }
-        if (!next.tried) this.#change(next.key, { tried: true });
-        try {
-          const message = await sessions.say(this.#session, next.text, next.key);
-          failures = 0;
-          this.onSent?.(next.key, message);
-          this.#set(this.unsent.peek().filter((one) => one.key !== next.key));
-        } catch (error) {
-          const passing = error instanceof ApiError && error.passing;
-          this.#change(next.key, {
-            state: passing ? "waiting" : "refused",
-            problem: messageOf(error),
-            locked: error instanceof ApiError && error.status === 401,
-          });
-          if (!passing) continue;
-          // The key makes it safe: whether or not it arrived the first time, it is there once.
-          const rest = error.retryAfter ? error.retryAfter * 1000 : Math.min(SLOWEST_RETRY, 500 * 2 ** failures++);
-          await new Promise<void>((done) => {
-            this.#wake = done;
-            setTimeout(done, rest);
-          });
-        }
-      }
-    } finally {
-      this.#sending = false;
-    }
-  }
-
-  #change(key: string, fields: Partial<Unsent>): void {
-    this.#set(this.unsent.peek().map((one) => (one.key === key ? { ...one, ...fields } : one)));
-  }
-
-  #set(unsent: readonly Unsent[]): void {
-    this.unsent.value = unsent;
-    try {
-      if (unsent.length) sessionStorage.setItem(PLACE + this.#session, JSON.stringify(unsent));
-      else sessionStorage.removeItem(PLACE + this.#session);
-    } catch {
-      // Storage may be forbidden or full: then a reload forgets what was not sent.
-    }
   }
 }
 
-export type { Outbox };
-
-/** Why a message must not go out by itself. */
-function doubtAbout({ at, tried, owner: whose }: Unsent): string | undefined {
-  if (tried && Date.now() - at > KEYS_ARE_KNOWN) {
-    return "Nobody knows any more whether this has arrived. Look before you send it again.";
-  }
-  if (whose && owner.peek() && whose !== owner.peek()) return "It was written with the key of somebody else.";
+function objectionTo(entry: Unsent): string | undefined {
+  if (isKeyExpired(entry)) return "Nobody knows any more whether this has arrived. Look before you send it again.";
+  const now = owner.peek();
+  if (entry.owner && now && entry.owner !== now) return "It was written with the key of somebody else.";
   return undefined;
 }
 
-function kept(session: string): Unsent[] {
+function load(name: string): Unsent[] {
   try {
-    const found = JSON.parse(sessionStorage.getItem(PLACE + session) ?? "[]") as Unsent[];
-    return found.map((one) => ({ ...one, state: "sending" }));
+    const stored = JSON.parse(sessionStorage.getItem(name) ?? "[]") as Unsent[];
+    return stored.map((entry) => ({ ...entry, state: "sending" }));
   } catch {
     return [];
+  }
+}
+
+function save(name: string, unsent: readonly Unsent[]): void {
+  try {
+    if (unsent.length) sessionStorage.setItem(name, JSON.stringify(unsent));
+    else sessionStorage.removeItem(name);
+  } catch {
+    // Storage may be forbidden or full: then a reload forgets what was not sent.
   }
 }

@@ -1,242 +1,128 @@
 /**
- * What happens on the blackboard, as it happens. A stream comes back by itself where it was, so nothing is
- * missed; where the server no longer has what was missed, `onGap` says to list again.
+ * The event stream of the page.
  *
- * A browser gives a page only six connections to a server, over all its tabs. So a page has one stream at a
- * time, and a tab that nobody sees lets go of its own after a while and takes it up again where it was.
+ * A browser allows six connections to a server over all its tabs. So a page has one stream at a time, and a hidden
+ * tab closes its stream after a while and continues where it was when it is shown again.
  */
 
 import { signal } from "@preact/signals";
-import { ApiError, api, credential, streamToken, withQuery, type JsonObject } from "./api";
+import {
+  EventStream,
+  type AnswerDelta,
+  type BreadcrumbEvent,
+  type StreamOptions,
+  type StreamQuery,
+  type StreamState,
+} from "@breadcrumbs/client";
 import { setServerTime } from "./clock";
-
-export interface CrumbEvent {
-  type: "breadcrumb.created" | "breadcrumb.updated" | "breadcrumb.deleted";
-  operation: "created" | "updated" | "deleted";
-  breadcrumb_id: string;
-  owner_id: string;
-  version: number;
-  schema_name?: string;
-  session_id?: string;
-  tags: string[];
-  updated_at: string;
-  title?: string;
-  context?: JsonObject;
-}
-
-/** A piece of an answer that is being made. Pieces may get lost: `offset` says where this one belongs. */
-export interface Delta {
-  type: "agent.response.delta";
-  owner_id: string;
-  session_id?: string;
-  agent_id: string;
-  trigger_id: string;
-  /** The id that the finished answer will have. */
-  breadcrumb_id: string;
-  offset: number;
-  text: string;
-}
-
-export interface StreamQuery {
-  [name: string]: string | readonly string[] | undefined;
-  session_id?: string;
-  schema_name?: string;
-  any_tags?: readonly string[];
-  all_tags?: readonly string[];
-  /** A selector as JSON. */
-  filters?: string;
-}
+import { credential, credentialWanted } from "./credential";
+import { client, streamToken } from "./server";
 
 export interface Listener {
-  onEvent(event: CrumbEvent): void;
-  onDelta?(delta: Delta): void;
-  /** The stream is open. `again` is false the first time. What came in between follows as events. */
+  onEvent(event: BreadcrumbEvent): void;
+  onDelta?(delta: AnswerDelta): void;
+  /** The stream is open. `again` is false the first time. Events from in between follow. */
   onOpen?(again: boolean): void;
-  /** The server no longer has what was missed: list what you need again. */
+  /** Events were lost: list everything again. */
   onGap?(): void;
 }
 
 export type Connection = "idle" | "connecting" | "open" | "lost";
 
-/** How the page's stream is doing; the shell shows it. */
+/** State of the page's stream; the shell shows it. */
 export const connection = signal<Connection>("idle");
 
-/** The server says something at least every 10 s; silence for much longer is a dead connection. */
-const SILENCE = 35_000;
-/** Coming back loses nothing, so a tab need not hold on for long. */
-const HIDDEN_FOR = 20_000;
-const SLOWEST_RETRY = 8_000;
+const OPTIONS: StreamOptions = {
+  backoff: { firstMs: 500, longestMs: 8_000 },
+  silenceMs: 35_000,
+  retryRefusals: true,
+  accessToken: streamToken,
+};
+
+/** Continuing loses nothing, so a hidden tab need not hold its connection for long. */
+const HIDDEN_MS = 20_000;
 
 export class Stream {
-  #query: StreamQuery;
   readonly #listener: Listener;
-  #source: EventSource | null = null;
-  #lastId: string | undefined;
-  #opened = false;
-  #failures = 0;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  #watchdog: ReturnType<typeof setTimeout> | undefined;
-  #hidden: ReturnType<typeof setTimeout> | undefined;
-  #closed = false;
-  #attempt = 0;
-  readonly #forget: () => void;
+  readonly #events: EventStream;
+  readonly #unsubscribe: () => void;
+  #query: StreamQuery;
+  #hasOpened = false;
+  #isSuspended = false;
+  #hiddenTimer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(query: StreamQuery, listener: Listener, lastId?: string) {
+  constructor(query: StreamQuery, listener: Listener) {
     this.#query = query;
     this.#listener = listener;
-    this.#lastId = lastId;
+    this.#events = new EventStream(client, query, this.#handlers(), OPTIONS);
     document.addEventListener("visibilitychange", this.#onVisibility);
-    window.addEventListener("online", this.#atOnce);
+    window.addEventListener("online", this.#onOnline);
     let known = credential.peek();
-    this.#forget = credential.subscribe((now) => {
-      if (now !== known) this.#again();
+    this.#unsubscribe = credential.subscribe((now) => {
+      if (now !== known) this.#reconnect();
       known = now;
     });
-    void this.#connect();
+    if (document.hidden) this.#suspendSoon();
+    this.#events.start();
   }
 
-  /** Listen for something else from here on; nothing in between is missed. */
+  /** Receive other events from here on. None in between is lost. */
   follow(query: StreamQuery): void {
     if (JSON.stringify(query) === JSON.stringify(this.#query)) return;
     this.#query = query;
-    this.#shut();
-    void this.#connect();
+    this.#isSuspended = false;
+    this.#events.follow(query);
+    if (document.hidden) this.#suspendSoon();
   }
 
   close(): void {
-    this.#closed = true;
-    this.#shut();
+    this.#events.stop();
     document.removeEventListener("visibilitychange", this.#onVisibility);
-    window.removeEventListener("online", this.#atOnce);
-    clearTimeout(this.#hidden);
-    this.#forget();
+    window.removeEventListener("online", this.#onOnline);
+    clearTimeout(this.#hiddenTimer);
+    this.#unsubscribe();
     connection.value = "idle";
   }
 
-  #shut(): void {
-    this.#attempt += 1;
-    this.#source?.close();
-    this.#source = null;
-    clearTimeout(this.#timer);
-    clearTimeout(this.#watchdog);
-  }
-
-  async #connect(): Promise<void> {
-    const attempt = ++this.#attempt;
-    if (document.hidden) this.#letGoSoon(); // opened behind the others, or woken there
-    if (connection.value !== "lost") connection.value = "connecting";
-    let token: string;
-    try {
-      token = await streamToken();
-    } catch (error) {
-      if (attempt !== this.#attempt) return;
-      this.#failures += 1;
-      connection.value = "lost";
-      this.#later(error instanceof ApiError ? error.retryAfter : undefined);
-      return;
-    }
-    if (attempt !== this.#attempt || this.#closed) return;
-    const address = withQuery("/events/stream", {
-      ...this.#query,
-      last_event_id: this.#lastId,
-      access_token: token,
-    });
-    const source = (this.#source = new EventSource(address));
-    source.onopen = () => {
-      connection.value = "open";
-      this.#listener.onOpen?.(this.#opened);
-      this.#opened = true;
-      this.#heard(source);
-    };
-    source.onmessage = (message) => {
-      this.#heard(source, message);
-      if (message.data) this.#listener.onEvent(JSON.parse(message.data) as CrumbEvent);
-    };
-    source.addEventListener("agent.response.delta", (message) => {
-      this.#heard(source, message);
-      this.#listener.onDelta?.(JSON.parse(message.data) as Delta);
-    });
-    // A position that came without an event is told by the next ping, and until then by the source itself.
-    source.addEventListener("ping", (message) => {
-      this.#heard(source, message);
-      setServerTime((JSON.parse(message.data) as { ts?: string }).ts);
-    });
-    source.addEventListener("gap", (message) => {
-      this.#heard(source, message);
-      this.#listener.onGap?.();
-    });
-    source.onerror = () => {
-      if (this.#source !== source) return;
-      this.#failures += 1;
-      connection.value = "lost";
-      clearTimeout(this.#watchdog);
-      // While it can, the source tries again by itself, and knows where it was. After an HTTP error it does not.
-      if (source.readyState === EventSource.CLOSED) {
-        this.#shut();
-        void this.#whyRefused();
-      } else if (token) {
-        // The server ends a stream when its token expires: coming back takes a fresh one.
-        this.#shut();
-        this.#later();
-      }
+  #handlers() {
+    const listener = this.#listener;
+    return {
+      onEvent: (event: BreadcrumbEvent) => listener.onEvent(event),
+      onDelta: (delta: AnswerDelta) => listener.onDelta?.(delta),
+      onOpen: () => {
+        listener.onOpen?.(this.#hasOpened);
+        this.#hasOpened = true;
+      },
+      onGap: () => listener.onGap?.(),
+      onTime: setServerTime,
+      onState: ({ status, error }: StreamState) => {
+        connection.value = status === "refused" ? "lost" : status;
+        if (error?.status === 401) credentialWanted.value = error.message;
+      },
     };
   }
 
-  #heard(source: EventSource, message?: MessageEvent<string>): void {
-    if (message?.lastEventId) this.#lastId = message.lastEventId;
-    if (message) this.#failures = 0; // a connection that says nothing before it breaks was none
-    clearTimeout(this.#watchdog);
-    this.#watchdog = setTimeout(() => {
-      if (this.#source === source) this.#again();
-    }, SILENCE);
+  #reconnect(): void {
+    this.#isSuspended = false;
+    this.#events.reconnect();
+    if (document.hidden) this.#suspendSoon();
   }
 
-  /** An event source does not tell what the server answered; a plain request does. */
-  async #whyRefused(): Promise<void> {
-    const attempt = this.#attempt;
-    const abort = new AbortController();
-    try {
-      const query = { ...this.#query, last_event_id: this.#lastId };
-      const ask = api("/events/stream", { query, signal: abort.signal, headers: { accept: "text/event-stream" } });
-      // Refusals come at once; what does not is a stream.
-      await Promise.race([ask, new Promise((done) => setTimeout(done, 2_000))]);
-    } catch (error) {
-      if (error instanceof ApiError && error.status === 422 && this.#lastId !== undefined) {
-        this.#lastId = undefined; // another server, or another data directory
-        if (attempt === this.#attempt) this.#listener.onGap?.();
-      }
-    } finally {
-      abort.abort();
-    }
-    if (attempt === this.#attempt) this.#later();
-  }
-
-  /** `seconds`: how long the server asked to wait. */
-  #later(seconds?: number): void {
-    if (this.#closed) return;
-    clearTimeout(this.#timer);
-    const pause = seconds ? seconds * 1000 : Math.min(SLOWEST_RETRY, 250 * 2 ** Math.min(this.#failures, 6));
-    this.#timer = setTimeout(() => void this.#connect(), pause * (0.75 + Math.random() / 2));
-  }
-
-  #again(): void {
-    if (this.#closed) return;
-    this.#shut();
-    void this.#connect();
-  }
-
-  readonly #atOnce = () => {
-    if (connection.value !== "open") this.#again();
+  readonly #onOnline = () => {
+    if (connection.value !== "open") this.#reconnect();
   };
 
   readonly #onVisibility = () => {
-    clearTimeout(this.#hidden);
-    if (document.hidden) this.#letGoSoon();
-    else if (this.#source === null) this.#again();
+    clearTimeout(this.#hiddenTimer);
+    if (document.hidden) this.#suspendSoon();
+    else if (this.#isSuspended || connection.value === "lost") this.#reconnect();
   };
 
-  #letGoSoon(): void {
-    clearTimeout(this.#hidden);
-    this.#hidden = setTimeout(() => this.#shut(), HIDDEN_FOR);
+  #suspendSoon(): void {
+    clearTimeout(this.#hiddenTimer);
+    this.#hiddenTimer = setTimeout(() => {
+      this.#isSuspended = true;
+      this.#events.suspend();
+    }, HIDDEN_MS);
   }
 }

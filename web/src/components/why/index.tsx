@@ -1,7 +1,7 @@
 /** Why an answer is as it is: the context that its model got, what was left out, and why. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, messageOf, type Message } from "../../lib/api";
+import { ApiError, messageOf, type Message } from "@breadcrumbs/client";
 import {
   contexts,
   rankInWords,

@@ -1,14 +1,15 @@
 /** Everything about one breadcrumb: its turn, its content, its versions. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, messageOf, type Breadcrumb } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { JsonTree } from "../../components/json-tree";
 import { Tag } from "../../components/tag";
 import { Time } from "../../components/time";
 import { toast } from "../../components/toast";
-import { ApiError, breadcrumbs, messageOf, type Breadcrumb } from "../../lib/api";
 import { bytes, dayName, plural, timeWithSeconds } from "../../lib/format";
 import { href } from "../../lib/router";
+import { client } from "../../lib/server";
 import type { Filters } from "./filters";
 import type { Item } from "./items";
 import { gist, KINDS, kindOf, sessionOf } from "./kinds";
@@ -48,7 +49,7 @@ export function Detail(props: DetailProps) {
   useEffect(() => {
     const abort = new AbortController();
     setProblem(undefined);
-    breadcrumbs.full(id, abort.signal).then(
+    client.breadcrumbs.full(id, abort.signal).then(
       (found) => {
         setCrumb(found);
         props.onLoaded(found);

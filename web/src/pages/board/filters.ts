@@ -1,7 +1,6 @@
 /** What is shown: one schema, any number of tags, all of which must be there. They stand in the address. */
 
-import type { BreadcrumbQuery } from "../../lib/api";
-import type { StreamQuery } from "../../lib/stream";
+import type { BreadcrumbQuery, StreamQuery } from "@breadcrumbs/client";
 import type { Item } from "./items";
 import { SESSION } from "./kinds";
 

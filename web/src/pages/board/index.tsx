@@ -1,11 +1,12 @@
 /** The blackboard: what happens, as it happens, in lanes. */
 
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { messageOf, type Breadcrumb } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
-import { breadcrumbs, messageOf, sessions, type Breadcrumb } from "../../lib/api";
 import { number, plural } from "../../lib/format";
 import { useShortcuts } from "../../lib/keys";
 import { go, href, route } from "../../lib/router";
+import { client } from "../../lib/server";
 import { Stream } from "../../lib/stream";
 import { Detail } from "./detail";
 import { asQuery, boardHref, matches, readFilters, toggledSchema, toggledTag, type Filters } from "./filters";
@@ -90,8 +91,10 @@ export default function BoardPage() {
     const telling = TELLING.filter((schema) => asked.schema === "" || asked.schema === schema);
     try {
       const [all, ...told] = await Promise.all([
-        breadcrumbs.list(asks, signal),
-        ...telling.map((schema) => breadcrumbs.list({ ...asks, schema_name: schema, include_context: true }, signal)),
+        client.breadcrumbs.list(asks, signal),
+        ...telling.map((schema) =>
+          client.breadcrumbs.list({ ...asks, schema_name: schema, include_context: true }, signal),
+        ),
       ]);
       if (asked !== current.current) return;
       const spoken = new Map(told.flatMap((page) => page.items.map((crumb) => [crumb.id, crumb])));
@@ -118,7 +121,7 @@ export default function BoardPage() {
       onOpen: (again) => void (!again && load(50)),
       onGap: () => void load(PAGE),
     });
-    sessions.list({ limit: 100 }).then(
+    client.sessions.list({ limit: 100 }).then(
       (page) => setNames(new Map(page.sessions.map((one) => [one.id, one.title ?? one.summary ?? ""]))),
       () => {}, // names are a help, not a need
     );
@@ -143,7 +146,8 @@ export default function BoardPage() {
     if (cursor.current === undefined) return;
     setOlder("loading");
     try {
-      const page = await breadcrumbs.list({ ...asQuery(asked), sort: "-updated_at", limit: PAGE, cursor: cursor.current });
+      const query = { ...asQuery(asked), sort: "-updated_at", limit: PAGE, cursor: cursor.current } as const;
+      const page = await client.breadcrumbs.list(query);
       if (asked !== current.current) return;
       room.current += page.items.length;
       cursor.current = page.next;

@@ -1,7 +1,6 @@
 /** What has happened, in the order in which it happened, and where each thing stands on the board. */
 
-import type { Breadcrumb } from "../../lib/api";
-import type { CrumbEvent } from "../../lib/stream";
+import type { Breadcrumb, BreadcrumbEvent } from "@breadcrumbs/client";
 import { gist, kindOf, sessionOf, type Kind } from "./kinds";
 import { millis } from "./time";
 
@@ -25,7 +24,7 @@ export interface Item {
 const keyOf = (id: string, version: number, operation: string) =>
   operation === "deleted" ? `${id}:gone` : `${id}:${version}`;
 
-export function fromEvent(event: CrumbEvent): Item | undefined {
+export function fromEvent(event: BreadcrumbEvent): Item | undefined {
   if (!event.breadcrumb_id) return undefined; // of a session, not of a breadcrumb
   const kind = kindOf(event.schema_name, event.tags);
   const operation = event.operation;

@@ -1,7 +1,7 @@
 /** The turn as a picture: from the message down to the answers, with the time between any two steps. */
 
 import { useEffect, useState } from "preact/hooks";
-import { messageOf, type Breadcrumb } from "../../lib/api";
+import { messageOf, type Breadcrumb } from "@breadcrumbs/client";
 import { duration, plural, shortened } from "../../lib/format";
 import { KINDS } from "./kinds";
 import { loadTurn, originOf, type Branch, type Step, type TurnView } from "./turn";

@@ -1,8 +1,9 @@
 /** A turn: what one message led to, put together from the breadcrumbs that name it as their trigger. */
 
-import { ApiError, breadcrumbs, type Breadcrumb } from "../../lib/api";
+import { ApiError, type Breadcrumb } from "@breadcrumbs/client";
 import { contexts } from "../../lib/contexts";
 import { plural } from "../../lib/format";
+import { client } from "../../lib/server";
 import { gist, itemsIn, kindOf, sessionOf, type Kind } from "./kinds";
 import { millis } from "./time";
 
@@ -45,10 +46,10 @@ export function originOf(crumb: Breadcrumb): string {
 }
 
 export async function loadTurn(crumb: Breadcrumb, originId: string, signal: AbortSignal): Promise<TurnView> {
-  const origin = originId === crumb.id ? crumb : await unlessGone(breadcrumbs.full(originId, signal));
+  const origin = originId === crumb.id ? crumb : await unlessGone(client.breadcrumbs.full(originId, signal));
   const session = sessionOf(crumb.tags);
   // In the order of writing, from the message on: a turn is at the beginning of that, however long the session is.
-  const { items } = await breadcrumbs.list(
+  const { items } = await client.breadcrumbs.list(
     {
       ...(session !== undefined && { session_id: session }),
       updated_since: origin?.created_at ?? crumb.created_at,

@@ -1,9 +1,10 @@
 /** The versions of a breadcrumb, and what changed from one to another. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
+import { messageOf } from "@breadcrumbs/client";
 import { Time } from "../../components/time";
-import { breadcrumbs, messageOf } from "../../lib/api";
 import { dayName, plural, timeWithSeconds } from "../../lib/format";
+import { client } from "../../lib/server";
 import { diffLines, folded } from "./diff";
 
 export interface Version {
@@ -22,7 +23,7 @@ export function useHistory(id: string, newest: number): { versions: Version[] | 
   useEffect(() => {
     const abort = new AbortController();
     setProblem("");
-    breadcrumbs.history(id, abort.signal).then(
+    client.breadcrumbs.history(id, abort.signal).then(
       (versions) => setFound({ id, versions: versions as unknown as Version[] }),
       (error: unknown) => !abort.signal.aborted && setProblem(messageOf(error)),
     );

@@ -1,13 +1,14 @@
 /** What can be done with a whole session. */
 
+import type { Session } from "@breadcrumbs/client";
 import { ask, confirmed } from "../../components/dialog";
 import type { Action } from "../../components/menu";
 import { attempt, toast } from "../../components/toast";
-import { sessions, type Session } from "../../lib/api";
 import { plural } from "../../lib/format";
 import { go, href } from "../../lib/router";
+import { client } from "../../lib/server";
 import type { Chat } from "./chat";
-import { nameOf } from "./list";
+import { nameOf } from "./session-list";
 
 export function sessionActions(chat: Chat, session: Session): Action[] {
   return [
@@ -35,14 +36,14 @@ export async function rename(chat: Chat, session: Session): Promise<void> {
     action: "Rename",
   });
   if (!title) return;
-  const changed = await attempt("It was not renamed", () => sessions.change(session.id, { title }));
+  const changed = await attempt("It was not renamed", () => client.sessions.change(session.id, { title }));
   if (changed) chat.list.put(changed);
 }
 
 /** A new session with everything up to a message, or with everything. */
 export async function fork(chat: Chat, id: string, messageId?: string): Promise<void> {
   const made = await attempt("It was not forked", () =>
-    sessions.fork(id, messageId === undefined ? {} : { message_id: messageId }),
+    client.sessions.fork(id, messageId === undefined ? {} : { message_id: messageId }),
   );
   if (!made) return;
   chat.list.put(made);
@@ -52,7 +53,7 @@ export async function fork(chat: Chat, id: string, messageId?: string): Promise<
 
 export async function setActive(chat: Chat, id: string, active: boolean): Promise<void> {
   const changed = await attempt(active ? "It was not resumed" : "It was not paused", () =>
-    sessions.change(id, { active }),
+    client.sessions.change(id, { active }),
   );
   if (changed) chat.list.put(changed);
 }
@@ -65,7 +66,7 @@ export async function remove(chat: Chat, session: Session): Promise<void> {
     danger: true,
   });
   if (!sure) return;
-  const done = await attempt("It was not deleted", () => sessions.remove(session.id));
+  const done = await attempt("It was not deleted", () => client.sessions.remove(session.id));
   if (!done) return;
   chat.list.forget(session.id);
   if (chat.open.value?.id === session.id) go(href("chat"), true);

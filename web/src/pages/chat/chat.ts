@@ -1,13 +1,13 @@
 /** The chat page's own state: the list, the open conversation, and the stream that feeds both. */
 
 import { effect, signal, untracked } from "@preact/signals";
-import { newId, type Message } from "../../lib/api";
+import { newId, type Message, type StreamQuery } from "@breadcrumbs/client";
 import { shortened } from "../../lib/format";
 import { sendNow } from "../../lib/outbox";
 import { go, href, route } from "../../lib/router";
-import { Stream, type StreamQuery } from "../../lib/stream";
+import { Stream } from "../../lib/stream";
 import { Conversation } from "./conversation";
-import { nameOf, SessionList } from "./list";
+import { nameOf, SessionList } from "./session-list";
 
 export class Chat {
   readonly list = new SessionList();

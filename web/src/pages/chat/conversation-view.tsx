@@ -3,19 +3,19 @@
 import type { ComponentChild } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { signal } from "@preact/signals";
+import { sentence, type Message } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { Markdown } from "../../components/markdown";
 import { Menu } from "../../components/menu";
 import { Time } from "../../components/time";
 import { attempt, toast } from "../../components/toast";
-import type { Message } from "../../lib/api";
-import { dayName, sentence, shortened, time } from "../../lib/format";
+import { dayName, shortened, time } from "../../lib/format";
 import type { Unsent } from "../../lib/outbox";
 import { fork, sessionActions, setActive } from "./actions";
 import type { Chat } from "./chat";
 import type { Conversation, Draft, Progress } from "./conversation";
-import { nameOf } from "./list";
 import { wasCancelled, type Turn } from "./message";
+import { nameOf } from "./session-list";
 import { ToolCall } from "./tool-call";
 import { Welcome } from "./welcome";
 

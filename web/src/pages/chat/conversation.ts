@@ -1,10 +1,10 @@
 /** One session as it is shown: what was said, what is being said, and what is still on its way out. */
 
 import { computed, signal } from "@preact/signals";
-import { ApiError, breadcrumbs, messageOf, sessions, type Message } from "../../lib/api";
+import { ApiError, messageOf, type AnswerDelta, type BreadcrumbEvent, type Message } from "@breadcrumbs/client";
 import { now } from "../../lib/clock";
-import { outboxOf, type Outbox } from "../../lib/outbox";
-import type { CrumbEvent, Delta } from "../../lib/stream";
+import { outboxOf, type SessionOutbox } from "../../lib/outbox";
+import { client } from "../../lib/server";
 import { messageOfEvent, settledBy, turnsOf } from "./message";
 
 /** An answer in the making. */
@@ -50,7 +50,7 @@ export class Conversation {
   #loading: Promise<void> | null = null;
   #catchingUp: Promise<boolean> = Promise.resolve(false);
   /** What we have said. It goes out also when nobody looks at this session any more. */
-  readonly #outbox: Outbox;
+  readonly #outbox: SessionOutbox;
 
   /** `isNew`: a session that begins with its first message. */
   constructor(id: string, isNew = false) {
@@ -82,7 +82,7 @@ export class Conversation {
     const again = this.state.value === "ready";
     if (this.state.value === "failed") this.state.value = "loading";
     try {
-      const page = await sessions.messages(this.id, { limit: PAGE }, this.#abort.signal);
+      const page = await client.sessions.messages(this.id, { limit: PAGE }, this.#abort.signal);
       this.#before = page.before;
       this.#after = page.after ?? this.#after;
       this.hasOlder.value = page.has_more;
@@ -103,7 +103,7 @@ export class Conversation {
     if (!this.hasOlder.value || this.loadingOlder.value || this.#before === undefined) return;
     this.loadingOlder.value = true;
     try {
-      const page = await sessions.messages(this.id, { limit: PAGE, before: this.#before }, this.#abort.signal);
+      const page = await client.sessions.messages(this.id, { limit: PAGE, before: this.#before }, this.#abort.signal);
       this.#before = page.before ?? this.#before;
       this.hasOlder.value = page.has_more;
       this.#take(page.messages);
@@ -143,7 +143,7 @@ export class Conversation {
     }
     for (let more = true; more && !this.#abort.signal.aborted; ) {
       try {
-        const page = await sessions.messages(this.id, { limit: PAGE, after: this.#after }, this.#abort.signal);
+        const page = await client.sessions.messages(this.id, { limit: PAGE, after: this.#after }, this.#abort.signal);
         this.#take(page.messages, true);
         more = page.has_more && page.after !== undefined;
         if (page.after !== undefined) this.#after = page.after;
@@ -153,7 +153,7 @@ export class Conversation {
           await this.startOver();
           return true;
         }
-        if (!error.passing) return false; // no longer for us
+        if (!error.isRetryable) return false; // no longer for us
         await pause(error.retryAfter ? error.retryAfter * 1000 : 1_000);
       }
     }
@@ -162,7 +162,7 @@ export class Conversation {
 
   // --- What happens ---------------------------------------------------------------------------------------
 
-  onEvent(event: CrumbEvent): void {
+  onEvent(event: BreadcrumbEvent): void {
     if (event.session_id !== this.id) return;
     if (event.operation === "deleted") {
       this.#gone.add(event.breadcrumb_id);
@@ -184,7 +184,7 @@ export class Conversation {
   /** An edit tells when it was made, and not when the message was: that says where it stands. */
   async #placed(message: Message): Promise<void> {
     try {
-      const { created_at } = await breadcrumbs.full(message.id, this.#abort.signal);
+      const { created_at } = await client.breadcrumbs.full(message.id, this.#abort.signal);
       await this.#loading;
       const oldest = this.messages.value[0]?.created_at ?? "";
       if (this.hasOlder.value && created_at < oldest) return; // it comes with its page
@@ -195,9 +195,9 @@ export class Conversation {
   }
 
   /** The stream's token reads no secrets; we may. */
-  async #uncovered(event: CrumbEvent, createdAt: string): Promise<void> {
+  async #uncovered(event: BreadcrumbEvent, createdAt: string): Promise<void> {
     try {
-      const { context, version } = await breadcrumbs.full(event.breadcrumb_id, this.#abort.signal);
+      const { context, version } = await client.breadcrumbs.full(event.breadcrumb_id, this.#abort.signal);
       const message = context && messageOfEvent({ ...event, context }, createdAt);
       if (!message || this.#byId.get(message.id)?.version !== version) return;
       this.#byId.set(message.id, message);
@@ -207,7 +207,7 @@ export class Conversation {
     }
   }
 
-  onDelta(delta: Delta): void {
+  onDelta(delta: AnswerDelta): void {
     if (delta.session_id !== this.id || this.#byId.has(delta.breadcrumb_id)) return;
     const drafts = this.drafts.value;
     const known = drafts.find((draft) => draft.id === delta.breadcrumb_id);
@@ -251,7 +251,7 @@ export class Conversation {
     if (changed) this.#show();
   }
 
-  #hasFailed(delta: Delta): boolean {
+  #hasFailed(delta: AnswerDelta): boolean {
     const draft = { trigger: delta.trigger_id, agent: delta.agent_id };
     const since = this.#retried.value.get(draft.trigger) ?? "";
     return this.messages.value.some(
@@ -283,11 +283,11 @@ export class Conversation {
   }
 
   async stop(): Promise<void> {
-    await sessions.cancel(this.id);
+    await client.sessions.cancel(this.id);
   }
 
   async retry(failed: Message): Promise<void> {
-    const started = await sessions.retry(this.id, failed.trigger_id);
+    const started = await client.sessions.retry(this.id, failed.trigger_id);
     this.#retried.value = new Map(this.#retried.value).set(started.message_id, failed.created_at);
   }
 

@@ -1,7 +1,6 @@
 /** Breadcrumbs of a session as messages of a conversation, and conversations as turns. */
 
-import type { Json, JsonObject, Message } from "../../lib/api";
-import type { CrumbEvent } from "../../lib/stream";
+import type { BreadcrumbEvent, Json, JsonObject, Message } from "@breadcrumbs/client";
 
 const ROLES: Record<string, Message["role"]> = {
   "user.message.v1": "user",
@@ -12,7 +11,7 @@ const ROLES: Record<string, Message["role"]> = {
 };
 
 /** The message that an event brings, as the server would list it; null where it is none. */
-export function messageOfEvent(event: CrumbEvent, createdAt: string): Message | null {
+export function messageOfEvent(event: BreadcrumbEvent, createdAt: string): Message | null {
   const role = event.schema_name === undefined ? undefined : ROLES[event.schema_name];
   if (role === undefined || event.schema_name === undefined) return null;
   const context = event.context ?? {}; // what is secret comes without

@@ -1,16 +1,16 @@
 /** The sessions at the left. */
 
 import { useEffect, useRef } from "preact/hooks";
+import type { Session } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { Menu } from "../../components/menu";
 import { Time } from "../../components/time";
-import type { Session } from "../../lib/api";
 import { now } from "../../lib/clock";
 import { ago, plural } from "../../lib/format";
 import { href } from "../../lib/router";
 import { sessionActions } from "./actions";
 import type { Chat } from "./chat";
-import { nameOf } from "./list";
+import { nameOf } from "./session-list";
 
 export function SessionSidebar({ chat }: { chat: Chat }) {
   const { list } = chat;

@@ -1,9 +1,9 @@
 /** A tool that an agent used, folded. What tools take and give is data: it is shown as JSON or as text. */
 
+import type { Json } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { JsonView } from "../../components/json";
 import { duration, shortened } from "../../lib/format";
-import type { Json } from "../../lib/api";
 import type { ToolUse } from "./message";
 
 export function ToolCall({ use, running }: { use: ToolUse; running: boolean }) {

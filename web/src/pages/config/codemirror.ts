@@ -25,7 +25,7 @@ import {
   type ViewUpdate,
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import type { JsonObject } from "../../lib/api";
+import type { JsonObject } from "@breadcrumbs/client";
 import type { Complaint } from "../../lib/contexts";
 import { SchemaGuide } from "./completion";
 

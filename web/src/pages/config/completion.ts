@@ -4,7 +4,7 @@ import type { CompletionContext, CompletionResult, Completion } from "@codemirro
 import { syntaxTree } from "@codemirror/language";
 import type { EditorState } from "@codemirror/state";
 import type { Tooltip } from "@codemirror/view";
-import type { Json, JsonObject } from "../../lib/api";
+import type { Json, JsonObject } from "@breadcrumbs/client";
 
 interface Schema {
   $ref?: string;

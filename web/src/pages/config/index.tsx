@@ -1,14 +1,15 @@
 /** The context configs: edit them, see at once what the model would see, save. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
+import { messageOf, type Json } from "@breadcrumbs/client";
 import { confirmed } from "../../components/dialog";
 import { Icon } from "../../components/icons";
 import { attempt, toast } from "../../components/toast";
-import { breadcrumbs, messageOf, type Json } from "../../lib/api";
 import { contexts, laidOut, type Complaint } from "../../lib/contexts";
 import { plural } from "../../lib/format";
 import { useShortcuts } from "../../lib/keys";
 import { go, href, route } from "../../lib/router";
+import { client } from "../../lib/server";
 import { Editor } from "./editor";
 import { Preview } from "./preview";
 import {
@@ -216,7 +217,7 @@ function Workbench({ entry }: { entry: Entry }) {
     });
     if (!sure) return;
     await attempt("It was not deleted", async () => {
-      await breadcrumbs.remove(entry.key);
+      await client.breadcrumbs.remove(entry.key);
       forget(entry.key);
       go(href("config", [], keepOf(query)), true);
       await load();

@@ -1,10 +1,11 @@
 /** What the model would see with the edit, beside what it sees with what is saved. */
 
 import { useEffect, useState } from "preact/hooks";
-import { Budget } from "../../components/why/budget";
-import { LeftOuts, Sources } from "../../components/why";
+import { messageOf, type Json, type Session } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
-import { messageOf, sessions, type Json, type Session } from "../../lib/api";
+import { LeftOuts, Sources } from "../../components/why";
+import { Budget } from "../../components/why/budget";
+import { client } from "../../lib/server";
 import {
   contexts,
   difference,
@@ -45,7 +46,7 @@ export function Preview({ draft, saved, consumer, consumers, onConsumer, session
 
   useEffect(() => {
     const abort = new AbortController();
-    sessions
+    client.sessions
       .list({ limit: 50 }, abort.signal)
       .then((page) => setKnown(page.sessions))
       .catch((error: unknown) => {

@@ -1,16 +1,10 @@
 /** The configs that there are, and what somebody has typed but not saved. It outlives the page's leaving. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import {
-  ApiError,
-  breadcrumbs,
-  logins,
-  messageOf,
-  newId,
-  owner,
-  type Json,
-  type JsonObject,
-} from "../../lib/api";
+import { ApiError, messageOf, newId, type Json, type JsonObject } from "@breadcrumbs/client";
+import { logins, owner } from "../../lib/credential";
+import { client } from "../../lib/server";
+import { Stream } from "../../lib/stream";
 import {
   CONFIG_SCHEMA,
   contexts,
@@ -19,7 +13,6 @@ import {
   type Configs,
   type Consumer,
 } from "../../lib/contexts";
-import { Stream } from "../../lib/stream";
 
 /** Something that can be opened in the editor. */
 export interface Entry {
@@ -258,8 +251,11 @@ export async function save(entry: Entry): Promise<Saved> {
     const { $schema: _, ...context } = JSON.parse(text) as JsonObject;
     const title = `Context config of ${consumerOf(context)}`;
     const written = await (entry.kind === "breadcrumb"
-      ? breadcrumbs.update(entry.key, { context }, Number(draft?.tag ?? entry.tag))
-      : breadcrumbs.create({ schema_name: CONFIG_SCHEMA, title, tags: ["context:config"], context }, keyOf(entry, text)));
+      ? client.breadcrumbs.update(entry.key, { context }, Number(draft?.tag ?? entry.tag))
+      : client.breadcrumbs.create(
+          { schema_name: CONFIG_SCHEMA, title, tags: ["context:config"], context },
+          keyOf(entry, text),
+        ));
     await load();
     settle(entry, text, written.id, String(written.version));
     return { as: "breadcrumb", key: written.id, consumers: checked.configs.map((one) => one.consumer_id) };

@@ -2,9 +2,9 @@
 
 import type { ComponentChildren } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { ApiError, messageOf } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";
 import { Time } from "../../components/time";
-import { ApiError, messageOf } from "../../lib/api";
 import { ago, bytes, duration, number, plural } from "../../lib/format";
 import { useShortcuts } from "../../lib/keys";
 import { href } from "../../lib/router";
@@ -19,8 +19,8 @@ import {
   type Facts,
   type Lane,
   type Sample,
-} from "./facts";
-import { Letters } from "./letters";
+} from "./overview";
+import { Letters } from "./dead-letters";
 import { Plot } from "./plot";
 import "./operations.css";
 

@@ -1,0 +1,112 @@
+"""The agents in force: from files, from Python functions, and from an owner's `agent.def.v1` breadcrumbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import orjson
+from pydantic import ValidationError
+
+from breadcrumbs.agents.definition import AgentDefinition, definition_fields
+from breadcrumbs.agents.functions import AgentFunction
+from breadcrumbs.runtime.access.policy import restriction_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, complaints_of
+from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.definitions import DefinitionType, OwnDefinitions
+
+
+def _parse_definition(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
+    try:
+        return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
+    except ValidationError as error:
+        return None, "; ".join(
+            f"{c.where}: {c.message}" if c.where else c.message for c in complaints_of(error)
+        )
+
+
+def _restriction(crumb: Breadcrumb) -> str:
+    match restriction_of(crumb):
+        case "narrowed":
+            return "an agent is there for all sessions and users: post it without session: and user: tags"
+        case "hidden":
+            return "an agent that is private or secret is there for nobody"
+        case None:
+            return ""
+
+
+AGENT_DEFINITIONS: Final[DefinitionType[AgentDefinition]] = DefinitionType(
+    schema_name="agent.def.v1",
+    label="agent definition",
+    parse=_parse_definition,
+    key=lambda definition: definition.agent_id,
+    restriction=_restriction,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A definition, and the Python function that answers, if there is one."""
+
+    definition: AgentDefinition
+    function: AgentFunction | None = None
+    trusted: bool = False
+    """Written by the operator: may name a model by any URL. A client's breadcrumb may not."""
+
+
+class AgentsInForce:
+    """Returns the agents that are in force for an owner now."""
+
+    def __init__(self, store: Store, agents: Iterable[Agent], *, breadcrumbs: bool = True) -> None:
+        """`agents` are those of all owners. `breadcrumbs`: read the owners' own definitions, too."""
+        self._breadcrumbs = breadcrumbs
+        self._shared = {agent.definition.agent_id: agent for agent in agents}
+        self._own = OwnDefinitions(store, AGENT_DEFINITIONS)
+
+    def is_definition(self, event: Event) -> bool:
+        """Return whether an event is about a definition that is read here."""
+        return self._breadcrumbs and event.schema_name == AGENT_DEFINITIONS.schema_name
+
+    async def get(self, owner: UUID) -> list[Agent]:
+        """Return the agents of all owners and of this one. An owner's agent replaces one with its agent_id."""
+        return self._merge(await self._own.get(owner) if self._breadcrumbs else ())
+
+    def get_stale(self, owner: UUID) -> list[Agent]:
+        """Return the agents as they were last loaded, for decisions that cannot wait."""
+        return self._merge(self._own.get_stale(owner))
+
+    def _merge(self, own: tuple[AgentDefinition, ...]) -> list[Agent]:
+        return list(
+            (self._shared | {definition.agent_id: Agent(definition) for definition in reversed(own)}).values()
+        )
+
+
+def load_definitions(folder: Path | None) -> list[Agent]:
+    """Read the definitions of a folder, or those that come with the package."""
+    directory = files("breadcrumbs.agents").joinpath("definitions") if folder is None else folder
+    entries = sorted(directory.iterdir(), key=lambda path: path.name)
+    return [
+        Agent(_parse_file(entry.name, entry.read_bytes()), trusted=True)
+        for entry in entries
+        if entry.name.endswith(".json")
+    ]
+
+
+def _parse_file(name: str, raw: bytes) -> AgentDefinition:
+    try:
+        document = orjson.loads(raw)
+        # RCRT keeps definitions as whole breadcrumbs in its files.
+        if isinstance(document, dict) and isinstance(document.get("context"), dict):
+            document = document["context"]
+        return AgentDefinition.model_validate(definition_fields(document))
+    except orjson.JSONDecodeError as error:
+        raise StartupError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    except ValidationError as error:
+        lines = "\n".join(f"  {c.where}: {c.message}" for c in complaints_of(error))
+        raise StartupError(f"{name} is no agent definition:\n{lines}") from None

@@ -1,0 +1,107 @@
+"""The HTTP servers that agents use: model endpoints and ADK servers, from the settings or by URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from breadcrumbs.agents.models.endpoint import Endpoint, Limits, ServerKind
+from breadcrumbs.runtime.errors import InvalidInput, StartupError
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+EndpointName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+
+S = TypeVar("S", bound=BaseModel)
+
+_MAX_SHOWN_CHARACTERS = 80
+
+
+class EndpointSettings(BaseModel):
+    """The settings of one server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = Field(None, description="Base URL, up to and including /v1; not needed for a preset")
+    key: SecretStr | None = None
+    key_env: str | None = Field(None, description="Environment variable that holds the key")
+    streaming: bool = True
+
+    def read_key(self, environment: Mapping[str, str], key_env: str | None = None) -> SecretStr | None:
+        """Return the key, or the value of its environment variable. `key_env`: the default variable."""
+        if self.key is not None:
+            return self.key
+        value = environment.get(self.key_env or key_env or "")
+        return SecretStr(value) if value else None
+
+
+class EndpointRegistry:
+    """The endpoints of the settings by name, and those that operators name by URL. Each has one client."""
+
+    def __init__(
+        self,
+        kind: ServerKind,
+        urls: Mapping[str, str],
+        open_endpoint: Callable[[str], Endpoint],
+        limits: Limits,
+    ) -> None:
+        """`urls` are the parsed URLs by name. `open_endpoint` is called at the first use of a name."""
+        self._kind = kind
+        self._urls = urls
+        self._open_endpoint = open_endpoint
+        self._limits = limits
+        self._endpoints: dict[str, Endpoint] = {}
+
+    def get(self, name: str) -> Endpoint:
+        if name not in self._endpoints:
+            self._endpoints[name] = self._open_endpoint(name)
+        return self._endpoints[name]
+
+    def find(self, address: str, *, trusted: bool) -> tuple[str | None, Endpoint]:
+        """Return the endpoint at a URL, and its name if it is one of the settings.
+
+        Only an operator (`trusted`) may name a URL that is not in the settings: a client's definition could otherwise
+        send prompts anywhere.
+        """
+        try:
+            url = self._kind.parse_url(address)
+        except StartupError as error:
+            raise InvalidInput(str(error), where=self._kind.field) from None
+        for name, known in self._urls.items():
+            if known == url:
+                return name, self.get(name)
+        if not trusted:
+            raise InvalidInput(
+                f"{shorten(url)} is no {self._kind.settings_name} of the settings, and only these may be used: add it "
+                "there",
+                where=self._kind.field,
+            )
+        if url not in self._endpoints:
+            self._endpoints[url] = Endpoint(url, kind=self._kind, limits=self._limits)
+        return None, self._endpoints[url]
+
+    async def close(self) -> None:
+        for endpoint in self._endpoints.values():
+            await endpoint.close()
+
+
+def validate_settings(
+    model: type[S], settings: S | Mapping[str, Any] | None, *, label: str, prefix: tuple[str, ...] = ()
+) -> S:
+    """Return checked settings. Raises `StartupError` with all that is wrong; `prefix` stands before each path."""
+    if isinstance(settings, model):
+        return settings
+    try:
+        return model.model_validate(dict(settings or {}))
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(str(part) for part in (*prefix, *detail['loc']))}: {detail['msg']}"
+            for detail in error.errors(include_url=False, include_input=False)
+        ]
+        raise StartupError(f"these {label} are not usable:\n" + "\n".join(lines)) from None
+
+
+def shorten(text: str) -> str:
+    """Cut a text that a client may have written, for a message."""
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 1] + "…"

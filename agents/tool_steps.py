@@ -1,0 +1,231 @@
+"""Let a model use its tools until it answers.
+
+Each use of a tool leaves two breadcrumbs, `tool.request.v1` and `tool.response.v1`. Their ids are derived from the
+message and the step, so a turn that is run again finds the results instead of running its tools again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.commit import commit
+from breadcrumbs.agents.models.base import Message, Model, ModelReply, ModelRequest, OnDelta, ToolCall
+from breadcrumbs.agents.request import AnswerRequest
+from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.errors import TurnFailed
+
+PARAGRAPH: Final = "\n\n"
+"""Separates what a model says before and after it uses a tool."""
+
+_MAX_INPUT_CHARACTERS: Final = 100_000
+_MAX_UNREADABLE_CHARACTERS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One use of a tool."""
+
+    request: AnswerRequest
+    call: ToolCall
+    tool: Tool | None
+    """None: the agent has no such tool."""
+    step: str
+
+    @property
+    def name(self) -> str:
+        """The name of the tool as the model wrote it, fit for one line."""
+        return "".join(c if c.isprintable() else " " for c in self.call.name[:100])
+
+    @property
+    def returns_to_model(self) -> bool:
+        return self.tool is None or self.tool.return_to_llm
+
+    def derived_id(self, kind: str) -> UUID:
+        agent_id, origin = self.request.definition.agent_id, self.request.origin
+        return self.request.turn.derived_id(
+            kind, agent_id, origin.id, self.step, self.call.name, self.call.arguments
+        )
+
+
+class ToolSteps:
+    """Runs models and their tools."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        model_of: Callable[[Agent], Model],
+        toolbox: Toolbox,
+        inherited: tuple[str, ...],
+    ) -> None:
+        self._store = store
+        self._model_of = model_of
+        self._toolbox = toolbox
+        self._inherited = inherited
+
+    async def run(
+        self, request: AnswerRequest, messages: tuple[Message, ...], on_delta: OnDelta
+    ) -> list[str]:
+        """Call the model and its tools in turns until the model asks for no tool. Returns all that it said."""
+        definition, model = request.definition, self._model_of(request.agent)
+        toolbox = self._allowed_tools(request)
+        specs = tuple(tool.spec for tool in toolbox)
+        said: list[str] = []
+        for step in range(definition.max_steps):
+            reply = await model.complete(
+                ModelRequest(messages, specs, definition.temperature, definition.max_tokens),
+                _after_paragraph(on_delta) if said else on_delta,
+            )
+            uses = _tool_uses(request, reply, toolbox, step)
+            if not uses:
+                return [*said, reply.text]
+            results = [await self._run_tool(use) for use in uses]
+            if not any(use.returns_to_model for use in uses):
+                return [*said, reply.text or _results_text(uses, results)]
+            if reply.text.strip():
+                said.append(reply.text.rstrip())
+            messages = (*messages, *_step_messages(reply, uses, results))
+        raise TurnFailed(f"the model asked for tools {definition.max_steps} times in a row and was stopped")
+
+    def _allowed_tools(self, request: AnswerRequest) -> Toolbox:
+        try:
+            return self._toolbox.allowed(request.definition.tools)
+        except InvalidInput as error:
+            raise TurnFailed(f"{request.definition.agent_id}: {error}") from error
+
+    async def _run_tool(self, use: _Use) -> ToolResult:
+        """Run a tool and store its request and its response, or return the stored response."""
+        request_id, response_id = use.derived_id("request"), use.derived_id("response")
+        stored = await self._stored_result(use.request.owner, response_id)
+        if stored is not None:
+            return stored
+        origin = use.request.origin
+        common = {
+            "tool": use.name,
+            "request_id": str(request_id),
+            "trigger_id": origin.id,
+            "hops": origin.hops + 1,
+        }
+        asked = {
+            **common,
+            "input": _parse_input(use.call.arguments),
+            "requestedBy": use.request.definition.agent_id,
+        }
+        await self._commit(use, request_id, "tool.request.v1", use.name, asked)
+        result = await self._result(use)
+        outcome = {
+            **common,
+            "status": "success" if result.ok else "error",
+            "execution_time_ms": round(result.duration_ms, 3),
+            "return_to_llm": use.returns_to_model,
+            **_result_fields(result),
+        }
+        await self._commit(use, response_id, "tool.response.v1", f"{use.name}: {outcome['status']}", outcome)
+        return result
+
+    async def _stored_result(self, owner: UUID, response_id: UUID) -> ToolResult | None:
+        try:
+            context = (await self._store.get(owner, response_id, count_read=False)).context
+        except NotFound:
+            return None
+        return ToolResult(context["status"] == "success", context.get("output"), context.get("error"), 0.0)
+
+    async def _result(self, use: _Use) -> ToolResult:
+        request = use.request
+        if use.tool is None:
+            allowed = ", ".join(sorted(request.definition.tools)) or "none"
+            return ToolResult(False, None, f"{use.name} is not one of your tools ({allowed})", 0.0)
+        context = ToolContext(
+            request.owner,
+            request.trigger.session_id,
+            request.definition.agent_id,
+            request.origin.id,
+            self._store,
+        )
+        return await use.tool.run(use.call.arguments, context)
+
+    async def _commit(
+        self, use: _Use, id: UUID, schema_name: str, title: str, context: dict[str, Any]
+    ) -> None:
+        tags = [
+            schema_name.removesuffix(".v1").replace(".", ":"),
+            *inherited_tags(use.request.trigger.tags, self._inherited),
+        ]
+        new = BreadcrumbCreate.parse(
+            {"schema_name": schema_name, "title": title, "tags": tags, "context": context}
+        )
+        await commit(self._store, use.request.turn, id, new)
+
+
+def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step: int) -> list[_Use]:
+    calls = [
+        ToolCall(writable(call.id), writable(call.name), writable(call.arguments))
+        for call in reply.tool_calls
+    ]
+    return [
+        _Use(request, call, toolbox.get(call.name) if call.name in toolbox else None, f"{step}.{number}")
+        for number, call in enumerate(calls)
+    ]
+
+
+def _step_messages(reply: ModelReply, uses: list[_Use], results: list[ToolResult]) -> list[Message]:
+    """Return what the model is told of a step: its own words and calls, and the results."""
+    return [
+        Message("assistant", reply.text, tool_calls=tuple(use.call for use in uses)),
+        *(
+            Message("tool", _result_text(result), tool_call_id=use.call.id, name=use.call.name)
+            for use, result in zip(uses, results, strict=True)
+        ),
+    ]
+
+
+def _after_paragraph(on_delta: OnDelta) -> OnDelta:
+    """Separate the deltas of a reply from those of the reply before. A reply without words shows nothing."""
+    held: str | None = PARAGRAPH
+
+    async def write(text: str) -> None:
+        nonlocal held
+        if held is not None:
+            text = held + text
+            if not text.strip():
+                held = text
+                return
+            held = None
+        await on_delta(text)
+
+    return write
+
+
+def _parse_input(raw: str) -> Any:
+    if len(raw) <= _MAX_INPUT_CHARACTERS:
+        try:
+            return orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            pass
+    return {"unreadable": raw[:_MAX_UNREADABLE_CHARACTERS]}
+
+
+def _result_fields(result: ToolResult) -> dict[str, Any]:
+    return {"output": result.output} if result.ok else {"error": result.error}
+
+
+def _result_text(result: ToolResult) -> str:
+    return orjson.dumps(_result_fields(result)).decode()
+
+
+def _results_text(uses: list[_Use], results: list[ToolResult]) -> str:
+    """Return the results as the answer, for a turn that ends with tools."""
+    return "\n".join(
+        f"{use.call.name}: {_result_text(result)}" for use, result in zip(uses, results, strict=True)
+    )

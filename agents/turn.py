@@ -1,0 +1,253 @@
+"""One turn of one agent: from a trigger to a breadcrumb in the trigger's session.
+
+The runtime copies the session onto the answer; models and tools never see it and cannot change it. The answer has an
+id that is derived from the message that started the turn, so a turn that is run again finds its first answer instead
+of making another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import anyio
+import structlog
+
+from breadcrumbs.agents.answer import (
+    Answer,
+    answer_breadcrumb,
+    check_text,
+    function_answer,
+    parse_answer,
+    without_state,
+)
+from breadcrumbs.agents.commit import commit
+from breadcrumbs.agents.conversation import LastWords, creator_of, unanswered_messages
+from breadcrumbs.agents.definition import AgentDefinition
+from breadcrumbs.agents.functions import AgentFunction, Call
+from breadcrumbs.agents.models.base import Message, ModelError, OnDelta
+from breadcrumbs.agents.prompt import build_prompt, problem_in
+from breadcrumbs.agents.request import AnswerRequest
+from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
+from breadcrumbs.agents.tools.base import is_being_cancelled
+from breadcrumbs.agents.tools.output import in_words
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
+from breadcrumbs.runtime.breadcrumb.text import plain_text
+from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
+from breadcrumbs.runtime.events.deltas import DeltaWriter
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnFailed
+from breadcrumbs.runtime.workers.turn import Turn
+
+_log = structlog.get_logger("breadcrumbs.agents")
+
+Parts: TypeAlias = Sequence[dict[str, Any]]
+"""The parts of a context."""
+
+Refresh: TypeAlias = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
+"""Makes a context again, for the same message, with what was said since."""
+
+Gather: TypeAlias = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
+"""Makes the parts of a prompt for a trigger that is not a context."""
+
+Remote: TypeAlias = Callable[[AnswerRequest, Parts, OnDelta], Awaitable[Answer]]
+"""Lets an agent on another server answer."""
+
+
+class AgentTurns:
+    """Runs the turns of agents."""
+
+    def __init__(
+        self,
+        store: Store,
+        steps: ToolSteps,
+        *,
+        gather: Gather,
+        refresh: Refresh,
+        inherited: tuple[str, ...],
+        remote: Remote | None = None,
+    ) -> None:
+        self._store = store
+        self._steps = steps
+        self._gather = gather
+        self._refresh = refresh
+        self._inherited = inherited
+        self._remote = remote
+
+    async def answer(self, request: AnswerRequest, last_words: LastWords, *, last: bool) -> None:
+        """Answer a trigger, unless it is answered, cancelled or deleted. `last`: acknowledge the event, too."""
+        turn = request.turn
+        current = await self._current_request(request, last_words)
+        if current is None:
+            if last:
+                await turn.acknowledge()
+            return
+        await self._check_quota(request.owner)
+        new, content = await self._make(current)
+        try:
+            await commit(self._store, turn, request.answer_id, new, content, acknowledge=last)
+        except StateTooLarge as error:
+            # The words were shown already, so they are stored. The answer says that the state was refused.
+            agent_id, trigger = request.definition.agent_id, request.origin.id
+            _log.warning("state not stored", agent=agent_id, trigger=trigger, error=str(error))
+            await commit(self._store, turn, request.answer_id, without_state(new, error), acknowledge=last)
+
+    async def _current_request(self, request: AnswerRequest, last_words: LastWords) -> AnswerRequest | None:
+        """Return the request with an up-to-date context, or None if there is nothing to answer."""
+        if await self._is_answered(request, last_words):
+            return None
+        asked_at = max(request.origin.created, request.retried_at)
+        if any(cancel.created > asked_at for cancel in last_words.cancels):
+            raise TurnCancelled("cancelled")
+        if _is_beyond_hop_limit(request):
+            return None
+        try:
+            return replace(request, trigger=await self._fresh_trigger(request, last_words.answers))
+        except NotFound:
+            return None  # deleted or expired meanwhile
+
+    async def _is_answered(self, request: AnswerRequest, last_words: LastWords) -> bool:
+        answer_id = request.answer_id
+        if any(answer.id == answer_id for answer in last_words.answers):
+            return True
+        return last_words.may_miss_answer(request) and await self._store.exists(request.owner, answer_id)
+
+    async def _check_quota(self, owner: UUID) -> None:
+        """Fail before the model is called: its answer is stored in any case."""
+        if self._store.quotas is not None:
+            try:
+                await self._store.quotas.check(owner)
+            except QuotaExceeded as error:
+                raise TurnFailed(str(error)) from error
+
+    async def _fresh_trigger(self, request: AnswerRequest, answers: list[Breadcrumb]) -> Breadcrumb:
+        """Return the trigger. A context made before this agent's last answer does not hold it: make it again."""
+        trigger, agent_id = request.trigger, request.definition.agent_id
+        if not request.is_context:
+            return trigger
+        as_of = trigger.context.get("as_of", 0)
+        if not isinstance(as_of, int):
+            raise TurnFailed("this context was not made by the context builder: its as_of is no time")
+        stale = any(crumb.created > as_of and creator_of(crumb) == agent_id for crumb in answers)
+        # An older version of a context holds only references: the refresh fetches what they refer to.
+        if stale or "parts" not in trigger.context:
+            return await self._refresh(request.turn, trigger)
+        if problem := problem_in(trigger.context["parts"]):
+            raise TurnFailed(f"this context was not made by the context builder: {problem}")
+        return trigger
+
+    async def _make(self, request: AnswerRequest) -> tuple[BreadcrumbCreate, Content]:
+        """Let the agent answer, and return the answer as a breadcrumb."""
+        definition, trigger = request.definition, request.trigger
+        # Read before the model is called: an unavailable store must not cost its answer.
+        merged = (
+            await unanswered_messages(self._store, definition, trigger)
+            if definition.when_busy == "merge"
+            else None
+        )
+        answer: Answer | None = None
+        try:
+            with anyio.move_on_after(definition.timeout_seconds):
+                answer = await self._speak(request)
+        except ModelError as error:
+            raise TurnFailed(error.reason, retry=error.retry, retry_after=error.retry_after) from error
+        if answer is None:
+            raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True)
+        fields = _runtime_fields(request, merged) | answer.runtime_fields
+        problem: InvalidInput | None = None
+        # What a model adds to its words may be impossible to store: then the words alone are stored.
+        for said in (answer, Answer(answer.text)):
+            try:
+                new = answer_breadcrumb(said, definition, trigger.tags, fields, self._inherited)
+                return new, self._store.content(new)
+            except InvalidInput as error:
+                problem = error
+        raise TurnFailed(f"the answer cannot be stored: {problem}") from problem
+
+    async def _speak(self, request: AnswerRequest) -> Answer:
+        """Call the function, the remote server or the model of the agent."""
+        definition, origin = request.definition, request.origin
+        parts = request.trigger.context.get("parts") if request.is_context else None
+        if parts is None:
+            parts = await self._gather(definition, request.trigger)
+        messages = build_prompt(definition.system_prompt, parts, definition.agent_id)
+        async with DeltaWriter(
+            self._store, request.turn.event, definition.agent_id, origin.id, str(request.answer_id)
+        ) as deltas:
+            if request.agent.function is not None:
+                call = _function_call(request, messages, deltas.write)
+                reply = await _call_function(definition.agent_id, request.agent.function, call)
+                return function_answer(definition.agent_id, reply)
+            if definition.kind == "adk":
+                return await self._ask_remote(request, parts, deltas.write)
+            *before, last = await self._steps.run(request, messages, deltas.write)
+        answer = parse_answer(check_text(last))
+        # The stored text is the text that was shown.
+        return replace(answer, text=check_text(PARAGRAPH.join([*before, answer.text])))
+
+    async def _ask_remote(self, request: AnswerRequest, parts: Parts, on_delta: OnDelta) -> Answer:
+        if self._remote is None:
+            agent_id = request.definition.agent_id
+            raise TurnFailed(f"{agent_id} lives on an ADK server: nobody here talks to these")
+        remote = await self._remote(request, parts, on_delta)
+        return replace(parse_answer(check_text(remote.text)), runtime_fields=remote.runtime_fields)
+
+
+def _is_beyond_hop_limit(request: AnswerRequest) -> bool:
+    """Return whether the hop limit is exceeded. Raises `TurnFailed` when it is just reached.
+
+    The error is left once, at the limit: an agent that reacts to errors would otherwise be triggered for ever.
+    """
+    definition, origin = request.definition, request.origin
+    if origin.hops == definition.hop_limit:
+        raise TurnFailed(
+            f"agents triggered each other {origin.hops} times in a row: stopped at the hop limit of "
+            f"{definition.agent_id}"
+        )
+    if origin.hops > definition.hop_limit:
+        _log.info("beyond the hop limit", agent=definition.agent_id, trigger=origin.id)
+        return True
+    return False
+
+
+def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[str, Any]:
+    """Return what the runtime adds to the context of an answer."""
+    trigger, origin = request.trigger, request.origin
+    fields: dict[str, Any] = {
+        "trigger_id": origin.id,
+        "creator": {"type": "agent", "agent_id": request.definition.agent_id},
+        "hops": origin.hops + 1,
+    }
+    if trigger.session_id is not None:
+        fields["session_id"] = trigger.session_id
+    if request.is_context:
+        fields |= {"context_id": str(trigger.id), "context_version": trigger.version}
+    if merged is not None:
+        fields["answers"] = merged
+    return fields
+
+
+def _function_call(request: AnswerRequest, messages: tuple[Message, ...], on_delta: OnDelta) -> Call:
+    trigger = request.trigger
+    return Call(
+        text=messages[-1].content if messages else plain_text(trigger.context),
+        messages=messages,
+        session_id=trigger.session_id,
+        owner_id=trigger.owner_id,
+        trigger_id=request.origin.id,
+        say=on_delta,
+    )
+
+
+async def _call_function(agent_id: str, function: AgentFunction, call: Call) -> object:
+    """Call a function. It must not be able to end the worker, or to end its turn without an error."""
+    try:
+        return await function(call)
+    except anyio.get_cancelled_exc_class():
+        if is_being_cancelled():
+            raise
+        raise TurnFailed(f"{agent_id} was cancelled from within", retry=True) from None
+    except SystemExit as error:
+        raise TurnFailed(f"{agent_id} failed: {in_words(error)}", retry=True) from error

@@ -1,0 +1,201 @@
+"""ADK's sessions and events as breadcrumbs, and back. Pure values, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+from breadcrumbs.adk.naming import SessionNames, session_names
+from breadcrumbs.adk.wire import (
+    APP,
+    TEMP,
+    USER,
+    Deltas,
+    Json,
+    check_depth,
+    completed,
+    line,
+    public_event,
+    text_of,
+)
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.redaction import redact_event
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
+from breadcrumbs.runtime.breadcrumb.ids import derived_id
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.store.state import (
+    ADK_EVENT,
+    SESSION_RECORD,
+    SHARED_DELTA,
+    sensitivity_of,
+    what_is_secret,
+)
+
+_MAX_FIRST_EVENTS: Final = 1_000
+"""One write stores them all, and blocks the Redis server meanwhile."""
+
+_FOR_MODELS: Final = {"include": ["author", "message"]}
+"""A model sees the author and the text of an event, not ADK's bookkeeping."""
+
+
+# Written
+
+
+def session_record(
+    names: SessionNames, state: Json, deltas: Deltas, events: Sequence[Json]
+) -> BreadcrumbCreate:
+    """Return the record that a session begins with."""
+    of = names.of
+    context: Json = {
+        "title": line(f"{of.app} · {of.user}"),
+        "user_id": of.user,
+        "adk": {"app_name": of.app, "user_id": of.user, "session_id": names.id},
+        "state_delta": deltas.session,
+        "null_is_a_value": True,
+        **what_is_secret(state),
+    }
+    if deltas.app or deltas.user:
+        context[SHARED_DELTA] = {"app": deltas.app, "user": deltas.user}
+    if events:  # other events with the same idempotency key are another request
+        context["events_digest"] = digest_of(list(events))
+    return BreadcrumbCreate(
+        schema_name=SESSION_RECORD,
+        title=context["title"],
+        tags=[*names.tags, of.app_tag, of.user_tag],
+        context=context,
+        sensitivity=sensitivity_of(state),
+    )
+
+
+def event_record(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate:
+    """Return an event of a session as a breadcrumb. `delta` is its change of the session's own state."""
+    context: Json = {
+        "event": event,
+        "state_delta": delta,
+        "author": event.get("author", ""),
+        **what_is_secret(event),
+    }
+    if text := text_of(event):
+        context["message"] = text
+    return BreadcrumbCreate(
+        schema_name=ADK_EVENT,
+        title=line(event.get("author", "")),
+        tags=names.tags,
+        context=context,
+        sensitivity=sensitivity_of(event),
+        llm_hints=_FOR_MODELS,
+    )
+
+
+def state_record(holder: str, delta: Json, tags: Iterable[str], source: Sequence[str]) -> BreadcrumbCreate:
+    """Return a change of the state of an app or a user. `holder` is the session that holds that state."""
+    return BreadcrumbCreate(
+        schema_name=ADK_EVENT,
+        title=line(f"state: {', '.join(delta)}"),
+        tags=[SESSION + holder, *tags],
+        context={"state_delta": delta, "source": list(source), **what_is_secret(delta)},
+        sensitivity=sensitivity_of(delta),
+    )
+
+
+def digest_of(value: Any) -> str:
+    return blake2b(canonical(value), digest_size=16).hexdigest()
+
+
+def first_events(names: SessionNames, events: Sequence[Json], now: float) -> list[Json]:
+    """Return the events that a session begins with, each with an id and a time."""
+    return [
+        completed(event, id=_first_event_id(names, number), now=now) for number, event in enumerate(events)
+    ]
+
+
+def check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
+    """Check that all events of a new session can be stored in one write."""
+    if len(events) > _MAX_FIRST_EVENTS:
+        raise InvalidInput(
+            f"a session begins with at most {_MAX_FIRST_EVENTS} events: append the others", where="events"
+        )
+    ids: set[str] = set()
+    for number, event in enumerate(events):
+        check_depth(f"events.{number}", event)
+        content_of(event_record(names, event, {}))
+        id = event.get("id") or _first_event_id(names, number)
+        if id in ids:
+            raise InvalidInput(
+                f"another event of this session has the id {id!r}: give each an id of its own",
+                where=f"events.{number}.id",
+            )
+        ids.add(id)
+
+
+def _first_event_id(names: SessionNames, number: int) -> str:
+    """Return the id for an event that came without one."""
+    return str(derived_id(0, ADK_EVENT, names.name, str(number)))
+
+
+# Read
+
+
+def is_event(crumb: Breadcrumb) -> bool:
+    """Whether a breadcrumb holds an event. Anybody may post breadcrumbs of this schema."""
+    event = crumb.context.get("event")
+    return isinstance(event, dict) and isinstance(event.get("timestamp"), int | float)
+
+
+def event_time(crumb: Breadcrumb) -> float:
+    return float(crumb.context["event"]["timestamp"])
+
+
+def events_after(crumbs: list[Breadcrumb], after: float) -> list[Breadcrumb]:
+    """Return the events behind the last older one, like ADK's in-memory service."""
+    for index in range(len(crumbs) - 1, -1, -1):
+        if event_time(crumbs[index]) < after:
+            return crumbs[index + 1 :]
+    return crumbs
+
+
+def visible_event(who: Principal, crumb: Breadcrumb) -> Json:
+    event: Json = redact_event(who, crumb.context["event"])
+    return event if policy.may_read_content(who, crumb) else public_event(event)
+
+
+def names_in(record: Breadcrumb) -> SessionNames | None:
+    """Return the names in the record of a session, or None if it is not the record of its session."""
+    said = record.context.get("adk")
+    if not isinstance(said, dict):
+        return None
+    parts = [said.get(name) for name in ("app_name", "user_id", "session_id")]
+    try:
+        names = session_names(*(part if isinstance(part, str) else "" for part in parts))
+    except InvalidInput:
+        return None
+    # Anybody may post a record: one in another session is ignored.
+    return names if names.name == record.session_id else None
+
+
+def shared_deltas_in(record: Breadcrumb) -> Deltas | None:
+    """Return the changes of the app's and the user's state in the record of a session."""
+    shared = record.context.get(SHARED_DELTA)
+    if record.schema_name != SESSION_RECORD or not isinstance(shared, dict):
+        return None
+    app, user = shared.get("app"), shared.get("user")
+    return Deltas(app, user) if isinstance(app, dict) and isinstance(user, dict) else None
+
+
+def joined_state(own: Json, shared: Json) -> Json:
+    """Return the state that ADK sees. ADK never writes shared names into the session's own state."""
+    return {name: value for name, value in own.items() if not name.startswith((APP, USER, TEMP))} | shared
+
+
+def session_view(names: SessionNames, updated: float, state: Json, events: list[Json]) -> Json:
+    """Return a session as ADK's servers send it."""
+    return {
+        "id": names.id,
+        "appName": names.of.app,
+        "userId": names.of.user,
+        "state": state,
+        "events": events,
+        "lastUpdateTime": updated,
+    }

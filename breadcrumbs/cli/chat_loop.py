@@ -1,0 +1,259 @@
+"""The loop of `crumb chat`. It posts messages and follows the event stream, like any other client."""
+
+from __future__ import annotations
+
+import secrets
+
+from breadcrumbs.cli.chat_display import Display
+from breadcrumbs.cli.output import INTERRUPTED, OK, PROBLEM, one_line, shown_time
+from breadcrumbs.client.errors import AgentFailed, BreadcrumbsError, NoAnswer
+from breadcrumbs.client.sync import Client
+from breadcrumbs.client.values import Answer, ChatMessage, Delta, Event, Gap, Written, creator_in
+
+_MESSAGE, _ANSWER, _ERROR = "user.message.v1", "agent.response.v1", "agent.error.v1"
+_TOOL_REQUEST, _TOOL_RESPONSE = "tool.request.v1", "tool.response.v1"
+
+_MESSAGES_AT_SWITCH = 6
+_HISTORY_LENGTH = 20
+_MAX_SESSIONS = 20
+_CANCEL_SECONDS = 15.0
+
+_HELP = """\
+/sessions        the sessions, the last active one first
+/new [NAME]      begin a new session
+/switch NAME     go on with another session
+/history [N]     what was said here: the last N messages
+/help            this
+/quit            leave; so does Ctrl-D
+Ctrl-C stops an answer that is being made; once more leaves.
+A text that begins with a slash is sent with two: //like this"""
+
+
+class LeaveChat(Exception):
+    """The user wants to leave."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class ChatLoop:
+    """Sends what the user types, and shows what happens."""
+
+    def __init__(self, client: Client, display: Display, session: str, timeout: float | None) -> None:
+        self.failed = False
+        self._client = client
+        self._display = display
+        self._timeout = timeout
+        self._disconnected = False
+        self._interrupted = False
+        """Ctrl-C was the last input."""
+        self._seen: dict[str, str] = {}
+        """Last event shown, per session. The next turn also shows the events after it."""
+        self._shown: set[str] = set()
+        """Ids of breadcrumbs shown by other means. The next turn does not show them again."""
+        self._switch(session)
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code. On a terminal the user has seen the errors, so it is always 0."""
+        return PROBLEM if self.failed and not self._display.interactive else OK
+
+    def run(self) -> None:
+        lines = self._display.lines()
+        while True:
+            try:
+                line = next(lines)
+            except StopIteration:
+                return
+            except KeyboardInterrupt:
+                self._interrupt("Ctrl-C again, or Ctrl-D, leaves")
+                lines = self._display.lines()
+                continue
+            text = line.encode("utf-8", "replace").decode().strip()
+            if not text:
+                continue
+            self._interrupted = False
+            try:
+                if text.startswith("/") and not text.startswith("//"):
+                    self._run_command(text)
+                else:
+                    self._say(text.removeprefix("/") if text.startswith("//") else text)
+            except KeyboardInterrupt:
+                self._interrupt("stopped")
+            except BreadcrumbsError as error:
+                self.failed = True
+                self._display.show_problem(str(error))
+
+    def _interrupt(self, notice: str) -> None:
+        if self._interrupted or not self._display.interactive:
+            raise LeaveChat(INTERRUPTED)
+        self._interrupted = True
+        self._display.show_notice(notice)
+
+    def _switch(self, name: str) -> None:
+        self._session = self._client.session(name)
+        self._display.set_prompt(name)
+
+    # A turn
+
+    def _say(self, text: str) -> None:
+        message_id = ""
+        try:
+            for step in self._session.turn(
+                text,
+                timeout=self._timeout,
+                last_event_id=self._seen.get(self._session.id),
+                on_connection=self._on_connection,
+            ):
+                if isinstance(step, Written):
+                    message_id = step.id
+                elif isinstance(step, Answer):
+                    self._display.show_answer(step.text)
+                else:
+                    self._show(step, message_id)
+        except KeyboardInterrupt:
+            if message_id:
+                self._stop(message_id)
+            self._interrupt(
+                "Ctrl-C again, or Ctrl-D, leaves" if message_id else "stopped; it may have been sent"
+            )
+        except AgentFailed as failure:
+            self._show_failure(failure)
+        except NoAnswer as error:
+            self.failed = True
+            self._display.show_problem(f"{error}. If it comes later, it is shown with your next message")
+
+    def _stop(self, message_id: str) -> None:
+        """Ask the agent to stop and wait for the outcome. Another Ctrl-C leaves."""
+        self._display.show_notice("stopping …")
+        try:
+            self._session.cancel("stopped by the user")
+            answer = self._session.wait(message_id, timeout=_CANCEL_SECONDS)
+        except AgentFailed as failure:
+            self._show_failure(failure)
+        except NoAnswer:
+            self._display.show_notice("asked to stop; nobody has confirmed it")
+        except KeyboardInterrupt:
+            raise LeaveChat(INTERRUPTED) from None
+        else:  # the answer was faster
+            self._shown.add(answer.id)
+            self._display.show_answer(answer.text)
+
+    def _show_failure(self, failure: AgentFailed) -> None:
+        self._shown.add(failure.breadcrumb_id)
+        if failure.cancelled:
+            self._display.show_notice(failure.reason)
+        else:
+            self.failed = True
+            self._display.show_problem(f"no answer: {failure.reason}")
+
+    def _show(self, event: Event, message_id: str) -> None:
+        if event.event_id is not None:
+            self._seen[self._session.id] = event.event_id
+        if isinstance(event, Delta):
+            if event.trigger_id == message_id:
+                self._display.show_piece(event)
+        elif isinstance(event, Gap):
+            self._display.show_notice("some of what was said meanwhile is not shown here: /history has it")
+        elif (
+            event.operation == "created"
+            and event.breadcrumb_id != message_id
+            and event.breadcrumb_id not in self._shown
+        ):
+            self._show_created(event, message_id)
+
+    def _show_created(self, event: Event, message_id: str) -> None:
+        if event.schema_name == _MESSAGE:
+            self._display.show_message("somebody", event.text)
+        elif event.context.get("trigger_id") == message_id:
+            if event.schema_name in (_TOOL_REQUEST, _TOOL_RESPONSE):
+                self._display.show_aside(_tool_line(event))
+        elif event.schema_name == _ANSWER:
+            self._display.show_message(creator_in(event.context) or "agent", event.text)
+        elif event.schema_name == _ERROR:
+            error = event.context.get("error", "")
+            self._display.show_aside(f"an earlier message was not answered: {error}")
+
+    def _on_connection(self, state: str, detail: str) -> None:
+        if state == "lost" and not self._disconnected:
+            self._display.show_notice(f"connection lost ({detail}), trying again …")
+        elif state == "back":
+            self._display.show_notice("connected again")
+        self._disconnected = state == "lost"
+
+    # Commands
+
+    def _run_command(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        match name.lower():
+            case "/quit" | "/exit":
+                raise LeaveChat(self.exit_code)
+            case "/help":
+                self._display.show_text(_HELP)
+            case "/sessions":
+                self._list_sessions()
+            case "/new" if rest and self._client.session(rest).messages(last=1):
+                self.failed = True
+                self._display.show_problem(f"there is a session {rest} already: /switch {rest} enters it")
+            case "/new":
+                self._switch(rest or new_session_name())
+                self._display.show_notice(f"session {self._session.id}")
+            case "/switch" if rest:
+                before = self._client.session(rest).messages(last=_MESSAGES_AT_SWITCH)
+                self._switch(rest)
+                self._display.show_notice(
+                    f"session {rest}" if before else f"session {rest}: nothing was said here yet"
+                )
+                self._show_messages(before)
+            case "/switch":
+                self.failed = True
+                self._display.show_problem("say which: /switch NAME; /sessions lists them")
+            case "/history" if not rest or rest.isdecimal():
+                self._show_messages(self._session.messages(last=max(1, int(rest or _HISTORY_LENGTH))))
+            case "/history":
+                self.failed = True
+                self._display.show_problem("/history takes a number: /history 50")
+            case _:
+                self.failed = True
+                self._display.show_problem(
+                    f"there is no command {name}: /help lists them, and //… sends a slash"
+                )
+
+    def _show_messages(self, messages: tuple[ChatMessage, ...]) -> None:
+        for message in messages:
+            who = "you" if message.role == "user" else message.agent_id or "agent"
+            self._shown.add(message.id)
+            self._display.show_message(who, message.text)
+
+    def _list_sessions(self) -> None:
+        found = list(self._client.sessions(limit=_MAX_SESSIONS))
+        if not found:
+            self._display.show_notice("there are no sessions yet")
+        width = max((len(one_line(session.id, 40)) for session in found), default=0)
+        for session in found:
+            mark = "*" if session.id == self._session.id else " "
+            when = shown_time(session.last_active_at.isoformat())
+            words = one_line(session.title or session.summary or "", 60)
+            self._display.show_text(f"{mark} {one_line(session.id, 40):{width}}  {when}  {words}")
+
+
+def _tool_line(event: Event) -> str:
+    context = event.context
+    tool = one_line(context.get("tool", "tool"), 64)
+    if event.schema_name == _TOOL_REQUEST:
+        return f"{tool} {one_line(_as_json(context.get('input')), 100)}"
+    if context.get("status") == "error":
+        return f"{tool} failed: {one_line(context.get('error', ''), 160)}"
+    return f"{tool} → {one_line(_as_json(context.get('output')), 100)}"
+
+
+def _as_json(value: object) -> str:
+    import orjson
+
+    return orjson.dumps(value).decode()
+
+
+def new_session_name() -> str:
+    return f"chat-{secrets.token_hex(3)}"

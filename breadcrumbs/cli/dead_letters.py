@@ -1,0 +1,110 @@
+"""dead-letters: events that failed every retry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from breadcrumbs.cli.client import open_client, path_of
+from breadcrumbs.cli.options import DEFAULT_URL, AsJson, Token, Url
+from breadcrumbs.cli.output import OK, UsageError, console, for_people, one_line, print_json, say, shown_time
+
+if TYPE_CHECKING:
+    from breadcrumbs.client.sync import Client
+
+commands = typer.Typer(
+    name="dead-letters",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""What workers have given up on.
+
+    \b
+    crumb dead-letters list
+    crumb dead-letters retry 0197a3c4-5e6f-8007-8a9b-0c1d2e3f4a5b
+    """,
+)
+
+LetterIds = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+@commands.command("list")
+def list_letters(url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False) -> int:
+    """List what failed for good, the newest first, with the reason.
+
+    \b
+    crumb dead-letters list
+    crumb dead-letters list --json | jq .[].last_error
+    """
+    with open_client(url, token) as client:
+        letters = client.request("GET", "/dlq").json()
+    if not for_people(as_json):
+        print_json(letters)
+    elif letters:
+        _print_letters(letters)
+    else:
+        say("no dead letters")
+    return OK
+
+
+def _print_letters(letters: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold")
+    for heading in ("failed at", "id", "worker", "session", "tries", "reason"):
+        table.add_column(heading)
+    for letter in letters:
+        cells = (
+            shown_time(letter["created_at"]),
+            letter["id"],
+            one_line(letter["kind"], 40),
+            one_line(letter.get("session_id", "-"), 40),
+            str(letter["attempts"]),
+            one_line(letter["last_error"], 200),
+        )
+        # As plain text: the words of a model may look like rich markup.
+        table.add_row(*(Text(cell) for cell in cells))
+    console().print(table)
+
+
+@commands.command("retry")
+def retry_letters(
+    ids: LetterIds = None, every: All = False, url: Url = DEFAULT_URL, token: Token = None
+) -> int:
+    """Let workers try again, once whatever made them fail is mended.
+
+    \b
+    crumb dead-letters retry 0197a3c4-5e6f-8007-8a9b-0c1d2e3f4a5b
+    crumb dead-letters retry --all
+    """
+    with open_client(url, token) as client:
+        chosen = _chosen_ids(client, ids or [], every)
+        for id in chosen:
+            client.request("POST", path_of("dlq", id, "retry"))
+    say(f"{len(chosen)} tried again")
+    return OK
+
+
+@commands.command("delete")
+def delete_letters(
+    ids: LetterIds = None, every: All = False, url: Url = DEFAULT_URL, token: Token = None
+) -> int:
+    """Throw dead letters away.
+
+    \b
+    crumb dead-letters delete 0197a3c4-5e6f-8007-8a9b-0c1d2e3f4a5b
+    """
+    with open_client(url, token) as client:
+        chosen = _chosen_ids(client, ids or [], every)
+        for id in chosen:
+            client.request("DELETE", path_of("dlq", id))
+    say(f"{len(chosen)} deleted")
+    return OK
+
+
+def _chosen_ids(client: Client, ids: list[str], every: bool) -> list[str]:
+    if every == bool(ids):
+        raise UsageError("name the ids of dead letters, or --all: crumb dead-letters list shows them")
+    return [letter["id"] for letter in client.request("GET", "/dlq").json()] if every else ids

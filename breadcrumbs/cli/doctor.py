@@ -1,0 +1,188 @@
+"""doctor and version: checks of the installation and the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from breadcrumbs.cli.client import command_errors, open_client
+from breadcrumbs.cli.options import AsJson, Config, Data, Redis
+from breadcrumbs.cli.output import OK, PROBLEM, command, console, for_people, print_json, visible
+from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
+
+if TYPE_CHECKING:
+    from breadcrumbs.runtime.maintenance.checks import Finding
+    from breadcrumbs.runtime.settings.settings import Settings
+
+_MARKS = {"ok": ("✓", "green"), "wrong": ("✗", "red"), "skipped": ("·", "dim")}
+
+commands = typer.Typer()
+
+
+@commands.command()
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Mend what can be mended: indexes, expired leftovers.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", envvar="CRUMB_URL", help="The API to look for. [default: as in the settings]"),
+    ] = None,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> int:
+    """Look at everything, say what is wrong and how to mend it. Exit code 1 if something is.
+
+    \b
+    crumb doctor
+    crumb doctor --fix
+    crumb doctor --redis redis://db:6379/0 --json | jq '.findings[] | select(.status == "wrong")'
+    """
+    from breadcrumbs.runtime.maintenance.checks import Finding, check_python
+    from breadcrumbs.runtime.settings.settings import load_settings
+
+    findings = [check_python()]
+    try:
+        settings = load_settings(config=config, data=data, redis=redis)
+    except StartupError as error:
+        findings.append(Finding("settings", "wrong", str(error), "change what is named above"))
+        return _report(findings, as_json)
+    findings.append(Finding("settings", "ok", "usable"))
+    api = _check_api(_api_url(settings) if url is None else url)
+    findings.append(api)
+    findings += _check_storage(settings, served=api.status == "ok", fix=fix)
+    return _report(findings, as_json)
+
+
+def _api_url(settings: Settings) -> str:
+    """Return the URL at which these settings serve. An address for all interfaces becomes the loopback one."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def _check_api(url: str) -> Finding:
+    from breadcrumbs.runtime.maintenance.checks import Finding
+
+    with open_client(url, token="") as client:  # no token: what is checked is public
+        try:
+            with command_errors(client.url):
+                client.request("GET", "/health")
+                version = client.request("GET", "/openapi.json").json()["info"]["version"]
+        except (BreadcrumbsError, LookupError, TypeError, ValueError) as error:
+            what = str(error)
+            if not isinstance(error, BreadcrumbsError):
+                what = f"what answers at {client.url} does not look like a Breadcrumbs server"
+            return Finding(
+                "api", "wrong", visible(what), f"start it with {command()} up, or name it with --url"
+            )
+        return Finding(
+            "api",
+            "ok",
+            f"{client.url} answers (version {version})",
+            details={"url": client.url, "version": version},
+        )
+
+
+def _check_storage(settings: Settings, *, served: bool, fix: bool) -> list[Finding]:
+    import asyncio
+
+    from breadcrumbs.composition.storage import (
+        data_directory,
+        has_data,
+        running_server,
+        server_address,
+        shown_address,
+    )
+    from breadcrumbs.runtime.maintenance.checks import Finding, check_binary, check_data_directory
+
+    findings = []
+    if settings.redis is None:
+        directory = data_directory(settings)
+        running = running_server(directory)
+        findings += [
+            check_binary(),
+            check_data_directory(directory, holder=running.pid if running else None),
+        ]
+        if any(finding.status == "wrong" for finding in findings):
+            return findings
+        if running is None and not has_data(directory):
+            return [*findings, Finding("store", "skipped", f"there is no data yet: {command()} up makes it")]
+    try:
+        with server_address(settings, create=False) as url:
+            findings += asyncio.run(_check_store(settings, url, served=served, fix=fix))
+    except BreadcrumbsError as error:
+        where = "" if settings.redis is None else f"{shown_address(settings.redis)}: "
+        findings.append(Finding("store", "wrong", f"{where}{error}", "mend that, then ask again"))
+    return findings
+
+
+async def _check_store(settings: Settings, url: str, *, served: bool, fix: bool) -> list[Finding]:
+    from breadcrumbs.composition.storage import has_store, open_store
+    from breadcrumbs.runtime.maintenance import checks
+
+    if not await has_store(settings, url):
+        return [
+            checks.Finding(
+                "store", "skipped", f"the server answers, but has no store yet: {command()} up makes one"
+            )
+        ]
+    # Not with the number of lanes from the settings: whether they agree is one of the checks.
+    store = await open_store(settings.model_copy(update={"lanes": None}), url)
+    try:
+        return [
+            *await checks.check_server(store),
+            await checks.check_layout(store, wanted_lanes=settings.lanes),
+            await checks.check_scripts(store),
+            *await checks.check_events(store, window=int(settings.event_window.total_seconds() * 1_000_000)),
+            await checks.check_expired(store, served=served, fix=fix),
+            await checks.check_indexes(store, fix=fix),
+            await checks.check_sessions(store, fix=fix),
+            *await checks.check_quotas(store, fix=fix),
+        ]
+    finally:
+        await store.close()
+
+
+def _report(findings: list[Finding], as_json: bool) -> int:
+    wrong = [finding for finding in findings if finding.status == "wrong"]
+    if not for_people(as_json):
+        print_json({"ok": not wrong, "findings": [finding.as_dict() for finding in findings]})
+        return PROBLEM if wrong else OK
+    from rich.text import Text
+
+    out = console()
+    for finding in findings:
+        mark, colour = _MARKS[finding.status]
+        line = Text()
+        line.append(f"{mark} ", style=f"bold {colour}")
+        line.append(f"{finding.check}: ", style="bold")
+        line.append(visible(finding.message))
+        out.print(line)
+        if finding.advice:
+            out.print(Text(f"    → {finding.advice}", style="yellow"))
+    out.print(
+        Text(f"\n{len(wrong)} of {len(findings)} need attention" if wrong else "\nall is well", style="bold")
+    )
+    return PROBLEM if wrong else OK
+
+
+@commands.command()
+def version(as_json: AsJson = False) -> int:
+    """Print the version.
+
+    \b
+    crumb version
+    crumb version --json
+    """
+    import platform
+
+    from breadcrumbs import __version__
+
+    if for_people(as_json):
+        typer.echo(f"breadcrumbs {__version__} (Python {platform.python_version()})")
+    else:
+        print_json({"version": __version__, "python": platform.python_version()})
+    return OK

@@ -1,0 +1,307 @@
+"""export and import: breadcrumbs in a file. They work on the store itself, so history and times are kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from breadcrumbs.cli.options import (
+    AnyTags,
+    AsJson,
+    Config,
+    Data,
+    OwnerOf,
+    Redis,
+    Schema,
+    Session,
+    Since,
+    Tags,
+    read_owner,
+    read_since,
+)
+from breadcrumbs.cli.output import OK, PROBLEM, CommandError, fail, for_people, print_json, say
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from breadcrumbs.runtime.breadcrumb.query import Query
+    from breadcrumbs.runtime.maintenance.export_import import Imported
+    from breadcrumbs.runtime.settings.settings import Settings
+
+_MAX_BAD_LINES = 20  # shown on a terminal
+_STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
+
+commands = typer.Typer()
+
+
+# export
+
+
+@commands.command()
+def export(
+    file: Annotated[str | None, typer.Argument(help="Where to; nothing or - is standard output.")] = None,
+    session: Session = None,
+    schema: Schema = None,
+    tag: Tags = None,
+    any_tag: AnyTags = None,
+    since: Since = None,
+    with_history: Annotated[
+        bool, typer.Option("--history/--no-history", help="With the older versions.")
+    ] = True,
+    owner: OwnerOf = None,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+) -> int:
+    """Write breadcrumbs to a file: one line of JSON each, with their ids, times, versions and history.
+
+    \b
+    crumb export backup.jsonl
+    crumb export --session demo --no-history | jq .breadcrumb.title
+
+    Works on the store itself, whether crumb up is running or not.
+    """
+    from breadcrumbs.composition.storage import server_address
+    from breadcrumbs.runtime.breadcrumb.breadcrumb import parse_time
+    from breadcrumbs.runtime.breadcrumb.query import MAX_LIMIT, Query
+    from breadcrumbs.runtime.settings.settings import load_settings
+
+    settings = load_settings(config=config, data=data, redis=redis)
+    query = Query(
+        schema_name=schema,
+        session_id=session,
+        all_tags=tuple(tag or ()),
+        any_tags=tuple(any_tag or ()),
+        updated_since=None if since is None else parse_time(read_since(since).isoformat(), where="--since"),
+        # Oldest first: imported in this order, events have the order in which the writes happened.
+        sort="created_at",
+        limit=MAX_LIMIT // 10,
+    )
+    owned_by = read_owner(owner)
+    with server_address(settings, create=False) as server:
+        job = _Export(settings, server, query, owned_by, with_history)
+        if file is None or file in _STANDARD_OUTPUT:
+            count = job.write_to(sys.stdout.buffer)
+        else:
+            count = _export_to_file(job, Path(file))
+    if sys.stderr.isatty() or file not in (None, *_STANDARD_OUTPUT):
+        say(f"{count:,} breadcrumbs exported")
+    return OK
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    """What to export, and from where."""
+
+    settings: Settings
+    server: str
+    query: Query
+    owner: UUID | None
+    history: bool
+
+    def write_to(self, file: IO[bytes]) -> int:
+        """Write the lines. Returns the number of breadcrumbs."""
+        import asyncio
+
+        return asyncio.run(self._write(file))
+
+    async def _write(self, file: IO[bytes]) -> int:
+        from breadcrumbs.composition.storage import has_store, open_store, shown_address
+        from breadcrumbs.runtime.maintenance.export_import import export_lines
+        from breadcrumbs.runtime.store.scan import owners
+
+        if not await has_store(self.settings, self.server):
+            raise CommandError(
+                f"there is nothing to export: {shown_address(self.server)} has no store named "
+                f"{self.settings.namespace!r}"
+            )
+        store = await open_store(self.settings, self.server)
+        count = 0
+        try:
+            with _progress("exporting", None) as bar:
+                for owner in [self.owner] if self.owner is not None else await owners(store):
+                    async for line in export_lines(store, owner, self.query, history=self.history):
+                        file.write(line + b"\n")
+                        if line.startswith(b'{"breadcrumb":'):  # other lines continue a history
+                            count += 1
+                            bar.advance(1)
+            file.flush()
+        finally:
+            await store.close()
+        return count
+
+
+def _export_to_file(job: _Export, target: Path) -> int:
+    write = _replace_file
+    if target.exists() and not target.is_file():
+        write = _write_device
+    else:
+        target = Path(os.path.realpath(target))  # a link stays a link
+    try:
+        return write(job, target)
+    except OSError as error:
+        raise CommandError(f"cannot write {target}: {error.strerror}") from None
+
+
+def _write_device(job: _Export, target: Path) -> int:
+    """Write to a pipe or a device. It must not be replaced by a file."""
+    with target.open("wb") as file:
+        return job.write_to(file)
+
+
+def _replace_file(job: _Export, target: Path) -> int:
+    """Write beside the target, then rename: an interrupted export does not replace the last good one."""
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    try:
+        # Readable by this user only: an export holds everything.
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            count = job.write_to(file)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
+
+
+# import
+
+
+@commands.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(help="A file that crumb export has written; - is standard input.")],
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner", help="Give everything to this owner (a UUID). [default: as in the file]"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
+    data: Data = None,
+    redis: Redis = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> int:
+    """Read breadcrumbs from a file of crumb export. Safe to repeat: what is there stays as it is.
+
+    \b
+    crumb import backup.jsonl --dry-run
+    crumb import backup.jsonl --redis redis://db:6379/0
+
+    Bad lines are named and left out, the others are imported, and the exit code is 1.
+    """
+    import asyncio
+
+    from breadcrumbs.composition.storage import server_address
+    from breadcrumbs.runtime.settings.settings import load_settings
+
+    settings = load_settings(config=config, data=data, redis=redis)
+    owned_by = read_owner(owner)
+    with _open_source(file) as source, server_address(settings, create=True) as server:
+        result = asyncio.run(_import(settings, server, source, owned_by, dry_run))
+    if for_people(as_json):
+        _print_import(result, dry_run)
+    else:
+        print_json(
+            {
+                "lines": result.lines,
+                "imported": 0 if dry_run else result.written,
+                **({"would_import": result.written} if dry_run else {}),
+                "already_there": result.already_there,
+                "expired": result.expired,
+                "bad_lines": [{"line": bad.number, "error": bad.message} for bad in result.bad_lines],
+            }
+        )
+    return PROBLEM if result.bad_lines else OK
+
+
+def _print_import(result: Imported, dry_run: bool) -> None:
+    say(f"{result.written:,} {'would be imported' if dry_run else 'imported'}")
+    if result.already_there:
+        say(f"{result.already_there:,} were there already and stay as they are")
+    if result.expired:
+        say(f"{result.expired:,} have expired and were left out")
+    for bad in result.bad_lines[:_MAX_BAD_LINES]:
+        fail(f"line {bad.number}: {bad.message}")
+    if len(result.bad_lines) > _MAX_BAD_LINES:
+        fail(f"… and {len(result.bad_lines) - _MAX_BAD_LINES:,} more bad lines")
+
+
+class _Source:
+    """The lines of a file. Counts the bytes read, for the progress bar."""
+
+    def __init__(self, file: IO[bytes], size: int | None) -> None:
+        self._file = file
+        self.size = size
+        self.bytes_read = 0
+
+    def lines(self) -> Iterator[bytes]:
+        for line in self._file:
+            self.bytes_read += len(line)
+            yield line
+
+
+@contextmanager
+def _open_source(name: str) -> Iterator[_Source]:
+    if name == "-":
+        yield _Source(sys.stdin.buffer, None)
+        return
+    try:
+        file = Path(name).open("rb")  # noqa: SIM115 - closed below; only opening it may fail here
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror}") from None
+    with file:
+        yield _Source(file, os.fstat(file.fileno()).st_size)
+
+
+async def _import(
+    settings: Settings, server: str, source: _Source, owner: UUID | None, dry_run: bool
+) -> Imported:
+    from breadcrumbs.composition.storage import open_store
+    from breadcrumbs.runtime.maintenance.export_import import Imported, import_lines
+
+    store = await open_store(settings, server)
+    try:
+        with _progress("importing", source.size) as bar:
+            shown, result = 0, Imported()
+            async for so_far in import_lines(store, source.lines(), owner=owner, dry_run=dry_run):
+                bar.advance(source.bytes_read - shown)
+                shown, result = source.bytes_read, so_far
+            return result
+    finally:
+        await store.close()
+
+
+# Progress
+
+
+class _Bar(Protocol):
+    def advance(self, amount: int) -> None: ...
+
+
+class _NoBar:
+    def advance(self, amount: int) -> None: ...
+
+
+class _RichBar:
+    def __init__(self, progress: object, task: object) -> None:
+        self._progress, self._task = progress, task
+
+    def advance(self, amount: int) -> None:
+        self._progress.advance(self._task, amount)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[_Bar]:
+    if not sys.stderr.isatty():
+        yield _NoBar()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield _RichBar(progress, progress.add_task(what, total=total))

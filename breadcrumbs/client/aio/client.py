@@ -1,0 +1,190 @@
+"""The client of a server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import Any, Self, Unpack
+from uuid import uuid4
+
+from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.aio.events import follow_events
+from breadcrumbs.client.aio.listing import list_breadcrumbs, list_sessions, list_versions
+from breadcrumbs.client.aio.session import AsyncSession
+from breadcrumbs.client.http import Server
+from breadcrumbs.client.options import Listing, Message, Subscription, TokenRequest
+from breadcrumbs.client.replies import Reply, token_in
+from breadcrumbs.client.requests import (
+    Payload,
+    breadcrumb_path,
+    create_request,
+    create_session_request,
+    custom_request,
+    delete_request,
+    get_request,
+    message_request,
+    token_request,
+    update_request,
+)
+from breadcrumbs.client.values import (
+    Breadcrumb,
+    Event,
+    SessionInfo,
+    Token,
+    Version,
+    Written,
+    breadcrumb_of,
+    session_info_of,
+)
+
+
+class AsyncClient:
+    """A Breadcrumbs server.
+
+        async with AsyncClient() as client:
+            answer = await client.session("demo").say("Hello")
+
+    Missing arguments come from `CRUMB_URL`, `CRUMB_TOKEN` and `CRUMB_API_KEY`; the default is a server on this
+    machine. Reads, and writes with an idempotency key (`create`, `post` and `say` always send one), are retried
+    when the connection breaks or the server is unavailable. Nothing is ever written twice.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 30.0,
+        retries: int = 5,
+    ) -> None:
+        server = Server.resolve(url, token, api_key)
+        self._connection = AsyncConnection(server, timeout=timeout, retries=retries)
+
+    @property
+    def url(self) -> str:
+        return self._connection.url
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Breadcrumbs
+
+    async def create(
+        self,
+        schema_name: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        *,
+        title: str = "",
+        tags: Iterable[str] = (),
+        session: str | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> Written:
+        """Write a new breadcrumb. `fields` are those of the HTTP interface: `ttl`, `visibility`, …
+
+        The same `idempotency_key` a second time returns the first result again. Without one, a new key is made.
+        """
+        document = {"schema_name": schema_name, "title": title, "tags": tags, "context": context, **fields}
+        request = create_request(document, session=session, idempotency_key=idempotency_key)
+        return await self._connection.write(request)
+
+    async def post(self, text: str, session: str | None = None, **message: Unpack[Message]) -> Written:
+        """Post a user's message without waiting. `client.session(…).say(text)` waits for the answer."""
+        return await self._connection.write(message_request(text, session, message))
+
+    async def get(self, id: str) -> Breadcrumb:
+        """Return a breadcrumb as a model sees it, its hints applied."""
+        return await self._connection.fetch(get_request(breadcrumb_path(id)), breadcrumb_of)
+
+    async def get_full(self, id: str) -> Breadcrumb:
+        """Return a breadcrumb as it was written. Owner, TTL and the rest are in its `document`."""
+        return await self._connection.fetch(get_request(f"{breadcrumb_path(id)}/full"), breadcrumb_of)
+
+    async def update(
+        self, id: str, *, expected_version: int | None = None, merge_context: bool = False, **fields: Any
+    ) -> Written:
+        """Replace fields: `title`, `tags`, `context`, … With `merge_context` the context is merged (RFC 7396).
+
+        Raises `VersionMismatch` if `expected_version` is no longer the newest. Without one the last write wins.
+        """
+        request = update_request(id, fields, expected_version=expected_version, merge_context=merge_context)
+        return await self._connection.write(request)
+
+    async def delete(self, id: str, *, expected_version: int | None = None) -> None:
+        """Delete a breadcrumb with all its versions."""
+        await self._connection.perform(delete_request(breadcrumb_path(id), expected_version))
+
+    async def history(self, id: str) -> tuple[Version, ...]:
+        """Return all versions, the newest first."""
+        return await list_versions(self._connection, id)
+
+    def list(self, **wanted: Unpack[Listing]) -> AsyncGenerator[Breadcrumb, None]:
+        """Yield breadcrumbs that match all filters, the newest first, over as many pages as it takes."""
+        return list_breadcrumbs(self._connection, **wanted)
+
+    def events(self, **wanted: Unpack[Subscription]) -> AsyncGenerator[Event, None]:
+        """Yield events from now on, or since an event, without end. Reconnects and misses nothing.
+
+        Besides writes there are `Delta`s (pieces of answers, which may get lost) and, after an absence that was
+        too long, a `Gap`.
+        """
+        return follow_events(self._connection, wanted)
+
+    # Sessions
+
+    def session(self, id: str | None = None) -> AsyncSession:
+        """Return a session, whether it exists or not. Without an id, a new one."""
+        return AsyncSession(self._connection, id or str(uuid4()))
+
+    def sessions(
+        self, *, user_id: str | None = None, limit: int | None = None
+    ) -> AsyncGenerator[SessionInfo, None]:
+        """Yield the sessions, the last active one first. With a `user_id`, those of one user."""
+        return list_sessions(self._connection, user_id, limit)
+
+    async def create_session(
+        self,
+        id: str | None = None,
+        *,
+        title: str | None = None,
+        user_id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncSession:
+        """Create a session with a title, a user, a state. Otherwise not needed: the first message creates it."""
+        fields = {"id": id, "title": title, "user_id": user_id, "state": state}
+        request = create_session_request(fields, idempotency_key)
+        return self.session((await self._connection.fetch(request, session_info_of)).id)
+
+    # Everything else
+
+    async def token(self, **wanted: Unpack[TokenRequest]) -> Token:
+        """Return a token for somebody else, narrowed to a session or a user if asked for."""
+        return await self._connection.fetch(token_request(wanted), token_in)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Sequence[tuple[str, str]] | Mapping[str, str] | None = None,
+        json: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        idempotent: bool | None = None,
+    ) -> Reply:
+        """Send a request to any path of the HTTP interface, with the credentials of this client.
+
+        Raises the error of a refused request, like every other method. An `idempotent` request is retried;
+        by default that is one with a safe method or with an `idempotency-key` header. A successful reply must be
+        JSON unless `headers` has an `accept` of its own.
+        """
+        payload = Payload(json, content, headers)
+        return await self._connection.perform(custom_request(method, path, params, payload, idempotent))

@@ -1,0 +1,169 @@
+"""Follows the event stream of a server, across reconnects."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
+from typing import Final
+
+import orjson
+
+from breadcrumbs.client.aio.connection import AsyncByteStream, AsyncConnection
+from breadcrumbs.client.options import OnConnection, Subscription
+from breadcrumbs.client.replies import ConnectionLost, Reply, backoff, is_retryable, retry_after
+from breadcrumbs.client.requests import Request, stream_request, subscription_params
+from breadcrumbs.client.values import Event, event_of
+from breadcrumbs.runtime.sse import Parser
+
+_MAX_SILENCE_SECONDS: Final = 60.0
+"""The server sends a ping at least every `ping_interval` (10 s): a longer silence is a dead connection."""
+
+
+class DeadlinePassed(Exception):
+    """The deadline of an event follower has passed."""
+
+
+class AsyncEventFollower:
+    """Reads an event stream and reconnects at the last position."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        params: Iterable[tuple[str, str]],
+        *,
+        last_event_id: str | None = None,
+        timeout: float | None = None,
+        on_connection: OnConnection | None = None,
+    ) -> None:
+        self._connection = connection
+        self._params = tuple(params)
+        self._last_id = last_event_id
+        self._timeout = timeout
+        self.deadline: float | None = None
+        """A time of the monotonic clock."""
+        self._slack = 0.0 if timeout is None else max(0.25, timeout / 10)
+        self._on_connection = on_connection
+        self._stream: AsyncByteStream | None = None
+        self._parser = Parser()
+        self._read_timeout = _MAX_SILENCE_SECONDS
+        self._failures = 0
+        self._was_connected = False
+        self._was_greeted = False
+        """A stream begins with a ping. A server that always breaks off after it does not work."""
+        self._events: deque[Event] = deque()
+
+    async def connect(self) -> None:
+        """Connect. No later event is missed. The timeout counts from here."""
+        if self._timeout is not None:
+            self.deadline = time.monotonic() + self._timeout
+        while self._last_id is None or not self._was_connected:
+            await self._advance()
+
+    async def next_event(self) -> Event:
+        """Return the next event, however often the connection breaks before it."""
+        while not self._events:
+            await self._advance()
+        return self._events.popleft()
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            await stream.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    async def _advance(self) -> None:
+        """Do one step: connect, or read a piece."""
+        if self._stream is None:
+            await self._open_stream()
+        elif self.deadline is not None and self._read_timeout > self._seconds_left() + self._slack:
+            # The read timeout was set when the stream was opened, and is now too long.
+            await self.close()
+        else:
+            await self._read_piece(self._stream)
+
+    async def _read_piece(self, stream: AsyncByteStream) -> None:
+        try:
+            piece = await stream.read()
+        except ConnectionLost as lost:
+            self._seconds_left()
+            await self._reconnect_later(str(lost))
+            return
+        if not piece:
+            await self._reconnect_later("the server ended the stream")
+            return
+        for message in self._parser.feed(piece):
+            self._last_id = message.id or self._last_id
+            if message.data and message.event != "ping":
+                self._events.append(event_of(orjson.loads(message.text), self._last_id))
+            if message.data and (self._was_greeted or message.event != "ping"):
+                self._failures = 0  # the stream has done more than accept the connection
+            self._was_greeted = True
+
+    async def _open_stream(self) -> None:
+        self._read_timeout = min(_MAX_SILENCE_SECONDS, self._seconds_left())
+        request = stream_request(self._params, self._last_id)
+        try:
+            opened = await self._connection.open_stream(request, self._read_timeout)
+        except ConnectionLost as lost:
+            self._seconds_left()
+            if self._gives_up():
+                raise self._connection.replies.unreachable(lost) from lost
+            await self._reconnect_later(str(lost))
+            return
+        if isinstance(opened, Reply):
+            await self._handle_refusal(opened, request)
+            return
+        self._stream, self._parser, self._was_greeted = opened, Parser(), False
+        if self._was_connected and self._failures and self._on_connection is not None:
+            self._on_connection("back", "")
+        self._was_connected = True
+
+    async def _handle_refusal(self, reply: Reply, request: Request) -> None:
+        error = self._connection.replies.error_in(reply, request)
+        if error is None:
+            raise self._connection.replies.unreachable(ConnectionLost("the server did not begin to stream"))
+        if not is_retryable(error) or self._gives_up():
+            raise error
+        await self._reconnect_later(error.detail, retry_after(reply))
+
+    def _gives_up(self) -> bool:
+        """Whether to stop trying. A client that was never connected may have the wrong address."""
+        return not self._was_connected and self._failures >= self._connection.retries
+
+    async def _reconnect_later(self, reason: str, wait: float | None = None) -> None:
+        await self.close()
+        if wait is None:
+            wait = backoff(self._failures)
+        if self._was_connected and self._on_connection is not None:
+            self._on_connection("lost", reason)
+        self._failures += 1
+        await self._connection.pause(min(wait, self._seconds_left()))
+
+    def _seconds_left(self) -> float:
+        """Return the seconds until the deadline. Raise `DeadlinePassed` after it."""
+        if self.deadline is None:
+            return float("inf")
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise DeadlinePassed
+        return left
+
+
+async def follow_events(connection: AsyncConnection, wanted: Subscription) -> AsyncGenerator[Event, None]:
+    """Yield events without end."""
+    follower = AsyncEventFollower(
+        connection,
+        subscription_params(wanted),
+        last_event_id=wanted.get("last_event_id"),
+        on_connection=wanted.get("on_connection"),
+    )
+    try:
+        while True:
+            yield await follower.next_event()
+    finally:
+        await follower.close()

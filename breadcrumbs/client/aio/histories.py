@@ -1,0 +1,125 @@
+"""Histories of agent frameworks: one breadcrumb per entry, in the order of the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any, Final, Unpack
+from uuid import uuid4
+
+from breadcrumbs.client.aio.client import AsyncClient
+from breadcrumbs.client.entries import Entry, entry_digest
+from breadcrumbs.client.errors import NotFound, VersionMismatch
+from breadcrumbs.client.options import Listing
+from breadcrumbs.client.requests import breadcrumb_path, if_match, title_of
+from breadcrumbs.client.values import SESSION, Breadcrumb, Written
+
+_ENTRY: Final = "entry:"
+_DIGESTS_PER_REQUEST: Final = 64
+
+
+class AsyncHistory:
+    """The entries of one framework in one session."""
+
+    def __init__(self, client: AsyncClient, session: str, schema_name: str, mark: str) -> None:
+        """Every entry carries the tag `mark`. An entry that is being removed loses it first."""
+        self._client = client
+        self._session = session
+        self._schema_name = schema_name
+        self._mark = mark
+
+    async def read(self, limit: int | None = None) -> list[Any]:
+        """Return the last entries, the oldest first. Without a limit, all of them."""
+        if limit is not None and limit <= 0:
+            return []
+        found = await self._list(tags=[self._mark], limit=limit, sort="-created_at")
+        return [crumb.context["entry"] for crumb in reversed(found)]
+
+    async def add(self, entries: Iterable[Entry]) -> None:
+        """Add entries one after the other, each whole or not at all."""
+        given = [(entry, entry_digest(entry)) for entry in entries]
+        # The server forgets idempotency keys after a day, so stored entries are looked up.
+        stored = await self._stored_digests([digest for _, digest in given if digest is not None])
+        for entry, digest in given:
+            if digest not in stored:
+                await self._add_one(entry, digest)
+
+    async def pop(self) -> Any | None:
+        """Remove and return the newest entry. Concurrent callers each get another one."""
+        while True:
+            newest = await self._list(tags=[self._mark], limit=1, sort="-created_at")
+            if not newest:
+                return None
+            (crumb,) = newest
+            if await self._claim(crumb):
+                await self._delete(crumb)
+                return crumb.context["entry"]
+
+    async def clear(self) -> None:
+        """Remove all entries."""
+        for crumb in await self._list(include_context=False):
+            await self._delete(crumb)
+
+    async def _add_one(self, entry: Entry, digest: str | None) -> None:
+        key = digest
+        while True:
+            written = await self._create(entry, digest, key)
+            if key is None or not written.replayed or await self._is_stored(written.id):
+                return
+            # The entry was removed and is added again: once, however many callers add it now.
+            key = sha256(f"{key} {written.id}".encode()).hexdigest()
+
+    async def _create(self, entry: Entry, digest: str | None, key: str | None) -> Written:
+        return await self._client.create(
+            self._schema_name,
+            {"entry": entry.document},
+            title=title_of(entry.title),
+            tags=[self._mark] if digest is None else [self._mark, _ENTRY + digest],
+            session=self._session,
+            idempotency_key=key,
+        )
+
+    async def _stored_digests(self, digests: list[str]) -> set[str]:
+        stored: set[str] = set()
+        for start in range(0, len(digests), _DIGESTS_PER_REQUEST):
+            tags = [_ENTRY + digest for digest in digests[start : start + _DIGESTS_PER_REQUEST]]
+            for crumb in await self._list(tags=[self._mark], any_tags=tags, include_context=False):
+                stored |= {tag.removeprefix(_ENTRY) for tag in crumb.tags if tag.startswith(_ENTRY)}
+        return stored
+
+    async def _claim(self, crumb: Breadcrumb) -> bool:
+        """Take an entry for this caller alone. False if somebody else was faster."""
+        claim = f"taken:{uuid4()}"
+        try:
+            await self._client.request(
+                "PATCH",
+                breadcrumb_path(crumb.id),
+                json={"tags": [SESSION + self._session, claim]},
+                headers=if_match(crumb.version),
+                idempotent=True,
+            )
+        except VersionMismatch:
+            # A lost reply to our own claim looks the same: then the entry is ours.
+            return await self._has_tag(crumb.id, claim)
+        except NotFound:
+            return False
+        return True
+
+    async def _is_stored(self, id: str) -> bool:
+        return await self._has_tag(id, self._mark)
+
+    async def _has_tag(self, id: str, tag: str) -> bool:
+        try:
+            return tag in (await self._client.get_full(id)).tags
+        except NotFound:
+            return False
+
+    async def _delete(self, crumb: Breadcrumb) -> None:
+        try:
+            await self._client.delete(crumb.id)
+        except NotFound:
+            pass  # deleted by another caller that clears the same session
+
+    async def _list(self, **wanted: Unpack[Listing]) -> list[Breadcrumb]:
+        filters: Listing = {**wanted, "session": self._session, "schema_name": self._schema_name}
+        return [crumb async for crumb in self._client.list(**filters)]

@@ -1,0 +1,55 @@
+"""Lists that come in pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Unpack
+
+from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.options import Listing
+from breadcrumbs.client.replies import breadcrumbs_in, next_cursor, session_page_in, versions_in
+from breadcrumbs.client.requests import history_request, list_params, list_request, list_sessions_request
+from breadcrumbs.client.values import Breadcrumb, SessionInfo, Version
+
+
+async def list_breadcrumbs(
+    connection: AsyncConnection, **wanted: Unpack[Listing]
+) -> AsyncGenerator[Breadcrumb, None]:
+    """Yield every breadcrumb that matches, page by page."""
+    params, limit, given, cursor = list_params(wanted), wanted.get("limit"), 0, None
+    while limit is None or given < limit:
+        request = list_request(params, limit=limit, given=given, cursor=cursor)
+        reply = await connection.perform(request)
+        page = connection.replies.read(reply, breadcrumbs_in)
+        for crumb in page:
+            yield crumb
+        given, cursor = given + len(page), next_cursor(reply)
+        if cursor is None:
+            return
+
+
+async def list_versions(connection: AsyncConnection, id: str) -> tuple[Version, ...]:
+    """Return all versions of a breadcrumb, the newest first."""
+    found: list[Version] = []
+    cursor: str | None = None
+    while True:
+        reply = await connection.perform(history_request(id, cursor))
+        found += connection.replies.read(reply, versions_in)
+        cursor = next_cursor(reply)
+        if cursor is None:
+            return tuple(found)
+
+
+async def list_sessions(
+    connection: AsyncConnection, user_id: str | None, limit: int | None
+) -> AsyncGenerator[SessionInfo, None]:
+    """Yield the sessions, the last active one first, page by page."""
+    given, cursor = 0, None
+    while limit is None or given < limit:
+        request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)
+        page, cursor = await connection.fetch(request, session_page_in)
+        for session in page:
+            yield session
+        given += len(page)
+        if cursor is None:
+            return

@@ -1,0 +1,177 @@
+"""Replies of the server: values, errors and whether to retry. No I/O here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
+
+from breadcrumbs.client.errors import ProblemError, ServerUnreachable, StoreFull, VersionMismatch, problem_of
+from breadcrumbs.client.requests import Request
+from breadcrumbs.client.values import (
+    Breadcrumb,
+    Retried,
+    SessionInfo,
+    Token,
+    Version,
+    Written,
+    breadcrumb_of,
+    session_info_of,
+    version_of,
+)
+
+_MAX_BACKOFF_SECONDS: Final = 5.0
+_MAX_RETRY_AFTER_SECONDS: Final = 10.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply of the server to `Client.request`."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names are in lower case."""
+    content: bytes
+
+    def json(self) -> Any:
+        """Return the content, decoded. A `ValueError` where it is not JSON."""
+        return orjson.loads(self.content)
+
+
+class ConnectionLost(Exception):
+    """The connection could not be made, or broke."""
+
+    def __init__(self, reason: str, *, refused: bool = False, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.refused = refused
+        """No connection was made."""
+        self.timed_out = timed_out
+
+
+class ReplyReader:
+    """Reads the replies of one server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def error_in(self, reply: Reply, request: Request) -> ProblemError | None:
+        """Return the error that a reply stands for, or None if the request succeeded."""
+        if 200 <= reply.status < 300:
+            # The server of another program may answer every request with a page of its own.
+            is_json = "json" in reply.headers.get("content-type", "json")
+            return None if is_json or not request.expects_json else self._foreign(reply)
+        try:
+            document = reply.json()
+            if isinstance(document, dict) and "detail" in document:
+                return _problem_for(request, {"status": reply.status, **document})
+        except (TypeError, ValueError, AttributeError):
+            pass
+        return self._foreign(reply, f" with {reply.status} to {request.method} {request.path}")
+
+    def read(self, reply: Reply, convert: Callable[[Any], T]) -> T:
+        """Return the value that `convert` makes of the JSON in a reply."""
+        try:
+            return convert(reply.json())
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise self._foreign(reply) from None
+
+    def read_written(self, reply: Reply) -> Written:
+        replayed = reply.headers.get("idempotency-replayed") == "true"
+        return self.read(reply, lambda document: _written(document, replayed))
+
+    def unreachable(self, lost: ConnectionLost) -> ServerUnreachable:
+        """Return the error to raise when there are no retries left."""
+        if lost.refused:
+            return ServerUnreachable(
+                f"nothing answers at {self._url}. Is it running? Start it with: crumb up"
+            )
+        if lost.timed_out:
+            return ServerUnreachable(f"{self._url} did not answer in time")
+        return ServerUnreachable(f"the connection to {self._url} failed: {lost}")
+
+    def _foreign(self, reply: Reply, how: str = " with something else than was asked for") -> ProblemError:
+        return ProblemError(
+            {"status": reply.status, "detail": f"{self._url} answered{how}: is this a Breadcrumbs server?"}
+        )
+
+
+# Retries
+
+
+def is_retryable(error: ProblemError) -> bool:
+    """Whether the same request may succeed in a moment."""
+    return error.status in (429, 503) and not isinstance(error, StoreFull)
+
+
+def backoff(attempt: int) -> float:
+    """Return the seconds to wait before a retry. Random jitter spreads clients that lost the same server."""
+    jitter = 0.75 + random.random() / 2  # noqa: S311 - not used for security
+    return min(_MAX_BACKOFF_SECONDS, 0.2 * float(2**attempt)) * jitter
+
+
+def retry_after(reply: Reply) -> float | None:
+    text = reply.headers.get("retry-after", "")
+    return min(_MAX_RETRY_AFTER_SECONDS, float(text)) if text.isascii() and text.isdigit() else None
+
+
+# Values
+
+
+def breadcrumbs_in(documents: Any) -> list[Breadcrumb]:
+    return [breadcrumb_of(document) for document in documents]
+
+
+def versions_in(documents: Any) -> list[Version]:
+    return [version_of(document) for document in documents]
+
+
+def session_page_in(page: Any) -> tuple[list[SessionInfo], str | None]:
+    return [session_info_of(document) for document in page["sessions"]], page.get("next_cursor")
+
+
+def token_in(issued: Any) -> Token:
+    return Token(
+        token=issued["token"],
+        owner_id=issued["owner_id"],
+        agent_id=issued["agent_id"],
+        roles=tuple(issued["roles"]),
+        expires_at=datetime.fromtimestamp(issued["exp"], UTC),
+        session_id=issued.get("session_id"),
+        user_id=issued.get("user_id"),
+    )
+
+
+def retried_in(begun: Any) -> Retried:
+    return Retried(begun["message_id"], datetime.fromisoformat(begun["retried_at"]))
+
+
+def deleted_in(gone: Any) -> int:
+    return int(gone["deleted"])
+
+
+def next_cursor(reply: Reply) -> str | None:
+    link = reply.headers.get("link", "")
+    if 'rel="next"' not in link:
+        return None
+    target = link.partition("<")[2].partition(">")[0]
+    return parse_qs(urlsplit(target).query)["cursor"][0]
+
+
+def _written(document: Any, replayed: bool) -> Written:
+    updated_at = datetime.fromisoformat(document["updated_at"])
+    return Written(id=document["id"], version=document["version"], updated_at=updated_at, replayed=replayed)
+
+
+def _problem_for(request: Request, document: Mapping[str, Any]) -> ProblemError:
+    error = problem_of(document)
+    if isinstance(error, VersionMismatch):
+        expected = request.headers.get("if-match", "").strip('"')
+        error.expected = int(expected) if expected.isascii() and expected.isdigit() else 0
+    return error

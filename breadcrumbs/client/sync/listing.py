@@ -1,0 +1,52 @@
+# Generated from breadcrumbs/client/aio/listing.py by `python -m tests.support.sync_client`. Do not edit.
+"""Lists that come in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Unpack
+
+from breadcrumbs.client.options import Listing
+from breadcrumbs.client.replies import breadcrumbs_in, next_cursor, session_page_in, versions_in
+from breadcrumbs.client.requests import history_request, list_params, list_request, list_sessions_request
+from breadcrumbs.client.sync.connection import Connection
+from breadcrumbs.client.values import Breadcrumb, SessionInfo, Version
+
+
+def list_breadcrumbs(connection: Connection, **wanted: Unpack[Listing]) -> Generator[Breadcrumb, None, None]:
+    """Yield every breadcrumb that matches, page by page."""
+    params, limit, given, cursor = list_params(wanted), wanted.get("limit"), 0, None
+    while limit is None or given < limit:
+        request = list_request(params, limit=limit, given=given, cursor=cursor)
+        reply = connection.perform(request)
+        page = connection.replies.read(reply, breadcrumbs_in)
+        yield from page
+        given, cursor = given + len(page), next_cursor(reply)
+        if cursor is None:
+            return
+
+
+def list_versions(connection: Connection, id: str) -> tuple[Version, ...]:
+    """Return all versions of a breadcrumb, the newest first."""
+    found: list[Version] = []
+    cursor: str | None = None
+    while True:
+        reply = connection.perform(history_request(id, cursor))
+        found += connection.replies.read(reply, versions_in)
+        cursor = next_cursor(reply)
+        if cursor is None:
+            return tuple(found)
+
+
+def list_sessions(
+    connection: Connection, user_id: str | None, limit: int | None
+) -> Generator[SessionInfo, None, None]:
+    """Yield the sessions, the last active one first, page by page."""
+    given, cursor = 0, None
+    while limit is None or given < limit:
+        request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)
+        page, cursor = connection.fetch(request, session_page_in)
+        yield from page
+        given += len(page)
+        if cursor is None:
+            return

@@ -1,0 +1,130 @@
+# Generated from breadcrumbs/client/aio/session.py by `python -m tests.support.sync_client`. Do not edit.
+"""One session of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+from typing import Literal, Unpack, overload
+
+from breadcrumbs.client.options import Saying, SessionChange, Waiting
+from breadcrumbs.client.outcomes import chat_message
+from breadcrumbs.client.replies import deleted_in, retried_in
+from breadcrumbs.client.requests import (
+    MESSAGE,
+    RESPONSE,
+    cancel_request,
+    change_session_request,
+    delete_request,
+    fork_request,
+    get_request,
+    message_request,
+    retry_request,
+    session_path,
+)
+from breadcrumbs.client.sync.connection import Connection
+from breadcrumbs.client.sync.listing import list_breadcrumbs
+from breadcrumbs.client.sync.turns import Turn
+from breadcrumbs.client.values import (
+    Answer,
+    Breadcrumb,
+    ChatMessage,
+    Delta,
+    Event,
+    Retried,
+    SessionInfo,
+    Written,
+    session_info_of,
+)
+
+
+class Session:
+    """One conversation. Messages here are seen here and nowhere else."""
+
+    def __init__(self, connection: Connection, id: str) -> None:
+        self._connection = connection
+        self.id = id
+
+    @overload
+    def say(self, text: str, *, wait: Literal[True] = True, **options: Unpack[Saying]) -> Answer: ...
+    @overload
+    def say(self, text: str, *, wait: Literal[False], **options: Unpack[Saying]) -> Written: ...
+    def say(self, text: str, *, wait: bool = True, **options: Unpack[Saying]) -> Answer | Written:
+        """Post a message and wait for its answer: the first one, or that of one `agent`.
+
+        Raises `AgentFailed` with the reason if there is none, and `NoAnswer` after the time limit.
+        """
+        if not wait:
+            return self._connection.write(message_request(text, self.id, options))
+        turn = Turn(self._connection, self.id, "answer", options)
+        with closing(turn.say(text, options)) as items:
+            answer: Answer = next(items)
+        return answer
+
+    def stream(self, text: str, **options: Unpack[Saying]) -> Generator[Delta | Answer, None, None]:
+        """Like `say`, with the pieces of the answer while it is made. The whole answer comes last."""
+        return Turn(self._connection, self.id, "pieces", options).say(text, options)
+
+    def turn(
+        self, text: str, *, last_event_id: str | None = None, **options: Unpack[Saying]
+    ) -> Generator[Written | Event | Answer, None, None]:
+        """Like `stream`, with every event of the session: tools, contexts, other people's messages.
+
+        The first item is the `Written` message. With a `last_event_id`, the events since then come too.
+        """
+        turn = Turn(self._connection, self.id, "everything", options, last_event_id=last_event_id)
+        return turn.say(text, options)
+
+    def wait(self, message_id: str, **options: Unpack[Waiting]) -> Answer:
+        """Wait for the answer to a message that was posted before, unless it is stored already."""
+        turn = Turn(self._connection, self.id, "answer", options)
+        with closing(turn.wait(message_id)) as items:
+            answer: Answer = next(items)
+        return answer
+
+    def messages(self, last: int | None = None) -> tuple[ChatMessage, ...]:
+        """Return the messages of users and agents, the oldest first: all of them, or the `last` so many."""
+        found: list[Breadcrumb] = []
+        for schema in (MESSAGE, RESPONSE):
+            newest = list_breadcrumbs(
+                self._connection, session=self.id, schema_name=schema, sort="-created_at", limit=last
+            )
+            found += list(newest)
+        found.sort(key=lambda crumb: crumb.created_at)
+        return tuple(chat_message(crumb) for crumb in (found if last is None else found[-last:]))
+
+    def cancel(self, reason: str | None = None) -> Written:
+        """Stop the answers in progress. A waiter gets an `AgentFailed` that is `cancelled`."""
+        return self._connection.write(cancel_request(self.id, reason))
+
+    def info(self) -> SessionInfo:
+        """Return the version, title, counts and state of the session."""
+        return self._connection.fetch(get_request(session_path(self.id)), session_info_of)
+
+    def change(self, *, expected_version: int | None = None, **changes: Unpack[SessionChange]) -> SessionInfo:
+        """Change the title or the state, pause or resume the session: all that is given, or nothing."""
+        request = change_session_request(self.id, changes, expected_version)
+        return self._connection.fetch(request, session_info_of)
+
+    def delete(self, *, expected_version: int | None = None) -> int:
+        """Delete the session with everything in it, and return how many breadcrumbs it had.
+
+        Answers in progress stop.
+        """
+        request = delete_request(session_path(self.id), expected_version)
+        return self._connection.fetch(request, deleted_in)
+
+    def fork(
+        self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
+    ) -> Session:
+        """Create a session with the messages of this one: up to and including a message, or all of them."""
+        fields = {"message_id": message_id, "id": id, "title": title}
+        made = self._connection.fetch(fork_request(self.id, fields), session_info_of)
+        return Session(self._connection, made.id)
+
+    def retry(self, message_id: str | None = None) -> Retried:
+        """Run a failed turn again, by default the newest. Return the id of its message, for `wait`."""
+        return self._connection.fetch(retry_request(self.id, message_id), retried_in)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} at {self._connection.url}>"

@@ -1,0 +1,136 @@
+# Generated from breadcrumbs/client/aio/turns.py by `python -m tests.support.sync_client`. Do not edit.
+"""Turns: post a message and wait for its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+from typing import Any, Final, Literal, TypeAlias
+
+from breadcrumbs.client.errors import NoAnswer, ServerUnreachable
+from breadcrumbs.client.options import Message, Waiting
+from breadcrumbs.client.outcomes import ShownText, is_delta_of, outcome_of, stored_outcome
+from breadcrumbs.client.requests import filter_params, message_request, outcome_request
+from breadcrumbs.client.sync.connection import Connection
+from breadcrumbs.client.sync.events import DeadlinePassed, EventFollower
+from breadcrumbs.client.values import Answer, Delta, Event, Gap, Written
+
+_DEFAULT_TIMEOUT_SECONDS: Final = 120.0
+
+Show: TypeAlias = Literal["everything", "pieces", "answer"]
+"""What the caller sees of a turn: each event of the session, the pieces of the answer, or only the answer."""
+
+
+class Turn:
+    """Waits for the answer to one message of a session, and yields what happens until then."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        session_id: str,
+        show: Show,
+        options: Waiting,
+        *,
+        last_event_id: str | None = None,
+    ) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._show = show
+        self._agent = options.get("agent")
+        self._timeout = options.get("timeout", _DEFAULT_TIMEOUT_SECONDS)
+        self._events = EventFollower(
+            connection,
+            filter_params({"session": session_id}),
+            last_event_id=last_event_id,
+            timeout=self._timeout,
+            on_connection=options.get("on_connection"),
+        )
+        self._shown = ShownText()
+
+    def say(self, text: str, message: Message) -> Generator[Any, None, None]:
+        """Post a message and yield what happens from there on; the answer comes last."""
+        try:
+            # Connected before the message is posted, the follower misses no event about it.
+            self._connect()
+            written = self._post(text, message)
+            if self._show == "everything":
+                yield written
+            # A replayed message was posted before: its answer may be stored, and no event will tell.
+            with closing(self._until_answered(written.id, look_first=written.replayed)) as items:
+                yield from items
+        finally:
+            self._events.close()
+
+    def wait(self, message_id: str) -> Generator[Any, None, None]:
+        """Yield what happens until a message that was posted before is answered."""
+        try:
+            try:
+                self._events.connect()
+            except DeadlinePassed:
+                raise self._no_answer(message_id) from None
+            with closing(self._until_answered(message_id, look_first=True)) as items:
+                yield from items
+        finally:
+            self._events.close()
+
+    def _connect(self) -> None:
+        try:
+            self._events.connect()
+        except DeadlinePassed:
+            raise NoAnswer(self._silence(), trigger_id="") from None
+
+    def _post(self, text: str, message: Message) -> Written:
+        request = message_request(text, self._session_id, message)
+        try:
+            return self._connection.write(request, deadline=self._events.deadline)
+        except ServerUnreachable as error:
+            if not self._events.is_over:
+                raise
+            raise NoAnswer(f"{self._silence()}: it may have the message or not", trigger_id="") from error
+
+    def _until_answered(self, message_id: str, *, look_first: bool) -> Generator[Any, None, None]:
+        answer = self._stored_outcome(message_id) if look_first else None
+        while answer is None:
+            try:
+                event = self._events.next_event()
+            except DeadlinePassed:
+                raise self._no_answer(message_id) from None
+            if self._is_shown(event, message_id):
+                yield event
+                if isinstance(event, Delta):
+                    self._shown.add(event)
+            answer = self._outcome_in(event, message_id)
+        if self._show == "pieces" and (rest := self._shown.rest_of(answer)) is not None:
+            yield rest
+        yield answer
+
+    def _is_shown(self, event: Event, message_id: str) -> bool:
+        if self._show == "pieces":
+            return is_delta_of(event, message_id, self._agent)
+        return self._show == "everything"
+
+    def _outcome_in(self, event: Event, message_id: str) -> Answer | None:
+        if isinstance(event, Gap):
+            return self._stored_outcome(message_id)
+        if event.operation == "created":
+            return outcome_of(event.breadcrumb_id, event, message_id, self._agent)
+        return None
+
+    def _stored_outcome(self, message_id: str) -> Answer | None:
+        """Return the stored answer, or None. The server leaves out errors from before a retry."""
+        request = outcome_request(self._session_id, message_id, self._agent)
+        try:
+            reply = self._connection.perform(request, deadline=self._events.deadline)
+        except ServerUnreachable:
+            if self._events.is_over:
+                raise self._no_answer(message_id) from None
+            raise
+        return self._connection.replies.read(
+            reply, lambda document: stored_outcome(document, message_id, self._agent)
+        )
+
+    def _no_answer(self, message_id: str) -> NoAnswer:
+        return NoAnswer(f"no answer within {self._timeout:g} s", trigger_id=message_id)
+
+    def _silence(self) -> str:
+        return f"{self._connection.url} did not answer within {self._timeout:g} s"

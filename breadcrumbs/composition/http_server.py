@@ -1,0 +1,261 @@
+"""Runs the HTTP server of `crumb up` and `crumb serve`, and wires its services.
+
+`crumb serve` is the API on a given Redis server. `crumb up` adds an embedded server, a context builder and agent
+runners, all in one process.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from breadcrumbs.adk.http import OPERATIONS as ADK_SESSIONS
+from breadcrumbs.composition.event_loop import run_async
+from breadcrumbs.composition.logs import configure_logs
+from breadcrumbs.composition.storage import data_directory, open_store
+from breadcrumbs.composition.workers import WorkerParts, config_file, open_configs, running_workers
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
+from breadcrumbs.context_builder.http.configs import ConfigRoutes
+from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
+from breadcrumbs.runtime.backend.embedded import EmbeddedServer
+from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.events.reader import EventReader
+from breadcrumbs.runtime.http.app import build_app
+from breadcrumbs.runtime.http.server import HttpServer
+from breadcrumbs.runtime.maintenance.hygiene import Hygiene
+from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.streams.hub import EventHub
+from breadcrumbs.web_page import WebPage
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+_log = structlog.get_logger("breadcrumbs.up")
+
+_MAX_RESTARTS = 6  # failed restarts of the embedded server in a row, after which the process ends
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyServer:
+    """A server that accepts requests."""
+
+    url: str
+    embedded: EmbeddedServer | None
+    """None: it works on a Redis server of the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHooks:
+    """Functions that the server calls, so that its caller can report progress."""
+
+    on_ready: Callable[[ReadyServer], None]
+    on_stopping: Callable[[], None]
+    """Called on the first signal."""
+
+
+def run_server(settings: Settings, *, workers: bool, hooks: ServerHooks) -> int | None:
+    """Serve until a signal. Returns the number of the last signal.
+
+    `workers`: also run a context builder and agent runners in this process.
+    """
+    configure_logs(settings)
+    _exit_on_sigterm()
+    with _open_listener(settings) as listener:
+        if settings.redis is not None:
+            return run_async(_serve(settings, settings.redis, listener, workers=workers, hooks=hooks))
+        # Started before the event loop: with much data it takes a while, and Ctrl-C must end it.
+        with EmbeddedServer(data_directory(settings)) as embedded:
+            return run_async(_serve(settings, embedded.url, listener, embedded, workers=workers, hooks=hooks))
+
+
+def _exit_on_sigterm() -> None:
+    """Exit with clean-up on a SIGTERM that arrives before the HTTP server handles signals."""
+
+    def leave(sig: int, frame: FrameType | None) -> None:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+async def _serve(
+    settings: Settings,
+    url: str,
+    listener: socket.socket,
+    embedded: EmbeddedServer | None = None,
+    *,
+    workers: bool,
+    hooks: ServerHooks,
+) -> int | None:
+    ready = ReadyServer(_listening_url(listener), embedded)
+    async with assembled_services(settings, url, workers=workers) as services:
+        server = _Server(services, settings.connection_limits, hooks, ready)
+        async with anyio.create_task_group() as tasks:
+            if embedded is not None:
+                tasks.start_soon(_keep_alive, embedded, server)
+            await server.serve(sockets=[listener])
+            tasks.cancel_scope.cancel()
+    if server.failure is not None:
+        raise server.failure
+    return server.exit_signal
+
+
+# The services
+
+
+@dataclass(frozen=True, slots=True)
+class ServerServices:
+    """The services of one server process."""
+
+    store: Store
+    hub: EventHub
+    hygiene: Hygiene
+    app: ASGIApp
+
+
+@asynccontextmanager
+async def assembled_services(settings: Settings, url: str, *, workers: bool) -> AsyncIterator[ServerServices]:
+    """Open the store, start the background tasks and wire the app. Stops and closes them at the end."""
+    store = await open_store(settings, url)
+    reader = EventReader(store)
+    try:
+        hub = EventHub(store, reader)
+        hygiene = Hygiene(store, settings)
+        try:
+            async with anyio.create_task_group() as background, AsyncExitStack() as stack:
+                background.start_soon(hygiene.run_forever)
+                configs = (
+                    open_configs(store, settings)
+                    if workers
+                    else ConfigsInForce(store, settings.context_config)
+                )
+                if workers:
+                    parts = WorkerParts(store, reader, settings, configs)
+                    await stack.enter_async_context(running_workers(parts))
+                config_routes = ConfigRoutes(configs, config_file(settings, builds=workers))
+                operations = (
+                    *CONTEXTS,
+                    *config_routes.operations,
+                    *ADK_SESSIONS,
+                    *WebPage.of_this_installation().operations,
+                )
+                app = build_app(store, hub, hygiene, settings, operations)
+                yield ServerServices(store, hub, hygiene, app)
+                await stack.aclose()
+                background.cancel_scope.cancel()
+        finally:
+            await hub.close()
+    finally:
+        await reader.close()
+        await store.close()
+
+
+# The server
+
+
+class _Server(HttpServer):
+    """The HTTP server. Calls the hooks, and records which signal or failure ended it."""
+
+    def __init__(
+        self, services: ServerServices, limits: ConnectionLimits, hooks: ServerHooks, ready: ReadyServer
+    ) -> None:
+        super().__init__(services.app, host="", port=0, limits=limits, on_exit=services.hub.end_streams)
+        self._hooks = hooks
+        self._ready = ready
+        self.exit_signal: int | None = None
+        self.failure: StartupError | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._hooks.on_ready(self._ready)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self.exit_signal is None:
+            self._hooks.on_stopping()
+        self.exit_signal = sig
+        # uvicorn raises captured signals again at its end. That would kill this process before it has stopped
+        # the embedded server.
+        self._captured_signals.clear()
+
+    def give_up(self, failure: StartupError) -> None:
+        """Stop serving because of a failure."""
+        self.failure = failure
+        self._on_exit()
+        self.should_exit = True
+
+
+async def _keep_alive(embedded: EmbeddedServer, server: _Server) -> None:
+    """Restart the embedded server when it dies. Confirmed writes are in its append-only file."""
+    address, failures = embedded.url, 0
+    while True:
+        await anyio.sleep(0.25)
+        if embedded.alive:
+            failures = 0
+            continue
+        code = embedded.process.poll() if embedded.process else None
+        _log.error("the embedded server died, starting it again", code=code, log=str(embedded.log_file))
+        try:
+            await anyio.to_thread.run_sync(embedded.start)
+            if embedded.url != address:
+                raise StartupError("the embedded server came back at another address")
+            _log.warning("the embedded server runs again; nothing it had confirmed is lost", pid=embedded.pid)
+        except StartupError as error:
+            failures += 1
+            if failures == _MAX_RESTARTS:
+                server.give_up(StartupError(f"the embedded server died and does not start again: {error}"))
+                return
+            _log.error("the embedded server does not start", error=str(error), attempt=failures)
+            await anyio.sleep(0.25 * 2**failures)
+
+
+# The listening socket
+
+
+def _open_listener(settings: Settings) -> socket.socket:
+    """Bind the port first, so that a port in use is reported before anything is started."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise StartupError(f"cannot listen on {settings.host}: {error.strerror or error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # Listen now, not when the start is complete: in between, another process could take the port.
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        advice = _LISTEN_ADVICE.get(error.errno or 0, "choose another one with --port")
+        raise StartupError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; {advice}"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+_LISTEN_ADVICE = {
+    errno.EADDRINUSE: "stop what listens there, or choose another port: --port 0 takes any free one",
+    errno.EACCES: "ports below 1024 are for root: choose another one with --port",
+    errno.EADDRNOTAVAIL: "this machine has no such address: choose another one with --host",
+}
+
+
+def _listening_url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,72 @@
+"""Configures logging to standard error: text on a terminal, otherwise JSON lines. Secrets are removed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from breadcrumbs.runtime.settings.settings import Settings
+
+_SECRET_NAMES = frozenset(
+    ("token", "access_token", "authorization", "api_key", "x_api_key", "password", "secret", "token_secret")
+)
+_IN_URL = re.compile(r"((?:token|access_token|password)=)[^&\s\"']+|(://[^/@\s:]*:)[^@\s/]+(?=@)")
+_BEARER = re.compile(r"(?i)(bearer\s+)\S+")
+
+
+def configure_logs(settings: Settings) -> None:
+    """Configure logging for this process. Call once, at start."""
+    as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
+    before: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if as_text else "iso", utc=not as_text),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *before,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.PositionalArgumentsFormatter(), *before],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_rendering(as_text),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
+    # Their debug output is not about this program, and contains the URL of each request.
+    for chatty in ("httpx", "httpcore", "asyncio", "uvicorn.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _rendering(as_text: bool) -> list[Any]:
+    if as_text:
+        colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        return [without_secrets, structlog.dev.ConsoleRenderer(colors=colours)]
+    return [structlog.processors.format_exc_info, without_secrets, structlog.processors.JSONRenderer()]
+
+
+def without_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Replace tokens, keys and passwords in a log entry."""
+    for name, value in event.items():
+        if name.lower().replace("-", "_") in _SECRET_NAMES:
+            event[name] = "…"
+        elif isinstance(value, str):
+            event[name] = _BEARER.sub(r"\1…", _IN_URL.sub(r"\1\2…", value))
+    return event

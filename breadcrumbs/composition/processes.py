@@ -1,0 +1,135 @@
+"""Runs worker processes until a signal: a context builder, an agent runner, or a user's own agents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import orjson
+
+from breadcrumbs.composition.event_loop import run_async
+from breadcrumbs.composition.logs import configure_logs
+from breadcrumbs.composition.own_agents import OwnAgents, load_agents
+from breadcrumbs.composition.storage import attached_store, shown_address
+from breadcrumbs.composition.workers import (
+    WorkerParts,
+    agent_worker,
+    context_worker,
+    open_configs,
+    own_workers,
+    running,
+)
+from breadcrumbs.context_builder.builder import ContextBuilder
+from breadcrumbs.runtime.errors import StartupError
+from breadcrumbs.runtime.events.reader import EventReader
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.workers.worker import Worker
+
+
+def run_context_builder(settings: Settings) -> None:
+    """Run one context builder until a signal."""
+
+    async def main() -> None:
+        async with _attached_parts(settings) as parts, parts.configs.watched():
+            await _work_until_signal(settings, context_worker(parts))
+
+    _run_process(settings, main())
+
+
+def run_agent_runner(settings: Settings) -> None:
+    """Run one agent runner until a signal. With `settings.load`, run the agents of those modules only."""
+    if settings.load:
+        run_own_agents(settings, load_agents(settings.load))
+        return
+
+    async def main() -> None:
+        async with _attached_parts(settings) as parts, agent_worker(parts) as worker:
+            await _work_until_signal(settings, worker)
+
+    _run_process(settings, main())
+
+
+def run_own_agents(settings: Settings, own: OwnAgents) -> None:
+    """Run a user's own agents, and no others, until a signal."""
+    _require_agents(own)
+
+    async def main() -> None:
+        async with _attached_parts(settings) as parts, own_workers(parts, own) as workers:
+            await _work_until_signal(settings, *workers)
+
+    _run_process(settings, main())
+
+
+@asynccontextmanager
+async def hosted_agents(settings: Settings, own: OwnAgents) -> AsyncIterator[None]:
+    """Run a user's own agents, and no others, as tasks of this event loop."""
+    _require_agents(own)
+    async with (
+        _attached_parts(settings) as parts,
+        own_workers(parts, own) as workers,
+        running(*workers),
+    ):
+        yield
+
+
+@asynccontextmanager
+async def _attached_parts(settings: Settings) -> AsyncIterator[WorkerParts]:
+    async with (
+        attached_store(settings) as store,
+        EventReader(store) as reader,
+    ):
+        yield WorkerParts(store, reader, settings, open_configs(store, settings))
+
+
+def _require_agents(own: OwnAgents) -> None:
+    if not own.agents:
+        raise StartupError(
+            "there is no agent to run: add a function with @agent, or an AgentDefinition. Tools for the agents that "
+            "run already go into the setting `tools`"
+        )
+
+
+def _run_process(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
+    configure_logs(settings)
+    run_async(main)
+
+
+async def _work_until_signal(settings: Settings, *workers: Worker) -> None:
+    """Run workers until SIGTERM or SIGINT. They finish the turns they have begun."""
+    async with anyio.create_task_group() as tasks:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with anyio.create_task_group() as announcing:
+                for worker in workers:
+                    tasks.start_soon(worker.run)
+                    announcing.start_soon(_announce_ready, settings, worker)
+                async for _ in signals:
+                    break
+                announcing.cancel_scope.cancel()
+            for worker in workers:
+                worker.stop()
+
+
+async def _announce_ready(settings: Settings, worker: Worker) -> None:
+    await worker.at_work.wait()
+    print_ready_line(settings, worker)
+
+
+def print_ready_line(settings: Settings, worker: Worker) -> None:
+    """Print that a worker is ready: a sentence on a terminal, otherwise one line of JSON."""
+    kind = worker.handler.kind
+    if not sys.stdout.isatty():
+        ready = {"event": "ready", "kind": kind, "worker": worker.name, "pid": os.getpid()}
+        sys.stdout.write(orjson.dumps(ready).decode() + "\n")
+        sys.stdout.flush()
+        return
+    from rich.console import Console
+
+    at = shown_address(settings.redis) if settings.redis is not None else "the server of crumb up"
+    does = "building contexts" if kind == ContextBuilder.kind else f"running {kind}"
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold green]{does}[/] on {at}. Ctrl-C finishes what is begun and ends.")

@@ -1,0 +1,226 @@
+"""Wires the workers: context builders and agent runners."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import anyio
+
+from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce, load_definitions
+from breadcrumbs.agents.definition import AgentDefinition
+from breadcrumbs.agents.models.base import Model
+from breadcrumbs.agents.models.registry import ModelPool
+from breadcrumbs.agents.remote_adk.servers import AdkServers
+from breadcrumbs.agents.remote_adk.turn import AdkTurns
+from breadcrumbs.agents.runner import AgentRunner
+from breadcrumbs.agents.tool_steps import ToolSteps
+from breadcrumbs.agents.tools import Tool, Toolbox, load_tools, shipped_tools
+from breadcrumbs.agents.turn import AgentTurns
+from breadcrumbs.composition.own_agents import OwnAgents, load_agents
+from breadcrumbs.context_builder.builder import ContextBuilder, gather_parts
+from breadcrumbs.context_builder.config_checks import ConfigError
+from breadcrumbs.context_builder.config_file import ConfigFile
+from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.errors import InvalidInput, StartupError
+from breadcrumbs.runtime.events.reader import EventReader
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.errors import TurnFailed
+from breadcrumbs.runtime.workers.leases import start_at_newest_event
+from breadcrumbs.runtime.workers.retries import TurnLimits
+from breadcrumbs.runtime.workers.turn import Handler
+from breadcrumbs.runtime.workers.worker import Worker
+
+# Context configs
+
+
+def config_path(settings: Settings) -> Path:
+    """Return the path of the context config: the configured file, or the one that ships with the package."""
+    if settings.context_config is not None:
+        return settings.context_config
+    with as_file(files("breadcrumbs.config").joinpath("context-builder-config.json")) as path:
+        return path
+
+
+def config_file(settings: Settings, *, builds: bool) -> ConfigFile | None:
+    """Return the config file for editing over HTTP.
+
+    `builds`: this process builds contexts. None is returned if it does not and no file is configured.
+    """
+    if settings.context_config is None:
+        return ConfigFile(config_path(settings), locked="this is the built-in config") if builds else None
+    owners = {key.owner_id for key in settings.api_keys}
+    shared = "several owners share this server, and the file holds for all of them"
+    return ConfigFile(settings.context_config, locked=shared if len(owners) > 1 else "")
+
+
+def open_configs(store: Store, settings: Settings) -> ConfigsInForce:
+    """Load the context configs. A file that is invalid at start is a `StartupError`."""
+    configs = ConfigsInForce(store, config_path(settings))
+    try:
+        configs.load()
+    except ConfigError as error:
+        raise StartupError(f"the context config cannot be used:\n{error}") from None
+    return configs
+
+
+# One worker
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """Parts that all workers of a process share."""
+
+    store: Store
+    reader: EventReader
+    settings: Settings
+    configs: ConfigsInForce
+    """The context configs in force."""
+
+
+def context_worker(parts: WorkerParts) -> Worker:
+    """Create a worker that builds contexts."""
+    return _worker(parts, ContextBuilder(parts.store, parts.configs, inherited=parts.settings.inherited_tags))
+
+
+@asynccontextmanager
+async def agent_worker(
+    parts: WorkerParts,
+    agents: Iterable[Agent] = (),
+    *,
+    tools: Iterable[Tool] = (),
+    kind: str | None = None,
+) -> AsyncIterator[Worker]:
+    """Create a worker that runs agents, with its models open. `agents` are added to the definitions.
+
+    `kind`: run only `agents`, as workers of this kind, beside the workers that run the others.
+    """
+    store, settings, configs = parts.store, parts.settings, parts.configs
+    models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
+    adk = AdkServers(settings.adk)
+    try:
+        toolbox = open_toolbox(settings, tools)
+        known = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
+        for agent in known:
+            _check_agent(agent, models, toolbox, adk)
+        await adk.look(known)
+        builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
+        hints = SchemaHints(store)
+
+        def model_of(agent: Agent) -> Model:
+            try:
+                return models.resolve(agent.definition.model, trusted=agent.trusted)
+            except (InvalidInput, StartupError) as error:
+                raise TurnFailed(f"{agent.definition.agent_id}: {error}") from error
+
+        async def gather(definition: AgentDefinition, trigger: Breadcrumb) -> list[dict[str, Any]]:
+            sources, triggers = definition.sources, definition.triggers
+            return await gather_parts(store, sources, trigger, triggers=triggers, hints=hints)
+
+        async def consumers(owner: UUID) -> set[str]:
+            return {config.consumer_id for config in await configs.get(owner)}
+
+        inherited = settings.inherited_tags
+        turns = AgentTurns(
+            store,
+            ToolSteps(store, model_of=model_of, toolbox=toolbox, inherited=inherited),
+            gather=gather,
+            refresh=builder.refresh,
+            inherited=inherited,
+            remote=AdkTurns(store, adk).answer,
+        )
+        runner = AgentRunner(
+            store,
+            AgentsInForce(store, known, breadcrumbs=kind is None),
+            turns,
+            consumers=consumers,
+            inherited=settings.inherited_tags,
+            kind=kind or AgentRunner.kind,
+        )
+        yield _worker(parts, runner)
+    finally:
+        await models.close()
+        await adk.close()
+
+
+def _worker(parts: WorkerParts, handler: Handler) -> Worker:
+    settings = parts.settings
+    return Worker(
+        parts.store,
+        parts.reader,
+        handler,
+        lease_seconds=settings.lease_seconds,
+        limits=TurnLimits(attempts=settings.turn_attempts),
+    )
+
+
+def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
+    """Collect the shipped tools, those of the settings, and `tools`. A duplicate name is a `StartupError`."""
+    try:
+        return Toolbox([*shipped_tools(), *load_tools(settings.tools), *tools])
+    except InvalidInput as error:
+        raise StartupError(f"the tools cannot be used together: {error}") from None
+
+
+def _check_agent(agent: Agent, models: ModelPool, toolbox: Toolbox, adk: AdkServers) -> None:
+    """Report an operator's invalid definition at start, before it fails in a session."""
+    try:
+        toolbox.allowed(agent.definition.tools)
+        models.resolve(agent.definition.model, trusted=agent.trusted)
+        if agent.definition.kind == "adk":
+            adk.resolve(agent)
+    except InvalidInput as error:
+        raise StartupError(f"agent {agent.definition.agent_id!r}: {error}") from None
+
+
+# Several workers
+
+
+@asynccontextmanager
+async def own_workers(parts: WorkerParts, own: OwnAgents) -> AsyncIterator[list[Worker]]:
+    """Create one worker for each of a user's own agents. Each has its own kind, so its own progress.
+
+    An agent that runs for the first time answers new messages only.
+    """
+    async with AsyncExitStack() as stack:
+        workers = []
+        for agent in own.agents:
+            kind = f"{AgentRunner.kind}/{agent.definition.agent_id}"
+            await start_at_newest_event(parts.store, kind)
+            one = agent_worker(parts, [agent], tools=own.tools, kind=kind)
+            workers.append(await stack.enter_async_context(one))
+        yield workers
+
+
+@asynccontextmanager
+async def running_workers(parts: WorkerParts) -> AsyncIterator[None]:
+    """Run a context builder and agent runners as tasks. At the end they finish the turns they have begun."""
+    own = load_agents(parts.settings.load)
+    async with (
+        agent_worker(parts, tools=own.tools) as runner,
+        own_workers(parts, own) as others,
+        parts.configs.watched(),
+        running(context_worker(parts), runner, *others),
+    ):
+        yield
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[None]:
+    """Run workers as tasks. At the end they finish the turns they have begun."""
+    async with anyio.create_task_group() as tasks:
+        for worker in workers:
+            tasks.start_soon(worker.run)
+        try:
+            yield
+        finally:
+            for worker in workers:
+                worker.stop()

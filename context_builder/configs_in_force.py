@@ -1,0 +1,175 @@
+"""The context configs in force: from a file that people edit, and from `context.config.v1` breadcrumbs.
+
+A saved edit is live within a second. An edit that cannot be used is refused with its place in the file, and the last
+good config stays in force.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import anyio
+import structlog
+
+from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.config_checks import (
+    MAX_BYTES,
+    ConfigComplaint,
+    ConfigError,
+    check_config,
+    parse_configs,
+)
+from breadcrumbs.runtime.access.policy import restriction_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.definitions import (
+    MAX_DEFINITIONS,
+    DefinitionType,
+    OwnDefinitions,
+    PostedDefinition,
+    resolve_definitions,
+)
+
+_log = structlog.get_logger("breadcrumbs.context_builder")
+
+CONFIG_SCHEMA: Final = "context.config.v1"
+
+_CHECK_SECONDS: Final = 0.5
+"""Time between two looks at the file."""
+_SETTLED_SECONDS: Final = 0.2
+"""A file that was written to less than this ago may be incomplete."""
+
+
+def _parse_config(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
+    document = {key: value for key, value in crumb.context.items() if key != "llm_hints"}
+    config, faults = check_config(document)
+    return config, "; ".join(f"{fault.where}: {fault.message}" for fault in faults)
+
+
+def _restriction(crumb: Breadcrumb) -> str:
+    match restriction_of(crumb):
+        case "narrowed":
+            return "a config holds for all sessions and users: post it without session: and user: tags"
+        case "hidden":
+            return "a config that is private or secret holds for nobody"
+        case None:
+            return ""
+
+
+CONTEXT_CONFIGS: Final[DefinitionType[ContextConfig]] = DefinitionType(
+    schema_name=CONFIG_SCHEMA,
+    label="context config",
+    parse=_parse_config,
+    key=lambda config: config.consumer_id,
+    restriction=_restriction,
+)
+
+
+class ConfigsInForce:
+    """Returns the configs that are in force for an owner now."""
+
+    def __init__(self, store: Store, path: Path | None, *, default: bytes | None = None) -> None:
+        self._path = path
+        self._from_file: tuple[ContextConfig, ...] = (
+            parse_configs(default, name="built-in") if default else ()
+        )
+        self._last_content: bytes | None = None
+        """The content of the file at the last check; None: it could not be read."""
+        self._checked_at = float("-inf")
+        self._own = OwnDefinitions(store, CONTEXT_CONFIGS)
+        self.refused: ConfigError | None = None
+        """Why the last edit of the file cannot be used, or None."""
+
+    def load(self) -> None:
+        """Read the file now, at start. Raises `ConfigError` if it cannot be used."""
+        self._check_file(allow_partial=False)
+        if self.refused is not None:
+            raise self.refused
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Check the file also while no turn runs, so that the log reports a refused edit at once."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            self._check_file()
+            await anyio.sleep(_CHECK_SECONDS)
+
+    def reload(self) -> None:
+        """Read the file now, after it was written."""
+        self._check_file(allow_partial=False)
+
+    async def get(self, owner: UUID) -> tuple[ContextConfig, ...]:
+        """Return the configs of the file and of the owner. An owner's config replaces one of the file."""
+        if time.monotonic() - self._checked_at > _CHECK_SECONDS:
+            self._check_file()
+        own = await self._own.get(owner)
+        if not own:
+            return self._from_file
+        replaced = {config.consumer_id for config in own}
+        return tuple(config for config in self._from_file if config.consumer_id not in replaced) + own
+
+    def invalidate(self, owner: UUID) -> None:
+        """Read the owner's configs again before their next use: they have changed."""
+        self._own.invalidate(owner)
+
+    def _check_file(self, *, allow_partial: bool = True) -> None:
+        """Reload the file if its content has changed. Its time and size would miss quick edits."""
+        self._checked_at = time.monotonic()
+        if self._path is None:
+            return
+        try:
+            with self._path.open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            self._last_content = None
+            complaint = ConfigComplaint("", 1, 1, f"cannot be read: {error.strerror or error}")
+            self._refuse(ConfigError(str(self._path), [complaint]))
+            return
+        if raw == self._last_content:
+            return
+        try:
+            configs = parse_configs(raw, name=str(self._path))
+        except ConfigError as error:
+            if allow_partial and self._is_being_written():
+                return
+            self._last_content = raw
+            self._refuse(error)
+            return
+        if self._last_content is not None or self.refused is not None:
+            _log.info(
+                "context config reloaded",
+                file=str(self._path),
+                consumers=[config.consumer_id for config in configs],
+            )
+        self._last_content = raw
+        self._from_file = configs
+        self.refused = None
+
+    def _is_being_written(self) -> bool:
+        try:
+            age = time.time() - self._path.stat().st_mtime if self._path is not None else 0.0
+        except OSError:
+            return True
+        return 0 <= age < _SETTLED_SECONDS
+
+    def _refuse(self, error: ConfigError) -> None:
+        if self.refused is None or str(self.refused) != str(error):
+            _log.error("context config refused, the last good one stays", problem=str(error))
+        self.refused = error
+
+
+async def own_configs(store: Store, owner: UUID) -> list[PostedDefinition[ContextConfig]]:
+    """Return all configs that an owner has posted, the one that was written last first."""
+    page = await store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=MAX_DEFINITIONS))
+    return await resolve_definitions(store, CONTEXT_CONFIGS, page.items)

@@ -1,0 +1,1 @@
+export * from "../../web/client/src/index.ts";

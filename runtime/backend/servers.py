@@ -1,0 +1,37 @@
+"""A survey of the servers behind a connection. It reads every server, so it is not for the path of a request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from breadcrumbs.runtime.backend.connection import Connection
+
+_SCAN_COUNT: Final = 1_000
+
+
+async def server_info(connection: Connection, lane: int) -> dict[str, str]:
+    """Return the INFO of the server of a lane (see `Connection.node_lanes`)."""
+    raw: bytes = await connection.call(lane, b"INFO")
+    pairs = (line.partition(":") for line in raw.decode(errors="replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in pairs}
+
+
+async def scan_keys(
+    connection: Connection, pattern: bytes, *, max_keys: int | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the keys that match a glob pattern on every server, unordered, each at least once.
+
+    Keys that are written meanwhile may be missing. `max_keys` bounds how many keys are scanned per server.
+    """
+    for lane in connection.node_lanes():
+        cursor, scanned = b"0", 0
+        while True:
+            cursor, keys = await connection.call(
+                lane, b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _SCAN_COUNT
+            )
+            for key in keys:
+                yield key
+            scanned += _SCAN_COUNT
+            if cursor == b"0" or (max_keys is not None and scanned >= max_keys):
+                break

@@ -1,0 +1,151 @@
+"""Deltas: pieces of an answer, published while it is being generated.
+
+Deltas go through Pub/Sub and may get lost; the answer's breadcrumb at the end is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+import structlog
+
+from breadcrumbs.runtime.backend.connection import Connection
+from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
+from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.store import Store
+
+DELTA: Final = "agent.response.delta"
+"""The type of a delta. Filters treat it as its schema."""
+
+_GATHER_SECONDS: Final = 0.03  # a fast model must not cost one message per word
+_RETRY_SECONDS: Final = 1.0
+
+_log = structlog.get_logger("breadcrumbs.events")
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Delta:
+    """A piece of an answer."""
+
+    owner_id: UUID
+    session_id: str | None
+    tags: tuple[str, ...]
+    """The tags of the event that is answered. They decide who may see the delta."""
+    agent_id: str
+    trigger_id: str
+    """The message that is answered."""
+    breadcrumb_id: UUID
+    """The id that the answer will have."""
+    offset: int = 0
+    """Length of the text before this piece."""
+    text: str = ""
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"tags": self.tags, **self.document()})
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Delta:
+        """Decode a published delta. Raises LookupError, TypeError or ValueError if it is none."""
+        fields = orjson.loads(payload)
+        return cls(
+            UUID(fields["owner_id"]),
+            fields["session_id"],
+            tuple(fields["tags"]),
+            fields["agent_id"],
+            fields["trigger_id"],
+            UUID(fields["breadcrumb_id"]),
+            fields["offset"],
+            fields["text"],
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields that clients get."""
+        return {
+            "type": DELTA,
+            "owner_id": str(self.owner_id),
+            "session_id": self.session_id,
+            "offset": self.offset,
+            "text": self.text,
+            "agent_id": self.agent_id,
+            "trigger_id": self.trigger_id,
+            "breadcrumb_id": str(self.breadcrumb_id),
+        }
+
+
+def publish(connection: Connection, keys: Keys, lane: int, delta: Delta) -> None:
+    """Publish a delta without waiting. `lane` chooses the node of a cluster that passes it on."""
+    connection.post(lane, b"PUBLISH", keys.deltas(), delta.encode())
+
+
+async def listen(connection: Connection, keys: Keys, on_delta: Callable[[Delta], None]) -> None:
+    """Pass all published deltas on until cancelled. Reconnects; deltas published meanwhile are lost."""
+
+    def receive(payload: bytes) -> None:
+        try:
+            on_delta(Delta.decode(payload))
+        except Exception as error:
+            _log.warning("a piece of an answer cannot be read", error=repr(error))
+
+    while True:
+        try:
+            await connection.listen(keys.deltas(), receive)
+        except (LinkLost, ReplyError):
+            pass
+        except Exception:
+            _log.exception("listening for pieces of answers failed, trying again")
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+class DeltaWriter:
+    """Publishes the text of one answer in pieces.
+
+    The first piece leaves at once, on the next iteration of the loop. The text of the following moments is gathered.
+    """
+
+    def __init__(self, store: Store, event: Event, agent_id: str, trigger_id: str, answer_id: str) -> None:
+        self._store = store
+        self._lane = event.lane
+        self._empty = Delta(
+            event.owner_id, event.session_id, tuple(event.tags), agent_id, trigger_id, UUID(answer_id)
+        )
+        self._pending = ""
+        self._sent = 0
+        self._loop = asyncio.get_running_loop()
+        self._next_flush = 0.0
+        """The earliest time of the next piece, by the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> DeltaWriter:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        elif self._timer is not None:
+            self._timer.cancel()
+
+    async def write(self, text: str) -> None:
+        """Add text to the answer."""
+        self._pending += text
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._next_flush, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._pending:
+            return
+        delta = replace(self._empty, offset=self._sent, text=writable(self._pending))
+        self._sent += len(self._pending)
+        self._pending = ""
+        self._next_flush = self._loop.time() + _GATHER_SECONDS
+        # Not awaited: a delta may get lost, and if the store is unavailable, the commit of the answer fails.
+        publish(self._store.connection, self._store.keys, self._lane, delta)

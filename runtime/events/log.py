@@ -1,0 +1,83 @@
+"""Reads of the event streams: positions, ranges, and blocking reads.
+
+A `Position` is one time per lane: its owner has seen every event up to that time. Event streams send it to clients as
+`id:`, encrypted (see positions.py), so that a client can resume at any process without losing events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from breadcrumbs.runtime.backend.connection import BlockingLink, Connection
+from breadcrumbs.runtime.events.event import Event, decode_event
+from breadcrumbs.runtime.store.keys import Keys
+
+Position: TypeAlias = list[int]
+
+
+class EventLog:
+    """Reads the event streams of a store."""
+
+    def __init__(self, connection: Connection, keys: Keys) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._lane_of = {keys.events(lane): lane for lane in range(keys.lanes)}
+
+    async def end(self) -> Position:
+        """Return the position of the newest events."""
+        return await self._read_times(self._keys.clock)
+
+    async def beginning(self) -> Position:
+        """Return the position up to which events may have been trimmed."""
+        return await self._read_times(self._keys.trimmed)
+
+    async def wait(
+        self, link: BlockingLink, position: Mapping[int, int], *, block_ms: int, count: int = 512
+    ) -> list[Event]:
+        """Return the next events of some lanes, in the order of their times. Blocks until there are any."""
+        streams = [self._keys.events(lane) for lane in position]
+        after = [b"%d-0" % at for at in position.values()]
+        reply = await link.call((b"XREAD", b"COUNT", count, b"BLOCK", block_ms, b"STREAMS", *streams, *after))
+        events = [
+            decode_event(self._lane_of[stream], entry[0], entry[1][1])
+            for stream, entries in reply or ()
+            for entry in entries
+        ]
+        events.sort(key=lambda event: event.at)
+        return events
+
+    async def between(
+        self, after: Mapping[int, int], until: Mapping[int, int], *, count: int = 256
+    ) -> list[Event]:
+        """Return up to `count` events of each lane after one time and up to another, in the order of their times."""
+        lanes = [lane for lane in after if after[lane] < until[lane]]
+        replies = await self._connection.call_all(
+            [
+                (
+                    lane,
+                    (
+                        b"XRANGE",
+                        self._keys.events(lane),
+                        b"(%d-0" % after[lane],
+                        b"%d-0" % until[lane],
+                        b"COUNT",
+                        count,
+                    ),
+                )
+                for lane in lanes
+            ]
+        )
+        events = [
+            decode_event(lane, entry[0], entry[1][1])
+            for lane, entries in zip(lanes, replies, strict=True)
+            for entry in entries
+        ]
+        events.sort(key=lambda event: event.at)
+        return events
+
+    async def _read_times(self, key: Callable[[int], bytes]) -> Position:
+        replies = await self._connection.call_all(
+            [(lane, (b"GET", key(lane))) for lane in range(self._keys.lanes)]
+        )
+        return [int(reply or 0) for reply in replies]

@@ -1,0 +1,20 @@
+"""Validates the body of a request against a pydantic model."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
+from breadcrumbs.runtime.errors import InvalidInput
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def parse_body(model: type[_Model], document: object, *, error: str = "the body is not valid") -> _Model:
+    """Return the validated body. Raises `InvalidInput` with the position of each mistake."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as found:
+        raise InvalidInput(error, complaints=complaints_of(found)) from None

@@ -1,0 +1,215 @@
+"""One request on its way to its handler: principal, path, query, headers and body."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
+from uuid import UUID
+
+import orjson
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope
+
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.rate_limits import Left, RateLimiter
+from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.json_input import parse_json
+from breadcrumbs.runtime.errors import Complaint, InvalidInput
+from breadcrumbs.runtime.http.api.problems import (
+    MALFORMED,
+    TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
+    ClientDisconnected,
+    HttpProblem,
+)
+from breadcrumbs.runtime.http.api.replies import Header
+from breadcrumbs.runtime.sessions.sessions import Sessions
+
+if TYPE_CHECKING:
+    from breadcrumbs.runtime.http.services import Services
+
+from breadcrumbs.runtime.http.api.operations import Operation
+
+MAX_QUERY_FIELDS: Final = 256
+
+_CHECK_HOLDS_SECONDS: Final = 0.05  # a body that takes longer than this has its token checked again
+
+
+class Call:
+    """One request on its way through an operation."""
+
+    __slots__ = (
+        "_checked_at",
+        "_query",
+        "_receive",
+        "headers",
+        "operation",
+        "principal",
+        "scope",
+        "services",
+    )
+
+    principal: Principal
+    """Who is asking. An open operation has none."""
+
+    def __init__(self, operation: Operation, services: Services, scope: Scope, receive: Receive) -> None:
+        self.operation = operation
+        self.services = services
+        self.scope = scope
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._receive = receive
+        self._query: QueryParams | None = None
+        self._checked_at = 0.0
+
+    def admit(self) -> None:
+        """Find out who is asking and whether they may, before the handler runs."""
+        if self.operation.rule.access != "token":
+            return
+        self.principal = self.services.auth.identify(self.headers)
+        policy.check_operation(self.principal, self.operation.id)
+
+    async def check_session_token(self, *, missing_is_fine: bool = False) -> None:
+        """Refuse a token whose session was deleted after the token was issued."""
+        await Sessions(self.services.store).check_token(self.principal, missing_is_fine=missing_is_fine)
+        self._checked_at = time.monotonic()
+
+    async def spend(self, limiter: RateLimiter) -> Sequence[Header]:
+        """Pay for the request. What is left of its budget, as headers."""
+        budget = self.operation.budget
+        return () if budget is None else budget_headers(await limiter.spend(self.principal, budget))
+
+    def id(self) -> UUID:
+        return parse_id(self.scope["path_params"]["id"])
+
+    def message_id(self) -> UUID:
+        return parse_id(self.scope["path_params"]["message_id"], what="message_id")
+
+    def name(self) -> str:
+        """The id in the path, where it is a name and not a UUID."""
+        name: str = self.scope["path_params"]["id"]
+        return name
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def query(self) -> QueryParams:
+        """The query, all of whose names the operation knows: a misspelt filter must not widen a result.
+
+        A parameter works or does not exist, so whatever has a query is looked at before its handler runs.
+        """
+        if self._query is None:
+            self._query = self._read_query()
+        return self._query
+
+    def _read_query(self) -> QueryParams:
+        raw: bytes = self.scope["query_string"]
+        try:
+            pairs = parse_qsl(
+                raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY_FIELDS
+            )
+        except UnicodeDecodeError:
+            raise HttpProblem(MALFORMED, "the query is not percent-encoded UTF-8") from None
+        except ValueError:
+            raise HttpProblem(MALFORMED, f"the query has more than {MAX_QUERY_FIELDS} fields") from None
+        found = QueryParams(pairs)
+        known = self.operation.query_names
+        if unknown := [name for name in found if name not in known]:
+            there_is = f"Known are {', '.join(known)}" if known else "There are no parameters here"
+            raise InvalidInput(
+                f"unknown in the query: {', '.join(repr(name[:64]) for name in unknown[:5])}. {there_is}",
+                complaints=[Complaint(name[:64], "there is no such parameter") for name in unknown[:20]],
+            )
+        for parameter in self.operation.parameters:
+            if not parameter.repeatable and len(found.getlist(parameter.name)) > 1:
+                raise InvalidInput(f"{parameter.name} may be given once", where=parameter.name)
+        return found
+
+    def media_type(self) -> str:
+        """The type of the body. It must be one that pages cannot send without asking first (CORS)."""
+        body = self.operation.body
+        allowed = body.media_types if body is not None else ()
+        given = self.headers.get(b"content-type", b"").decode("latin-1").lower()
+        if given in allowed:
+            return given
+        media_type, *parameters = (part.strip() for part in given.split(";"))
+        if media_type not in allowed or not set(parameters) <= {"charset=utf-8", 'charset="utf-8"', ""}:
+            raise HttpProblem(
+                UNSUPPORTED_MEDIA_TYPE,
+                f"send the body as {' or '.join(allowed)} in UTF-8",
+                headers=[(b"accept", ", ".join(allowed).encode())],
+            )
+        return media_type
+
+    async def until_disconnected(self) -> None:
+        """Wait for the client to go away. Only once the body has been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def body(self) -> bytes:
+        """Return the whole body, or raise 413 as soon as it is known to be too large."""
+        body = await self._read_body()
+        # A client decides how long its body takes. The session may have been replaced meanwhile.
+        if self._checked_at and time.monotonic() - self._checked_at > _CHECK_HOLDS_SECONDS:
+            await self.check_session_token()
+        return body
+
+    async def _read_body(self) -> bytes:
+        limit = self.services.settings.max_body_bytes
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
+            raise _too_large(limit)
+        message = await self._receive()
+        first: bytes = message.get("body", b"")
+        if message["type"] == "http.request" and not message.get("more_body", False) and len(first) <= limit:
+            return first  # almost every body comes in one piece
+        pieces = [first]
+        size = len(first)
+        while message["type"] != "http.disconnect":
+            if size > limit:
+                raise _too_large(limit)
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+            message = await self._receive()
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+        raise ClientDisconnected
+
+    async def json(self) -> Any:
+        """Return the body's JSON."""
+        self.media_type()
+        return read_json(await self.body())
+
+    async def optional_json(self) -> Any:
+        """Return the body's JSON. A request without a body counts as an empty object."""
+        if b"content-type" in self.headers:
+            self.media_type()
+        if self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers:
+            return {}
+        return await self.json()
+
+
+def read_json(raw: bytes) -> Any:
+    try:
+        return parse_json(raw)
+    except InvalidInput as error:
+        # What is no JSON at all is a broken client (400); JSON that we do not take is input to correct (422).
+        if isinstance(error.__context__, orjson.JSONDecodeError):
+            raise HttpProblem(MALFORMED, error.message) from None
+        raise
+
+
+def budget_headers(left: Left | None) -> list[Header]:
+    if left is None:
+        return []
+    return [
+        (b"ratelimit-limit", b"%d" % left.limit),
+        (b"ratelimit-remaining", b"%d" % left.remaining),
+        (b"ratelimit-reset", b"%d" % left.reset),
+    ]
+
+
+def _too_large(limit: int) -> HttpProblem:
+    return HttpProblem(TOO_LARGE, f"a body has at most {limit} bytes")

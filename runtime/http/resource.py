@@ -1,0 +1,113 @@
+"""Dispatches the requests on one path to the operations declared for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from breadcrumbs.runtime.http.api.problems import (
+    METHOD_NOT_ALLOWED,
+    ClientDisconnected,
+    problem,
+    problem_for,
+)
+from breadcrumbs.runtime.http.api.replies import Reply
+from breadcrumbs.runtime.http.connections import mark_authenticated
+
+if TYPE_CHECKING:
+    from breadcrumbs.runtime.http.services import Services
+
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.operations import Handler, Operation
+
+_NOTHING: Final = nullcontext()
+
+SLASH: Final = "\x1f"
+"""Stands for a slash inside a name while a path is matched. No name holds it."""
+
+
+class Resource:
+    """One path with its methods, as an ASGI application."""
+
+    def __init__(
+        self, path: str, operations: Sequence[Operation], services: Services, stream: ASGIApp
+    ) -> None:
+        self.path = path
+        self._services = services
+        self._stream = stream
+        self._by_method: dict[str, Operation] = {operation.method: operation for operation in operations}
+        if "GET" in self._by_method:
+            self._by_method["HEAD"] = self._by_method["GET"]
+        self._allow = ", ".join(sorted(self._by_method)).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if SLASH in scope["path"]:
+            given = scope["path_params"].items()
+            scope["path_params"] = {name: value.replace(SLASH, "/") for name, value in given}
+        operation = self._by_method.get(scope["method"])
+        if operation is not None and operation.handle is None:
+            await self._serve_stream(scope, receive, send)
+            return
+        unsent: ExitStack | nullcontext[None] = _NOTHING
+        try:
+            if operation is None or operation.handle is None:
+                reply = self._not_allowed(scope["method"])
+            else:
+                call = Call(operation, self._services, scope, receive)
+                reply = await self._perform(call, operation.handle)
+                if operation.rule.access == "token" and operation.method == "GET":
+                    unsent = ExitStack()
+                    unsent.enter_context(self._services.unsent.counted(call.principal, reply.size))
+        except ClientDisconnected:
+            return
+        except Exception as error:
+            reply = problem_for(error)
+        with unsent:
+            await reply.send(send, without_body=scope["method"] == "HEAD")
+
+    async def _perform(self, call: Call, handle: Handler) -> Reply:
+        """Check the principal, the query and the budget, and run the handler."""
+        operation, services = call.operation, self._services
+        call.admit()
+        is_token = operation.rule.access == "token"
+        if is_token and not services.auth.development_mode:
+            mark_authenticated(call.scope)
+        if call.scope["query_string"]:
+            call.query()
+        left = () if services.limiter is None else await call.spend(services.limiter)
+        for_session = is_token and call.principal.session_id is not None
+        if for_session and operation.method != "GET":
+            await call.check_session_token()
+        reply = await handle(call)
+        if for_session:  # again: the reply must show nothing of a session that began meanwhile
+            await call.check_session_token(missing_is_fine=True)
+        reply.headers += left
+        if operation.rule.access != "open" and reply.status < 400:
+            mark_authenticated(call.scope)  # in development mode no token is needed: success counts
+        return reply
+
+    def _not_allowed(self, method: str) -> Reply:
+        allow = [(b"allow", self._allow)]
+        if method == "OPTIONS":
+            return Reply(204, headers=allow)
+        return problem(METHOD_NOT_ALLOWED, f"this path knows {self._allow.decode()}", headers=allow)
+
+    async def _serve_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Any) -> None:
+            nonlocal started
+            if not started and message["status"] < 400:
+                mark_authenticated(scope)
+            started = True
+            await send(message)
+
+        try:
+            await self._stream(scope, receive, watched)
+        except Exception as error:
+            if started:
+                raise
+            await problem_for(error).send(send)

@@ -1,0 +1,311 @@
+"""Messages of a session: list, read, post, wait for the answer, retry."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import Any, Final, Literal
+
+from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+    SESSION,
+    USER_MESSAGE,
+    Breadcrumb,
+    BreadcrumbCreate,
+    user_in,
+    user_tags,
+)
+from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.errors import (
+    InvalidInput,
+    NotFound,
+    NothingToRetry,
+)
+from breadcrumbs.runtime.http.api.bodies import parse_body
+from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.conditions import IF_MATCH, expected_version
+from breadcrumbs.runtime.http.api.listing import read_number
+from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Answer, Body, Parameter, Routes
+from breadcrumbs.runtime.http.api.problems import (
+    IDEMPOTENCY_MISMATCH,
+    INVALID_CURSOR,
+    NOTHING_TO_RETRY,
+    QUOTA_EXCEEDED,
+    SESSION_CONFLICT,
+    SESSION_GONE,
+    VERSION_MISMATCH,
+)
+from breadcrumbs.runtime.http.api.replies import Header, Reply, encoded
+from breadcrumbs.runtime.http.api.session_schemas import (
+    MessageAnswered,
+    MessageCreate,
+    MessageList,
+    MessageOutcome,
+    MessagePosted,
+    Retried,
+    RetryRequest,
+)
+from breadcrumbs.runtime.http.routes.breadcrumbs import IDEMPOTENCY_KEY, REPLAYED, idempotency_key
+from breadcrumbs.runtime.http.routes.session_views import (
+    DEFAULT_PAGE,
+    SESSION_ID,
+    facts_of,
+    no_session,
+    replayed_header,
+    session_id,
+)
+from breadcrumbs.runtime.http.routes.waiting import (
+    EVENT_STREAM,
+    WAIT,
+    AnswerStream,
+    AwaitedAnswer,
+    seconds_to_wait,
+    wait_for_answer,
+    wants_stream,
+)
+from breadcrumbs.runtime.sessions.messages import (
+    MESSAGE,
+    MOST_MESSAGES,
+    PageRange,
+    message_in,
+    message_view,
+    read_page,
+    shortened,
+)
+from breadcrumbs.runtime.sessions.outcomes import find_outcome, outcome_kind
+from breadcrumbs.runtime.sessions.retries import retry
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.written import Written
+from breadcrumbs.runtime.streams.watch import AnswerWatch
+
+_POSTED: Final = {"Location": "Where the breadcrumb is.", **REPLAYED}
+_SOMETIMES: Final = frozenset(REPLAYED)
+routes = Routes("Sessions")
+
+
+@routes.operation(
+    id="listMessages",
+    method="GET",
+    path="/sessions/{id}/messages",
+    summary="Read what was said",
+    description=(
+        "Messages, answers, errors and the use of tools, the oldest first; the newest page unless `before` or "
+        "`after` says otherwise."
+    ),
+    parameters=(
+        SESSION_ID,
+        Parameter(
+            "limit",
+            "query",
+            "How many to give at most.",
+            {"type": "integer", "minimum": 1, "maximum": MOST_MESSAGES, "default": DEFAULT_PAGE},
+            example=20,
+        ),
+        Parameter("before", "query", "What is older: the `before` of a page."),
+        Parameter("after", "query", "What is newer: the `after` of a page."),
+    ),
+    answers=(Answer(200, "A page.", MessageList),),
+    may_fail=(INVALID_CURSOR,),
+)
+async def list_messages(call: Call) -> Reply:
+    principal, session, given = call.principal, session_id(call), call.query()
+    # Side by side: of a session that is not there, or is just being deleted, nothing is shown.
+    page, _ = await asyncio.gather(
+        read_page(
+            call.services.store,
+            principal,
+            session,
+            PageRange(
+                limit=read_number(given, "limit", DEFAULT_PAGE),
+                before=given.get("before"),
+                after=given.get("after"),
+                max_bytes=call.services.settings.max_response_bytes,
+            ),
+        ),
+        facts_of(call, session),
+    )
+    answer: dict[str, Any] = {
+        "messages": encoded(message_view(crumb.unparsed(), principal) for crumb in page.messages),
+        "has_more": page.has_more,
+    }
+    if page.before is not None:
+        answer["before"] = page.before
+    if page.after is not None:
+        answer["after"] = page.after
+    return Reply.json(answer)
+
+
+@routes.operation(
+    id="getMessage",
+    method="GET",
+    path="/sessions/{id}/messages/{message_id}",
+    summary="Read a message and what came of it",
+    description=(
+        "Its answer, or the last error where there is none; neither while its turn is still run, or is run again."
+    ),
+    parameters=(
+        SESSION_ID,
+        Parameter("message_id", "path", "The message.", UUID_SCHEMA),
+        Parameter("agent_id", "query", "Only what came of it with this agent."),
+    ),
+    answers=(Answer(200, "The message.", MessageOutcome),),
+)
+async def get_message(call: Call) -> Reply:
+    principal, session, store = call.principal, session_id(call), call.services.store
+    agent = call.query().get("agent_id")
+    await facts_of(call, session)
+    message = await message_in(store, principal, session, call.message_id())
+    answer = {"message": message_view(message, principal)}
+    outcome = await find_outcome(store, principal, message, agent=agent)
+    if outcome is not None:
+        answer[outcome_kind(outcome)] = message_view(outcome, principal)
+    return Reply.json(answer)
+
+
+@routes.operation(
+    id="postMessage",
+    method="POST",
+    path="/sessions/{id}/messages",
+    summary="Say something",
+    description=(
+        "Posts a `user.message.v1` breadcrumb in the session, which is made if it is not there. If-Match is the "
+        "session's version. With `wait` the reply comes with the answer, or with `Accept: text/event-stream` "
+        "as named events: `message`, `delta` for each piece, then `answer` or `error`; `timeout` when the time "
+        "is up, `problem` when it cannot go on. Whoever goes away does not stop the turn. Waiting needs the role "
+        "`subscriber` too."
+    ),
+    spends="posting",
+    uses_store="writes",
+    parameters=(SESSION_ID, WAIT, IDEMPOTENCY_KEY, IF_MATCH),
+    body=Body(MessageCreate, {"message": "Hello!"}),
+    answers=(
+        Answer(200, "It is answered, or it failed.", MessageAnswered, headers=_POSTED, sometimes=_SOMETIMES),
+        Answer(200, "As events.", media_type=EVENT_STREAM, headers=_POSTED, sometimes=_SOMETIMES),
+        Answer(201, "It is stored.", MessagePosted, headers=_POSTED, sometimes=_SOMETIMES),
+        Answer(
+            202,
+            "It is stored; the time was up before an answer came.",
+            MessagePosted,
+            headers=_POSTED,
+            sometimes=_SOMETIMES,
+        ),
+    ),
+    may_fail=(IDEMPOTENCY_MISMATCH, SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
+)
+async def post_message(call: Call) -> Reply:
+    given = call.query()
+    stream = wants_stream(call)
+    seconds = seconds_to_wait(given, call.principal, stream=stream)
+    if seconds:
+        policy.check_operation(call.principal, "waitForAnswer")
+    if not seconds:
+        crumb, posted, written = await _post(call)
+        return Reply.json(posted, status=201, headers=_about(written))
+    with ExitStack() as stack:
+        stack.enter_context(call.services.streams.waiting(call.principal))
+        # Listening first: the answer may be there before the reply to the write is.
+        watch = AnswerWatch(call.services.store, call.services.hub, call.principal, session_id(call))
+        await watch.begin()
+        stack.callback(watch.end)
+        crumb, posted, written = await _post(call)
+        look_first = written.session_version is None  # posted before: no event may be left to wait for
+        awaited = AwaitedAnswer(call, watch, crumb, posted, seconds, look_first)
+        if stream:
+            # The watch then ends with the stream.
+            return AnswerStream(awaited, stack.pop_all().close, headers=_about(written))
+        reply = await wait_for_answer(awaited)
+        reply.headers += _about(written)
+        return reply
+
+
+async def _post(call: Call) -> tuple[Breadcrumb, dict[str, Any], Written]:
+    """Post what a request says: the breadcrumb, what is told of it, and what the write did."""
+    principal, session, sessions = call.principal, session_id(call), Sessions(call.services.store)
+    expected: int | Literal["*"] | None = expected_version(call)
+    if expected is None and b"if-match" in call.headers:
+        expected = "*"
+    said = parse_body(MessageCreate, await call.json())
+    user = principal.user_id
+    if user is None:
+        held = await sessions.belonging(principal.owner_id, session)
+        if held is None and expected is not None:
+            raise no_session(session)
+        user = None if held is None else held.user
+    new = _message(principal, session, said, user)
+    written = await sessions.create_as(
+        principal, new, idempotency_key=idempotency_key(call), session_version=expected
+    )
+    crumb, version = await _as_it_is(call, session, new, written)
+    posted: dict[str, Any] = {"message": message_view(crumb, principal)}
+    if version is not None:
+        posted["session_version"] = version
+    return crumb, posted, written
+
+
+def _about(written: Written) -> list[Header]:
+    return [(b"location", b"/breadcrumbs/%s" % str(written.id).encode()), *replayed_header(written)]
+
+
+def _message(principal: Principal, session: str, said: MessageCreate, user: str | None) -> BreadcrumbCreate:
+    if "message" in said.context:
+        raise InvalidInput("the words go into `message`, not into context.message", where="context.message")
+    fields = {
+        "schema_name": MESSAGE,
+        "title": shortened(said.message),
+        "tags": list(dict.fromkeys([USER_MESSAGE, SESSION + session, *said.tags])),
+        "context": {**said.context, "message": said.message},
+    }
+    new = policy.admit_new(principal, BreadcrumbCreate.parse(fields))
+    if user_in(new.tags) is not None:
+        return new
+    # The runtime names the user of the session. A client that may name nobody need not.
+    return BreadcrumbCreate.parse({**fields, "tags": [*new.tags, *user_tags(user)]})
+
+
+async def _as_it_is(
+    call: Call, session: str, new: BreadcrumbCreate, written: Written
+) -> tuple[Breadcrumb, int | None]:
+    """Return the breadcrumb and the session's version; of a replay, what the store has now."""
+    if written.breadcrumb is not None:
+        return written.breadcrumb, written.session_version
+    principal, by = call.principal, call.principal.agent_id
+    json = call.services.store.content(new).json
+    first = Breadcrumb(
+        written.id, principal.owner_id, 1, written.created, written.updated, 0, 0, by, by, json
+    )
+    try:
+        version = (await facts_of(call, session)).version
+        crumb = await call.services.store.get(principal.owner_id, written.id, count_read=False)
+    except NotFound:  # deleted since: it was written all the same, as this said the first time
+        return first, None
+    # Others may have changed it: that is for who may read.
+    readable = policy.has_role(principal, "subscriber") and policy.may_see(principal, crumb)
+    return crumb if readable else first, version
+
+
+@routes.operation(
+    id="retryTurn",
+    method="POST",
+    path="/sessions/{id}/retry",
+    summary="Run a failed turn again",
+    description="The message is not posted again, and nobody answers it twice.",
+    uses_store="writes",
+    parameters=(SESSION_ID,),
+    body=Body(RetryRequest, {}, required=False),
+    answers=(Answer(202, "It is being run again.", Retried),),
+    may_fail=(NOTHING_TO_RETRY, SESSION_GONE),
+)
+async def retry_turn(call: Call) -> Reply:
+    principal, session = call.principal, session_id(call)
+    wanted = parse_body(RetryRequest, await call.optional_json())
+    facts = await facts_of(call, session)
+    if facts.about.paused_at is not None:
+        raise NothingToRetry(f"session {session!r} is paused: PATCH it with active true, and try again")
+    message, at = await retry(
+        call.services.store,
+        principal,
+        session,
+        None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
+    )
+    return Reply.json({"ok": True, "message_id": str(message), "retried_at": times.to_text(at)}, status=202)

@@ -1,0 +1,109 @@
+"""Checks the event streams, and the workers that are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from breadcrumbs.runtime.maintenance.checks.finding import Finding
+from breadcrumbs.runtime.store.store import Store
+
+
+async def check_events(store: Store, *, window: int) -> list[Finding]:
+    """Streams, and who has not kept up with them. `window` in microseconds."""
+    call_all, keys, lanes = store.connection.call_all, store.keys, range(store.lanes)
+    lengths = await call_all([(lane, (b"XLEN", keys.events(lane))) for lane in lanes])
+    marks = [
+        int(mark or 0) for mark in await call_all([(lane, (b"GET", keys.trimmed(lane))) for lane in lanes])
+    ]
+    oldest = await call_all(
+        [(lane, (b"XRANGE", keys.events(lane), b"-", b"+", b"COUNT", 1)) for lane in lanes]
+    )
+    ages = [store.now() - _stream_time(entry[0][0]) for entry in oldest if entry]
+    total, age = sum(lengths), max(ages, default=0)
+    details = {
+        "events": total,
+        "longest_lane": max(lengths),
+        "oldest_seconds": age // 1_000_000,
+        "trimmed_below": max(marks),
+    }
+    shown = f"{total:,} kept, the oldest from {_span(age)} ago" if total else "none kept"
+    behind = await _behind(store, store.now() - window, [bool(length) for length in lengths])
+    if behind:
+        worst = max(behind, key=lambda one: one.lag)
+        return [
+            Finding(
+                "events",
+                "wrong",
+                f"{worst.name} has not taken events of lane {worst.lane} that are {_span(worst.lag)} old; "
+                f"the window is {_span(window)}. Nothing is lost, but the streams cannot be trimmed",
+                "start its worker again; if it is gone for good, remove it: " + worst.removal,
+                details | {"behind": sorted({one.name for one in behind})},
+            )
+        ]
+    # Hygiene trims every now and then: twice the window is more than late.
+    if age > 2 * window:
+        return [
+            Finding(
+                "events",
+                "wrong",
+                f"{shown}, but the window is {_span(window)}",
+                "no process trims them: is crumb up or crumb serve running?",
+                details,
+            )
+        ]
+    return [Finding("events", "ok", shown, details=details)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Laggard:
+    name: str
+    lane: int
+    lag: int
+    removal: str
+
+
+async def _behind(store: Store, floor: int, has_stream: Sequence[bool]) -> list[_Laggard]:
+    """Consumer groups and kinds of workers that still need an event from before `floor`."""
+    call, keys, now = store.connection.call, store.keys, store.now()
+    found = []
+    kinds = [kind.decode() for kind in await call(0, b"SMEMBERS", keys.worker_kinds())]
+    for lane in (lane for lane in range(store.lanes) if has_stream[lane]):
+        stream = keys.events(lane)
+        for kind in kinds:
+            low = int(await call(lane, b"GET", keys.low(lane, kind)) or 0)
+            if (needed := await _first_after(store, lane, b"%d-0" % low)) is not None and needed < floor:
+                removal = f"SREM {keys.worker_kinds().decode()} {kind}"
+                found.append(_Laggard(f"worker kind {kind}", lane, now - needed, removal))
+        for flat in await call(lane, b"XINFO", b"GROUPS", stream):
+            group = dict(zip(flat[::2], flat[1::2], strict=True))
+            _, lowest, _, _ = await call(lane, b"XPENDING", stream, group[b"name"])
+            first = (
+                _stream_time(lowest)
+                if lowest
+                else await _first_after(store, lane, group[b"last-delivered-id"])
+            )
+            if first is not None and first < floor:
+                name = group[b"name"].decode(errors="replace")
+                removal = f"XGROUP DESTROY {stream.decode()} {name}"
+                found.append(_Laggard(f"consumer group {name}", lane, now - first, removal))
+    return found
+
+
+async def _first_after(store: Store, lane: int, id: bytes) -> int | None:
+    entries = await store.connection.call(
+        lane, b"XRANGE", store.keys.events(lane), b"(" + id, b"+", b"COUNT", 1
+    )
+    return _stream_time(entries[0][0]) if entries else None
+
+
+def _stream_time(id: bytes) -> int:
+    return int(id.partition(b"-")[0])
+
+
+def _span(microseconds: int) -> str:
+    seconds = microseconds // 1_000_000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,187 @@
+"""Checks that indexes and breadcrumbs agree, and repairs them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from breadcrumbs.runtime.backend.connection import Script
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.ids import home_lane
+from breadcrumbs.runtime.maintenance.checks.finding import Finding
+from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.indexes import indexes_of
+from breadcrumbs.runtime.store.keys import BODY, INDEXES, UPDATED
+from breadcrumbs.runtime.store.scan import FoundKey, scan
+from breadcrumbs.runtime.store.store import Store
+
+SAMPLE_KEYS = 20_000
+SAMPLE_BODIES = 500
+SAMPLE_INDEXES = 200
+SAMPLE_ENTRIES = 20
+_REPAIR, _FORGET = Script("repair"), Script("forget")
+
+
+async def check_indexes(store: Store, *, fix: bool = False) -> Finding:
+    """Do the indexes and the breadcrumbs say the same? A sample; with `fix`, all of them."""
+    survey = _IndexSurvey(store, fix=fix)
+    await survey.run()
+    looked_at = f"{survey.bodies:,} breadcrumbs and {survey.entries:,} index entries"
+    details = {
+        "breadcrumbs": survey.bodies,
+        "entries": survey.entries,
+        "not_indexed": survey.not_indexed,
+        "stray": survey.stray,
+        "mended": survey.mended,
+    }
+    faults = survey.not_indexed + survey.stray
+    if not faults:
+        return Finding(
+            "indexes", "ok", f"{looked_at}{'' if fix else ' (a sample)'}: all fit", details=details
+        )
+    missing, stray = f"{survey.not_indexed:,} breadcrumbs", f"{survey.stray:,} index entries"
+    if fix:
+        return Finding(
+            "indexes",
+            "ok",
+            f"mended: {missing} were missing from an index, {stray} led nowhere or to the wrong one",
+            details=details,
+        )
+    return Finding(
+        "indexes",
+        "wrong",
+        f"{missing} are missing from an index, {stray} lead nowhere or to the wrong one "
+        f"({looked_at} looked at)",
+        "crumb doctor --fix goes through all and mends them",
+        details,
+    )
+
+
+class _IndexSurvey:
+    def __init__(self, store: Store, *, fix: bool) -> None:
+        self._store = store
+        self._fix = fix
+        self.bodies = self.entries = self.not_indexed = self.stray = self.mended = 0
+
+    async def run(self) -> None:
+        indexes = 0
+        async for found in scan(self._store, most=None if self._fix else SAMPLE_KEYS):
+            if found.kind == BODY and (self._fix or self.bodies < SAMPLE_BODIES):
+                await self._check_body(found)
+            elif found.kind in INDEXES or found.kind == UPDATED:
+                indexes += 1
+                if self._fix or indexes <= SAMPLE_INDEXES:
+                    await self._check_index(found)
+
+    async def _check_body(self, found: FoundKey) -> None:
+        store, lane = self._store, found.lane
+        owner, id = UUID(bytes=found.name[:16]), UUID(bytes=found.name[16:])
+        body = await store.connection.call(lane, b"GET", found.key)
+        if body is None:
+            return
+        self.bodies += 1
+        crumb = record.decode(owner, id, body)
+        if await self._is_found_everywhere(lane, crumb):
+            return
+        # It may have been written between the two looks: only one that stays as it was is at fault.
+        if await store.connection.call(lane, b"GET", found.key) != body:
+            return
+        self.not_indexed += 1
+        if self._fix:
+            await self._repair(lane, crumb)
+
+    async def _is_found_everywhere(self, lane: int, crumb: Breadcrumb) -> bool:
+        keys, owner, member = self._store.keys, crumb.owner_id, crumb.id.bytes
+        scores = [(index, crumb.created) for index in indexes_of(keys, lane, crumb)]
+        if _was_updated(crumb):
+            scores.append((keys.updated(lane, owner), crumb.updated))
+        asked: list[tuple[int, tuple[bytes | str | int | float, ...]]] = [
+            (lane, (b"ZSCORE", index, member)) for index, _ in scores
+        ]
+        expected: list[int | None] = [score for _, score in scores]
+        if crumb.expires and crumb.max_reads >= 0:
+            asked.append((lane, (b"ZSCORE", keys.expiries(lane), owner.bytes + member)))
+            expected.append(crumb.expires)
+        asked.append((lane, (b"SISMEMBER", keys.schemas(lane, owner), crumb.schema_name or "")))
+        expected.append(1)
+        home = home_lane(crumb.id, self._store.lanes)
+        if home != lane:
+            asked.append((home, (b"GET", keys.signpost(home, owner, member))))
+            expected.append(lane)
+        answers = await self._store.connection.call_all(asked)
+        return [None if answer is None else int(float(answer)) for answer in answers] == expected
+
+    async def _repair(self, lane: int, crumb: Breadcrumb) -> None:
+        store, keys, owner = self._store, self._store.keys, crumb.owner_id
+        self.mended += int(
+            await store.connection.run(
+                lane,
+                _REPAIR,
+                [
+                    keys.body(lane, owner, crumb.id.bytes),
+                    keys.expiries(lane),
+                    keys.schemas(lane, owner),
+                    keys.updated(lane, owner),
+                    *indexes_of(keys, lane, crumb),
+                ],
+                [crumb.id.bytes, owner.bytes, crumb.version, crumb.schema_name or ""],
+            )
+        )
+        home = home_lane(crumb.id, store.lanes)
+        if home != lane:
+            await store.connection.call(home, b"SET", keys.signpost(home, owner, crumb.id.bytes), lane)
+
+    async def _check_index(self, found: FoundKey) -> None:
+        call, lane = self._store.connection.call, found.lane
+        if not self._fix:
+            members = await call(lane, b"ZRANDMEMBER", found.key, SAMPLE_ENTRIES)
+            await self._check_entries(found, members)
+            return
+        cursor = b"0"
+        while True:
+            cursor, flat = await call(lane, b"ZSCAN", found.key, cursor, b"COUNT", 500)
+            await self._check_entries(found, flat[::2])
+            if cursor == b"0":
+                return
+
+    async def _check_entries(self, found: FoundKey, members: list[bytes]) -> None:
+        store, lane = self._store, found.lane
+        owner = UUID(bytes=found.name[:16])
+        bodies = await store.connection.call_all(
+            [(lane, (b"GET", store.keys.body(lane, owner, member))) for member in members]
+        )
+        for member, body in zip(members, bodies, strict=True):
+            self.entries += 1
+            crumb = None if body is None else record.decode(owner, UUID(bytes=member), body)
+            if crumb is not None and self._belongs(found, crumb):
+                continue
+            version = "" if crumb is None else str(crumb.version)
+            if not await self._is_stray(found, owner, member, version):
+                continue
+            self.stray += 1
+            if self._fix:
+                self.mended += int(
+                    await store.connection.run(
+                        lane, _FORGET, [found.key, store.keys.body(lane, owner, member)], [member, version]
+                    )
+                )
+
+    def _belongs(self, found: FoundKey, crumb: Breadcrumb) -> bool:
+        if found.kind == UPDATED:
+            return _was_updated(crumb)
+        return found.key in indexes_of(self._store.keys, found.lane, crumb)
+
+    async def _is_stray(self, found: FoundKey, owner: UUID, member: bytes, version: str) -> bool:
+        """A second look, because the breadcrumb may have been written between the first two."""
+        body, score = await self._store.connection.call_all(
+            [
+                (found.lane, (b"GET", self._store.keys.body(found.lane, owner, member))),
+                (found.lane, (b"ZSCORE", found.key, member)),
+            ]
+        )
+        now = "" if body is None else str(record.decode(owner, UUID(bytes=member), body).version)
+        return score is not None and now == version
+
+
+def _was_updated(crumb: Breadcrumb) -> bool:
+    """Whether it has a place among the updates; a first version that was imported may have one, by its times."""
+    return crumb.version > 1 or crumb.created != crumb.updated

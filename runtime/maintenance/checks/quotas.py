@@ -1,0 +1,40 @@
+"""Checks the counters of quotas."""
+
+from __future__ import annotations
+
+from breadcrumbs.runtime.maintenance.checks.finding import Finding
+from breadcrumbs.runtime.store.scan import owners
+from breadcrumbs.runtime.store.store import Store
+
+
+async def check_quotas(store: Store, *, fix: bool = False) -> list[Finding]:
+    """How much of their quotas owners have used, and whether that is counted right. With `fix`, counts again."""
+    if store.quotas is None:
+        return []
+    findings = []
+    for owner in await owners(store):
+        quota = store.quotas.quota(owner)
+        if quota is None:
+            continue
+        counts = [await store.quotas.count(owner, lane, keep=fix) for lane in range(store.lanes)]
+        wrong = [count.lane for count in counts if count.kept not in (None, count.real)]
+        usage = await store.quotas.usage(owner)
+        shown = [
+            f"{used:,} of {limit:,} {name}"
+            for name, used in usage._asdict().items()
+            if (limit := getattr(quota, name)) is not None
+        ]
+        check, details = f"quotas of {owner}", {"used": usage._asdict(), "quota": quota.model_dump()}
+        if wrong and not fix:
+            findings.append(
+                Finding(
+                    check,
+                    "wrong",
+                    f"{', '.join(shown)}; counted wrong in {len(wrong)} lanes",
+                    "give every process on this store the same quotas; crumb doctor --fix counts again",
+                    details,
+                )
+            )
+        else:
+            findings.append(Finding(check, "ok", ", ".join(shown), details=details))
+    return findings

@@ -1,0 +1,119 @@
+"""Checks every node of the server: version, persistence, memory and clock."""
+
+from __future__ import annotations
+
+import time
+
+from breadcrumbs.runtime.backend.servers import server_info
+from breadcrumbs.runtime.errors import StoreError
+from breadcrumbs.runtime.maintenance.checks.finding import Finding
+from breadcrumbs.runtime.store.store import Store
+
+OLDEST_SERVER = (7, 0)
+LARGEST_SKEW = 1_000_000
+
+
+async def check_server(store: Store) -> list[Finding]:
+    """Version, persistence, memory and clock of every node."""
+    findings = []
+    lanes = store.connection.node_lanes()
+    for lane in lanes:
+        name = "server" if len(lanes) == 1 else f"server of lane {lane}"
+        try:
+            info = await server_info(store.connection, lane)
+        except StoreError as error:
+            findings.append(Finding(name, "skipped", f"it does not tell about itself: {error}"))
+            continue
+        findings += [
+            _version(name, info),
+            _persistence(name, info),
+            _memory(name, info),
+            await _clock(store, lane, name),
+        ]
+    return findings
+
+
+def _version(name: str, info: dict[str, str]) -> Finding:
+    valkey = info.get("valkey_version")
+    version = valkey or info.get("redis_version", "0")
+    shown = f"{'Valkey' if valkey else 'Redis'} {version}"
+    # Valkey counts on from Redis 7.2.
+    number = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if number < OLDEST_SERVER:
+        return Finding(name, "wrong", f"{shown} is too old", "use Redis 7 or newer, or Valkey 8 or newer")
+    return Finding(
+        name,
+        "ok",
+        shown,
+        details={"version": version, "uptime_seconds": int(info.get("uptime_in_seconds", 0))},
+    )
+
+
+def _persistence(name: str, info: dict[str, str]) -> Finding:
+    check = f"{name}: persistence"
+    if info.get("aof_enabled") != "1":
+        return Finding(
+            check,
+            "wrong",
+            "the append-only file is off: a restart loses what was written since the last snapshot",
+            "CONFIG SET appendonly yes, and appendonly yes in its configuration file",
+        )
+    failed = [
+        what
+        for what in ("aof_last_write_status", "aof_last_bgrewrite_status")
+        if info.get(what, "ok") != "ok"
+    ]
+    if failed:
+        return Finding(
+            check,
+            "wrong",
+            f"the append-only file cannot be written ({', '.join(failed)})",
+            "look into the server's log; often the disk is full",
+        )
+    return Finding(check, "ok", "the append-only file is on")
+
+
+def _memory(name: str, info: dict[str, str]) -> Finding:
+    check = f"{name}: memory"
+    policy = info.get("maxmemory_policy", "noeviction")
+    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    details = {"used_bytes": used, "limit_bytes": limit, "policy": policy}
+    if policy != "noeviction":
+        return Finding(
+            check,
+            "wrong",
+            f"maxmemory-policy is {policy}: a full server would throw breadcrumbs away",
+            "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file",
+            details,
+        )
+    if limit and used > 0.9 * limit:
+        return Finding(
+            check,
+            "wrong",
+            f"{used >> 20} of {limit >> 20} MB are used: soon it refuses writes",
+            "raise maxmemory, or delete old breadcrumbs",
+            details,
+        )
+    return Finding(
+        check,
+        "ok",
+        f"{used >> 20} MB used, {f'{limit >> 20} MB allowed' if limit else 'no limit'}",
+        details=details,
+    )
+
+
+async def _clock(store: Store, lane: int, name: str) -> Finding:
+    before = time.time_ns() // 1000
+    seconds, microseconds = await store.connection.call(lane, b"TIME")
+    after = time.time_ns() // 1000
+    skew = int(seconds) * 1_000_000 + int(microseconds) - (before + after) // 2
+    shown = f"{abs(skew) / 1e6:.3f} s {'ahead of' if skew > 0 else 'behind'} this machine"
+    if abs(skew) > LARGEST_SKEW:
+        return Finding(
+            f"{name}: clock",
+            "wrong",
+            f"its clock is {shown}",
+            "let both keep time by NTP; the server's clock decides what has expired",
+            {"skew_seconds": skew / 1e6},
+        )
+    return Finding(f"{name}: clock", "ok", shown, details={"skew_seconds": skew / 1e6})

@@ -1,0 +1,43 @@
+"""Decides whether a breadcrumb is the outcome of a message. Pure: the client uses it too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+ANSWER: Final = "agent.response.v1"
+ERROR: Final = "agent.error.v1"
+
+
+def is_outcome(
+    schema_name: str | None, context: Mapping[str, Any], message_id: str, agent: str | None = None
+) -> bool:
+    """Whether a breadcrumb is the outcome of a message: an answer to it (and perhaps to others), or an error.
+
+    `agent`: only outcomes of this agent. An error that names no agent concerns all of them.
+    """
+    if not _names_message(context, message_id):
+        return False
+    if schema_name == ERROR:
+        return agent in (None, context.get("agent_id", agent))
+    return (schema_name == ANSWER or _is_by_agent(context)) and agent in (None, agent_of(context))
+
+
+def agent_of(context: Mapping[str, Any]) -> str | None:
+    """Return the agent that wrote a breadcrumb, or None."""
+    creator = context.get("creator")
+    if isinstance(creator, dict):
+        creator = creator.get("agent_id")
+    agent = creator if creator is not None else context.get("requestedBy")
+    return agent if isinstance(agent, str) else None
+
+
+def _names_message(context: Mapping[str, Any], message_id: str) -> bool:
+    merged = context.get("answers")
+    return context.get("trigger_id") == message_id or (isinstance(merged, list) and message_id in merged)
+
+
+def _is_by_agent(context: Mapping[str, Any]) -> bool:
+    # An agent may use another schema for its answers. Tool requests have no creator.
+    creator = context.get("creator")
+    return isinstance(creator, dict) and creator.get("type") == "agent"

@@ -1,0 +1,191 @@
+"""Run the handler on the events of a session, one after the other, with retries."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import anyio
+import structlog
+
+from breadcrumbs.runtime.errors import SessionGone, StoreError
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS
+from breadcrumbs.runtime.workers.dead_letters import encode_dead_letter
+from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed, error_reason
+from breadcrumbs.runtime.workers.held_lanes import HeldLanes
+from breadcrumbs.runtime.workers.lane import Lane, SessionKey
+from breadcrumbs.runtime.workers.leases import Leases
+from breadcrumbs.runtime.workers.retries import Permits, Reruns, Slot, TurnLimits
+from breadcrumbs.runtime.workers.turn import (
+    Ended,
+    Failed,
+    Handler,
+    Outcome,
+    Retry,
+    Turn,
+    Unserved,
+    run_handler,
+    stop_outcome,
+)
+
+_log = structlog.get_logger("breadcrumbs.worker")
+
+_STORE_PAUSE_SECONDS: Final = 0.2
+_GIVE_UP_PAUSE_SECONDS: Final = 0.3
+
+
+class TurnRunner:
+    """Runs the turns of one worker."""
+
+    def __init__(self, handler: Handler, leases: Leases, lanes: HeldLanes, limits: TurnLimits) -> None:
+        self._handler = handler
+        self._leases = leases
+        self._lanes = lanes
+        self._limits = limits
+        # Without fast_acquire every turn would yield to the loop, also where a permit is free.
+        self._new = anyio.Semaphore(limits.concurrency, fast_acquire=True)
+        self._reruns = Reruns(limits.concurrency)
+
+    async def run_session(self, lane: Lane, session: SessionKey) -> None:
+        """Handle the waiting events of a session in order."""
+        while waiting := lane.waiting.get(session):
+            event = waiting.popleft()
+            alone = lane.attempts_at(event).runs_alone
+            async with Slot(self._permits(lane, event, alone=alone)) as slot:
+                await self._run_event(lane, session, event, slot, alone=alone)
+        lane.waiting.pop(session, None)
+        if lane.closing and not lane.running:
+            lane.idle.set()
+
+    def _permits(self, lane: Lane, event: Event, *, alone: bool) -> Permits:
+        if lane.is_new(event):
+            return self._new
+        return self._reruns.alone if alone else self._reruns.together
+
+    async def _run_event(
+        self, lane: Lane, session: SessionKey, event: Event, slot: Slot, *, alone: bool
+    ) -> None:
+        """Attempt an event until it is finished or belongs to another worker."""
+        again = True
+        while again and await self._begin_attempt(lane, event, alone=alone):
+            turn = Turn(event, self._attempt_number(lane, event), lane, slot)
+            lane.running[session] = turn
+            try:
+                again = await self._run_attempt(turn)
+            finally:
+                del lane.running[session]
+        if event.at in lane.attempts and event.at not in lane.unfinished:
+            # Finished: no suspect any more. A commit has removed the attempts already, an empty result has not.
+            await self._lanes.store_attempts(lane, {event.at: NO_ATTEMPTS})
+
+    async def _begin_attempt(self, lane: Lane, event: Event, *, alone: bool) -> bool:
+        """Return whether the handler may start now. Waits for a store that is unavailable."""
+        while event.at in lane.unfinished and self._lanes.holds(lane):
+            try:
+                # The process may have been frozen for longer than the lease: another worker has the lane then.
+                if not await self._lanes.is_still_ours(lane):
+                    return False
+                await self._mark_running(lane, event, alone=alone)
+                return event.at in lane.unfinished
+            except LeaseLost:
+                self._lanes.drop(lane)
+                return False
+            except StoreError:
+                await anyio.sleep(_STORE_PAUSE_SECONDS)
+        return False
+
+    async def _mark_running(self, lane: Lane, event: Event, *, alone: bool) -> None:
+        """Store that an attempt runs, if an earlier attempt is known or possible.
+
+        The first attempt at an event that came while this worker held the lane is not marked: that saves a round
+        trip, and the next worker treats the event as if it had not been started.
+        """
+        attempts = lane.attempts_at(event)
+        is_first = attempts is NO_ATTEMPTS and lane.is_new(event)
+        if is_first or attempts.exhausted(self._limits.attempts):
+            return
+        lane.attempts[event.at] = attempts.begun(self._leases.worker, alone=alone)
+        await self._leases.store_attempts(lane.lease, {event.at: lane.attempts[event.at]})
+
+    def _attempt_number(self, lane: Lane, event: Event) -> int:
+        attempts = lane.attempts_at(event)
+        given_up = attempts.exhausted(self._limits.attempts)
+        return attempts.counted + (attempts.stalls if given_up else 1)
+
+    async def _run_attempt(self, turn: Turn) -> bool:
+        """Run the handler once. Returns whether another attempt follows."""
+        outcome = await self._attempt(turn)
+        if isinstance(outcome, Retry):
+            outcome = await self._wait_for_retry(turn, outcome.error)
+        match outcome:
+            case Retry():
+                return True
+            case Unserved(error):
+                return await self._wait_for_store(turn, error)
+            case Failed(error):
+                if await self._give_up(turn, error):
+                    turn.lane.finish(turn.event)
+            case Ended.FINISHED:
+                turn.lane.finish(turn.event)
+            case Ended.LEASE_LOST:
+                self._lanes.drop(turn.lane)
+        return False
+
+    async def _attempt(self, turn: Turn) -> Outcome:
+        if turn.lane.attempts_at(turn.event).exhausted(self._limits.attempts):
+            return Failed(TurnFailed(f"given up after {turn.attempt} attempts that did not come to an end"))
+        return await run_handler(self._handler, turn, max_attempts=self._limits.attempts)
+
+    async def _wait_for_store(self, turn: Turn, error: Exception) -> bool:
+        """Wait a moment for the store. Returns False if the lane is being given back."""
+        _log.warning("turn waits for the store", kind=self._handler.kind, error=str(error))
+        jitter = random.random() * _STORE_PAUSE_SECONDS  # noqa: S311 - spreads load, protects nothing
+        await anyio.sleep(_STORE_PAUSE_SECONDS + jitter)
+        return not turn.lane.closing
+
+    async def _wait_for_retry(self, turn: Turn, error: Exception) -> Outcome:
+        """Wait for the next attempt without a slot. Returns `Retry`, or why the turn ends instead."""
+        kind, lane = self._handler.kind, turn.lane
+        _log.info("turn failed, trying again", kind=kind, attempt=turn.attempt, error=str(error))
+        turn.scope = anyio.CancelScope()
+        turn.slot.release()
+        await self._lanes.store_attempts(lane, {turn.event.at: lane.attempts_at(turn.event).failed()})
+        with turn.scope:
+            with anyio.move_on_after(self._limits.pause(turn.attempt, error)):
+                await turn.next_attempt.wait()
+            await turn.slot.acquire()
+        return stop_outcome(turn) or Retry(error)
+
+    async def _give_up(self, turn: Turn, error: Exception) -> bool:
+        """Leave the error in the session and store a dead letter. Returns False if the lane is lost."""
+        event = turn.event
+        if not isinstance(error, TurnCancelled):
+            kind = self._handler.kind
+            _log.warning("turn failed", kind=kind, breadcrumb=str(event.id), error=repr(error))
+            turn.dead_letter = encode_dead_letter(
+                event, kind=kind, attempts=turn.attempt, error=error_reason(error)
+            )
+        while True:
+            try:
+                await self._leave_error(turn, error)
+                await turn.acknowledge()
+                return True
+            except LeaseLost:
+                self._lanes.drop(turn.lane)
+                return False
+            except StoreError:
+                await anyio.sleep(_GIVE_UP_PAUSE_SECONDS)
+                if turn.lane.closing:
+                    return False
+
+    async def _leave_error(self, turn: Turn, error: Exception) -> None:
+        try:
+            await self._handler.give_up(turn, error)
+        except (LeaseLost, *STORE_UNAVAILABLE):
+            raise
+        except SessionGone:
+            turn.dead_letter = b""
+        except Exception as problem:  # the dead letter is stored all the same
+            _log.error("no error could be left in the session", problem=repr(problem))

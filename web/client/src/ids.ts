@@ -1,0 +1,7 @@
+/** Return a random id, for keys that must be unique. */
+export function newId(): string {
+  // `randomUUID` is missing in pages that were loaded over plain HTTP from another machine.
+  if (crypto.randomUUID) return crypto.randomUUID();
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,55 @@
+/** Client for a Breadcrumbs server. It needs `fetch` and web streams, and no framework. */
+
+// Requests
+export { Client, withQuery, type ClientOptions, type Query, type RequestOptions } from "./client.ts";
+export { ApiError, describeFailure, messageOf, sentence, type Failure, type Problem } from "./errors.ts";
+export { newId } from "./ids.ts";
+export type { Json, JsonObject } from "./json.ts";
+export { tokenClaims } from "./tokens.ts";
+
+// Resources
+export {
+  Breadcrumbs,
+  type Breadcrumb,
+  type BreadcrumbQuery,
+  type BreadcrumbVersion,
+  type CreatedBreadcrumb,
+  type NewBreadcrumb,
+} from "./breadcrumbs.ts";
+export { Sessions, type Message, type MessagePage, type Session, type SessionPage } from "./sessions.ts";
+
+// Event stream
+export { SseParser, type ServerSentEvent } from "./sse.ts";
+export {
+  EventStream,
+  type AnswerDelta,
+  type BreadcrumbEvent,
+  type StreamHandlers,
+  type StreamOptions,
+  type StreamQuery,
+  type StreamState,
+  type StreamStatus,
+} from "./stream.ts";
+export { retryDelay, type Backoff } from "./retries.ts";
+
+// Outbox
+export {
+  isKeyExpired,
+  Outbox,
+  type OutboxEntry,
+  type OutboxMarks,
+  type OutboxOptions,
+  type OutboxStorage,
+} from "./outbox.ts";
+
+// Markdown
+export {
+  parseMarkdown,
+  safeAddress,
+  splitMarkdown,
+  type Block,
+  type Inline,
+  type Item,
+  type Link,
+} from "./markdown.ts";
+export { renderMarkdown, type ElementFactory } from "./markdown-elements.ts";

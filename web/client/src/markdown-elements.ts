@@ -1,0 +1,99 @@
+/**
+ * Renders a Markdown tree as elements of any kind: DOM nodes, or nodes of a framework. No HTML is written on the way,
+ * so none can be injected.
+ */
+
+import { safeAddress, type Block, type Inline, type Item, type Link } from "./markdown.ts";
+
+/** Creates the elements. */
+export interface ElementFactory<N> {
+  element(tag: string, attributes: Record<string, string>, children: (N | string)[]): N;
+  codeBlock(language: string, code: string): N;
+  /** Renders a link that must not be followed. */
+  unsafeLink(link: Link, label: (N | string)[]): (N | string)[];
+}
+
+/** The headings of the page around a message are `h1` and `h2`. */
+const HEADING_OFFSET = 2;
+
+export function renderMarkdown<N>(blocks: readonly Block[], factory: ElementFactory<N>): N[] {
+  return blocks.map((block) => renderBlock(block, factory));
+}
+
+function renderBlock<N>(block: Block, factory: ElementFactory<N>): N {
+  const { element } = factory;
+  switch (block.type) {
+    case "paragraph":
+      return element("p", {}, renderInline(block.text, factory));
+    case "heading":
+      return element(`h${Math.min(6, block.depth + HEADING_OFFSET)}`, {}, renderInline(block.text, factory));
+    case "code":
+      return factory.codeBlock(block.language, block.code);
+    case "quote":
+      return element("blockquote", {}, renderMarkdown(block.blocks, factory));
+    case "list": {
+      const items = block.items.map((item) => element("li", {}, renderItem(item, factory)));
+      return block.start === null ? element("ul", {}, items) : element("ol", { start: `${block.start}` }, items);
+    }
+    case "table":
+      return renderTable(block, factory);
+    case "rule":
+      return element("hr", {}, []);
+  }
+}
+
+/** The first paragraph of an item stands beside its mark, without an element of its own. */
+function renderItem<N>({ done, blocks }: Item, factory: ElementFactory<N>): (N | string)[] {
+  const [first, ...rest] = blocks;
+  const words = first?.type === "paragraph" ? renderInline(first.text, factory) : [];
+  const below = first?.type === "paragraph" ? rest : blocks;
+  return [...renderTask(done, factory), ...words, ...renderMarkdown(below, factory)];
+}
+
+function renderTask<N>(done: boolean | undefined, { element }: ElementFactory<N>): N[] {
+  if (done === undefined) return [];
+  return [
+    element("span", { "aria-hidden": "true" }, [done ? "☑ " : "☐ "]),
+    element("span", { class: "unseen" }, [done ? "done: " : "to do: "]),
+  ];
+}
+
+function renderTable<N>({ head, rows }: Extract<Block, { type: "table" }>, factory: ElementFactory<N>): N {
+  const { element } = factory;
+  const renderRow = (tag: string, cells: readonly Inline[][]) =>
+    element("tr", {}, cells.map((cell) => element(tag, {}, renderInline(cell, factory))));
+  const table = element("table", {}, [
+    element("thead", {}, [renderRow("th", head)]),
+    element("tbody", {}, rows.map((row) => renderRow("td", row))),
+  ]);
+  // A wide table scrolls by itself, also with the keyboard.
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" }, [table]);
+}
+
+function renderInline<N>(parts: readonly Inline[], factory: ElementFactory<N>): (N | string)[] {
+  return parts.flatMap((part) => renderPart(part, factory));
+}
+
+function renderPart<N>(part: Inline, factory: ElementFactory<N>): (N | string)[] {
+  if (typeof part === "string") return [part];
+  switch (part.type) {
+    case "strong":
+    case "em":
+    case "del":
+      return [factory.element(part.type, {}, renderInline(part.children, factory))];
+    case "code":
+      return [factory.element("code", {}, [part.code])];
+    case "break":
+      return [factory.element("br", {}, [])];
+    case "link":
+      return renderLink(part, factory);
+  }
+}
+
+function renderLink<N>(link: Link, factory: ElementFactory<N>): (N | string)[] {
+  const label = renderInline(link.children, factory);
+  const address = safeAddress(link.address);
+  if (address === null) return factory.unsafeLink(link, label);
+  const attributes = { href: address, title: address, target: "_blank", rel: "noopener noreferrer nofollow" };
+  return [factory.element("a", attributes, label)];
+}

@@ -1,0 +1,503 @@
+/**
+ * Parses Markdown into a tree: CommonMark's blocks, emphasis, code and links, with GitHub's tables, task lists and
+ * strikethrough. HTML is not supported: a tag is plain text.
+ *
+ * The text is not trusted. Parsing takes time linear in its length, and the depth of the tree is bounded. This is
+ * why the parser is written here, and why it has no reference links.
+ */
+
+export type Block =
+  | { type: "paragraph"; text: Inline[] }
+  | { type: "heading"; depth: number; text: Inline[] }
+  | { type: "code"; language: string; code: string }
+  | { type: "quote"; blocks: Block[] }
+  | { type: "list"; start: number | null; items: Item[] }
+  | { type: "table"; head: Inline[][]; rows: Inline[][][] }
+  | { type: "rule" };
+
+export interface Item {
+  /** Of a task: whether it is done. */
+  done?: boolean;
+  blocks: Block[];
+}
+
+export interface Link {
+  type: "link";
+  depth: number;
+  address: string;
+  children: Inline[];
+}
+
+export type Inline =
+  | string
+  | { type: "strong" | "em" | "del"; depth: number; children: Inline[] }
+  | Link
+  | { type: "code"; code: string }
+  | { type: "break" };
+
+const DEEPEST = 8;
+const MOST_COLUMNS = 64;
+const LONGEST_ADDRESS = 1_500;
+
+// --- Blocks -------------------------------------------------------------------------------------------------
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`]{0,40})[^`\n]*$/;
+const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
+const RULE = /^ {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:[ \t]+(.*))?$/;
+const TASK = /^\[([ xX])\][ \t]+/;
+const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+
+/** Split the text into its outermost blocks. While text is appended, only the last block changes. */
+export function splitMarkdown(text: string): string[] {
+  const lines = text.replaceAll("\r\n", "\n").split("\n");
+  const found: string[] = [];
+  for (let at = 0; at < lines.length; ) {
+    const { end } = blockAt(lines, at, 0);
+    const piece = lines.slice(at, end).join("\n");
+    if (piece.trim()) found.push(piece);
+    at = end;
+  }
+  return found;
+}
+
+export function parseMarkdown(text: string): Block[] {
+  return blocksOf(text.replaceAll("\r\n", "\n").split("\n"), 0);
+}
+
+function blocksOf(lines: readonly string[], depth: number): Block[] {
+  const found: Block[] = [];
+  for (let at = 0; at < lines.length; ) {
+    const { block, end } = blockAt(lines, at, depth);
+    if (block) found.push(block());
+    at = end;
+  }
+  return found;
+}
+
+interface Found {
+  /** Makes the block; not called by who only wants to know where it ends. */
+  block?: () => Block;
+  end: number;
+}
+
+function blockAt(lines: readonly string[], at: number, depth: number): Found {
+  const line = lines[at] ?? "";
+  if (!line.trim()) return { end: at + 1 };
+
+  const fence = FENCE.exec(line);
+  if (fence) {
+    const [, mark = "", language = ""] = fence;
+    let stop = at + 1;
+    while (stop < lines.length && !closes(lines[stop] ?? "", mark)) stop += 1; // may be missing while it is written
+    return { block: () => ({ type: "code", language, code: lines.slice(at + 1, stop).join("\n") }), end: stop + 1 };
+  }
+
+  const heading = HEADING.exec(line);
+  if (heading) {
+    const [, marks = "", words = ""] = heading;
+    const text = words.replace(/[ \t]+#+[ \t]*$/, "");
+    return { block: () => ({ type: "heading", depth: marks.length, text: inline(text) }), end: at + 1 };
+  }
+
+  if (RULE.test(line)) return { block: () => ({ type: "rule" }), end: at + 1 };
+
+  if (QUOTE.test(line) && depth < DEEPEST) {
+    let end = at + 1;
+    while (end < lines.length && (QUOTE.test(lines[end] ?? "") || continues(lines[end] ?? ""))) end += 1;
+    const quoted = () => lines.slice(at, end).map((other) => other.replace(QUOTE, ""));
+    return { block: () => ({ type: "quote", blocks: blocksOf(quoted(), depth + 1) }), end };
+  }
+
+  if (ITEM.test(line) && depth < DEEPEST) return listAt(lines, at, depth);
+
+  if (line.includes("|") && DIVIDER.test(lines[at + 1] ?? "")) {
+    const head = cells(line);
+    if (cells(lines[at + 1] ?? "").length === head.length) return tableAt(lines, at, head);
+  }
+
+  let end = at + 1;
+  while (end < lines.length && continues(lines[end] ?? "")) end += 1;
+  const text = () => lines.slice(at, end).map((other) => other.trimStart()).join("\n").trimEnd();
+  return { block: () => ({ type: "paragraph", text: inline(text()) }), end };
+}
+
+function closes(line: string, mark: string): boolean {
+  const text = line.trim();
+  return text.length >= mark.length && text === (mark[0] ?? "").repeat(text.length);
+}
+
+/** Whether a line goes on with the paragraph above it. */
+function continues(line: string): boolean {
+  return (
+    line.trim() !== "" &&
+    !FENCE.test(line) && !HEADING.test(line) && !RULE.test(line) && !QUOTE.test(line) && !ITEM.test(line)
+  );
+}
+
+const indentOf = (line: string): number => line.length - line.trimStart().length;
+
+function listAt(lines: readonly string[], from: number, depth: number): Found {
+  const first = ITEM.exec(lines[from] ?? "");
+  const indent = first?.[1]?.length ?? 0;
+  const isOrdered = (mark: string | undefined) => mark !== undefined && mark.length > 1;
+  const ordered = isOrdered(first?.[2]);
+  const inside: string[][] = [];
+  let at = from;
+  while (at < lines.length) {
+    const item = ITEM.exec(lines[at] ?? "");
+    if (!item || isOrdered(item[2]) !== ordered || RULE.test(lines[at] ?? "")) break;
+    const width = (item[1]?.length ?? 0) + (item[2]?.length ?? 0) + 1;
+    const own = [item[3] ?? ""];
+    at += 1;
+    for (let blank = false; at < lines.length; at += 1) {
+      const line = lines[at] ?? "";
+      if (!line.trim()) {
+        blank = true;
+        own.push("");
+        continue;
+      }
+      // Two spaces more are enough for what belongs to an item, as most people and models write it.
+      const belongs = indentOf(line) >= indent + 2 || (!blank && continues(line));
+      if (!belongs) break;
+      blank = false;
+      own.push(line.slice(Math.min(indentOf(line), width)));
+    }
+    inside.push(own);
+  }
+  const start = ordered ? Number.parseInt(first?.[2] ?? "1", 10) : null;
+  return {
+    block: () => ({ type: "list", start, items: inside.map((own) => itemOf(own, depth)) }),
+    end: Math.max(at, from + 1),
+  };
+}
+
+function itemOf(lines: readonly string[], depth: number): Item {
+  const task = TASK.exec(lines[0] ?? "");
+  if (!task) return { blocks: blocksOf(lines, depth + 1) };
+  const words = [(lines[0] ?? "").slice(task[0].length), ...lines.slice(1)];
+  return { done: task[1] !== " ", blocks: blocksOf(words, depth + 1) };
+}
+
+function tableAt(lines: readonly string[], at: number, head: string[]): Found {
+  let end = at + 2;
+  while (end < lines.length && continues(lines[end] ?? "")) end += 1;
+  const rows = () =>
+    lines.slice(at + 2, end).map((line) => {
+      const row = cells(line);
+      return head.map((_, column) => inline(row[column] ?? ""));
+    });
+  return { block: () => ({ type: "table", head: head.map((cell) => inline(cell)), rows: rows() }), end };
+}
+
+function cells(line: string): string[] {
+  const inner = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
+  return inner
+    .split(/(?<!\\)\|/, MOST_COLUMNS)
+    .map((cell) => cell.trim().replaceAll("\\|", "|"));
+}
+
+// --- Inside a line --------------------------------------------------------------------------------------------
+
+interface Delimiter {
+  mark: string;
+  /** How many of them are left. */
+  count: number;
+  /** How many there were. */
+  length: number;
+  opens: boolean;
+  closes: boolean;
+}
+
+interface Bracket {
+  bracket: true;
+  image: boolean;
+  /** Where its label begins. */
+  part: number;
+}
+
+type Part = Inline | Delimiter;
+
+const PUNCTUATION = /[\p{P}\p{S}]/u;
+const SPECIAL = /[\\`*_~[\]!\n&h]/g;
+const ESCAPED = /[!-/:-@[-`{-~]/;
+const BARE = /https?:\/\/[^\s<>"`]+/y;
+const REFERENCE = /&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-zA-Z]{2,8}));/y;
+
+function inline(text: string): Inline[] {
+  const parts: Part[] = [];
+  const brackets: Bracket[] = [];
+  const ticks = tickRuns(text);
+  let paren = 0; // a closing one, at or behind where an address begins
+  let plain = "";
+  let at = 0;
+
+  const flush = () => {
+    if (plain) parts.push(plain);
+    plain = "";
+  };
+
+  while (at < text.length) {
+    SPECIAL.lastIndex = at;
+    const next = SPECIAL.exec(text)?.index ?? text.length;
+    plain += text.slice(at, next);
+    at = next;
+    const char = text[at];
+    if (char === undefined) break;
+
+    if (char === "\\") {
+      const escaped = text[at + 1] ?? "";
+      if (ESCAPED.test(escaped)) {
+        plain += escaped;
+        at += 2;
+        continue;
+      }
+    } else if (char === "`") {
+      const run = runAt(text, at);
+      const close = ticks.closing(run, at);
+      if (close === undefined) {
+        plain += "`".repeat(run);
+        at += run;
+      } else {
+        flush();
+        parts.push({ type: "code", code: codeText(text.slice(at + run, close)) });
+        at = close + run;
+      }
+      continue;
+    } else if (char === "\n") {
+      plain = plain.trimEnd();
+      flush();
+      parts.push({ type: "break" });
+      at += 1;
+      continue;
+    } else if (char === "*" || char === "_" || char === "~") {
+      const length = runAt(text, at);
+      if (char === "~" && length !== 2) {
+        plain += char.repeat(length);
+      } else {
+        flush();
+        parts.push(delimiter(text, at, char, length));
+      }
+      at += length;
+      continue;
+    } else if (char === "[" || (char === "!" && text[at + 1] === "[")) {
+      flush();
+      brackets.push({ bracket: true, image: char === "!", part: parts.length });
+      parts.push(char === "!" ? "![" : "[");
+      at += char === "!" ? 2 : 1;
+      continue;
+    } else if (char === "]") {
+      const opener = brackets.pop();
+      const maybe = opener !== undefined && text[at + 1] === "(";
+      if (maybe && paren >= 0 && paren < at + 2) paren = text.indexOf(")", at + 2);
+      const near = maybe && paren >= 0 && paren - at < LONGEST_ADDRESS;
+      const target = near ? targetAt(text, at + 2) : undefined;
+      if (opener && target) {
+        flush();
+        const label = emphasised(parts.splice(opener.part).slice(1));
+        parts.push(link(target.address, label));
+        if (!opener.image) brackets.length = 0; // no link inside of a link
+        at = target.end;
+        continue;
+      }
+    } else if (char === "h") {
+      BARE.lastIndex = at;
+      const found = wordBefore(text, at) ? null : BARE.exec(text);
+      if (found && brackets.length === 0) {
+        const address = withoutTail(found[0]);
+        if (safeAddress(address) !== null) {
+          flush();
+          parts.push(link(address, [address]));
+          at += address.length;
+          continue;
+        }
+      }
+    } else if (char === "&") {
+      REFERENCE.lastIndex = at;
+      const found = REFERENCE.exec(text);
+      const meant = found && referred(found);
+      if (found && meant) {
+        plain += meant;
+        at += found[0].length;
+        continue;
+      }
+    }
+    plain += char;
+    at += 1;
+  }
+  flush();
+  return emphasised(parts);
+}
+
+function runAt(text: string, at: number): number {
+  let end = at;
+  while (text[end] === text[at] && end < text.length) end += 1;
+  return end - at;
+}
+
+/** Where runs of backticks are, so that the end of a piece of code is looked up and not searched for. */
+function tickRuns(text: string): { closing(length: number, after: number): number | undefined } {
+  const byLength = new Map<number, number[]>();
+  for (const found of text.matchAll(/`+/g)) {
+    const places = byLength.get(found[0].length) ?? [];
+    places.push(found.index);
+    byLength.set(found[0].length, places);
+  }
+  const passed = new Map<number, number>();
+  return {
+    closing(length, after) {
+      const places = byLength.get(length) ?? [];
+      let index = passed.get(length) ?? 0;
+      while ((places[index] ?? Infinity) <= after) index += 1;
+      passed.set(length, index);
+      return places[index];
+    },
+  };
+}
+
+function codeText(code: string): string {
+  const line = code.replaceAll("\n", " ");
+  return line.startsWith(" ") && line.endsWith(" ") && line.trim() ? line.slice(1, -1) : line;
+}
+
+function wordBefore(text: string, at: number): boolean {
+  return at > 0 && /[\w/]/.test(text[at - 1] ?? "");
+}
+
+/** CommonMark's left- and right-flanking runs. */
+function delimiter(text: string, at: number, mark: string, length: number): Delimiter {
+  const before = text[at - 1] ?? " ";
+  const after = text[at + length] ?? " ";
+  const space = (char: string) => char.trim() === "";
+  const left = !space(after) && (!PUNCTUATION.test(after) || space(before) || PUNCTUATION.test(before));
+  const right = !space(before) && (!PUNCTUATION.test(before) || space(after) || PUNCTUATION.test(after));
+  const word = mark === "_"; // inside of a word it is a part of it
+  return {
+    mark,
+    count: length,
+    length,
+    opens: left && (!word || !right || PUNCTUATION.test(before)),
+    closes: right && (!word || !left || PUNCTUATION.test(after)),
+  };
+}
+
+const isDelimiter = (part: Part): part is Delimiter => typeof part === "object" && "mark" in part;
+
+/** CommonMark's way to match what opens with what closes: what was found to have no opener is not looked for again. */
+function emphasised(parts: readonly Part[]): Inline[] {
+  const out: Part[] = [];
+  const openers: number[] = []; // places in `out`
+  const bottoms = new Map<string, number>();
+  for (const part of parts) {
+    if (!isDelimiter(part)) {
+      out.push(part);
+      continue;
+    }
+    const closer = { ...part };
+    while (closer.closes && closer.count > 0) {
+      const kind = `${closer.mark}${closer.opens}${closer.length % 3}`;
+      const bottom = bottoms.get(kind) ?? 0;
+      let top = openers.length - 1;
+      while (top >= bottom && !matches(out[openers[top] ?? 0], closer)) top -= 1;
+      if (top < bottom) {
+        bottoms.set(kind, openers.length);
+        break;
+      }
+      const place = openers[top] ?? 0;
+      const opener = out[place] as Delimiter;
+      const used = closer.mark === "~" || (opener.count >= 2 && closer.count >= 2) ? 2 : 1;
+      const children = out.splice(place + 1).map(asText);
+      openers.length = top + 1;
+      for (const [name, height] of bottoms) bottoms.set(name, Math.min(height, openers.length));
+      opener.count -= used;
+      closer.count -= used;
+      if (opener.count === 0) {
+        out.pop();
+        openers.pop();
+      }
+      out.push(...wrapped(closer.mark === "~" ? "del" : used === 2 ? "strong" : "em", children));
+    }
+    if (closer.count > 0) {
+      if (closer.opens) openers.push(out.length);
+      out.push(closer);
+    }
+  }
+  return out.map(asText);
+}
+
+function matches(opener: Part | undefined, closer: Delimiter): boolean {
+  if (opener === undefined || !isDelimiter(opener) || opener.mark !== closer.mark) return false;
+  if (!(opener.closes || closer.opens)) return true;
+  const both = opener.length + closer.length;
+  return both % 3 !== 0 || (opener.length % 3 === 0 && closer.length % 3 === 0);
+}
+
+function asText(part: Part): Inline {
+  return isDelimiter(part) ? part.mark.repeat(part.count) : part;
+}
+
+const depthOf = (children: readonly Inline[]): number =>
+  children.reduce((most, child) => Math.max(most, typeof child === "object" && "depth" in child ? child.depth : 0), 0);
+
+function wrapped(type: "strong" | "em" | "del", children: Inline[]): Inline[] {
+  const depth = depthOf(children) + 1;
+  return depth > DEEPEST ? children : [{ type, depth, children }];
+}
+
+// --- Links ------------------------------------------------------------------------------------------------------
+
+function link(address: string, children: Inline[]): Inline {
+  return { type: "link", depth: depthOf(children) + 1, address, children };
+}
+
+/** An address in parentheses, with a title that nobody sees. */
+function targetAt(text: string, from: number): { address: string; end: number } | undefined {
+  let at = from;
+  let open = 0;
+  const limit = Math.min(text.length, from + LONGEST_ADDRESS);
+  for (; at < limit; at += 1) {
+    const char = text[at] ?? "";
+    if (char.trim() === "" || char === "<") break;
+    if (char === "(") open += 1;
+    if (char === ")" && open-- === 0) break;
+  }
+  const address = text.slice(from, at);
+  const title = /[ \t]+(?:"[^"\n]{0,200}"|'[^'\n]{0,200}')[ \t]*/y;
+  title.lastIndex = at;
+  at += title.exec(text)?.[0].length ?? 0;
+  return address && text[at] === ")" ? { address, end: at + 1 } : undefined;
+}
+
+/** What follows an address in a sentence is not a part of it. */
+function withoutTail(address: string): string {
+  let end = address.length;
+  let surplus = 0;
+  for (const char of address) surplus += char === ")" ? 1 : char === "(" ? -1 : 0;
+  for (; end > 0; end -= 1) {
+    const char = address[end - 1] ?? "";
+    if (char === ")" && surplus > 0) surplus -= 1;
+    else if (!/[.,;:!?'*_~\]]/.test(char)) break;
+  }
+  return address.slice(0, end);
+}
+
+/** Return an address that may be followed: of a web page or of mail. Returns null for any other. */
+export function safeAddress(address: string): string | null {
+  if (!URL.canParse(address)) return null;
+  const url = new URL(address);
+  return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;
+}
+
+const NAMED: Record<string, string> = {
+  amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—", ndash: "–",
+  times: "×", rarr: "→", larr: "←", euro: "€", deg: "°",
+};
+
+/** What a character reference stands for; undefined for what is none, which stays as it is. */
+function referred([, decimal, hex, name]: RegExpExecArray): string | undefined {
+  if (name !== undefined) return Object.hasOwn(NAMED, name) ? NAMED[name] : undefined;
+  const point = decimal !== undefined ? Number(decimal) : Number.parseInt(hex ?? "", 16);
+  const real = point > 0 && point <= 0x10ffff && !(point >= 0xd800 && point <= 0xdfff);
+  return real ? String.fromCodePoint(point) : undefined;
+}

@@ -1,0 +1,136 @@
+/** Sessions and their messages. */
+
+import type { CreatedBreadcrumb } from "./breadcrumbs.ts";
+import type { Client } from "./client.ts";
+import { newId } from "./ids.ts";
+import type { JsonObject } from "./json.ts";
+
+export interface Session {
+  id: string;
+  title?: string;
+  user_id?: string;
+  version: number;
+  created_at: string;
+  last_active_at: string;
+  returning: boolean;
+  active: boolean;
+  counts: { messages: number; answers: number; errors: number; breadcrumbs: number };
+  state?: JsonObject;
+  summary?: string;
+}
+
+export interface SessionPage {
+  sessions: Session[];
+  has_more: boolean;
+  next_cursor?: string;
+}
+
+export interface Message {
+  id: string;
+  role: "user" | "assistant" | "error" | "tool";
+  /** Empty if the token may not read it. */
+  text: string;
+  schema_name: string;
+  created_at: string;
+  updated_at: string;
+  version: number;
+  tags: string[];
+  trigger_id?: string;
+  agent_id?: string;
+  tool?: JsonObject;
+  /** Empty if the token may not read it. */
+  context: JsonObject;
+}
+
+export interface MessagePage {
+  messages: Message[];
+  has_more: boolean;
+  before?: string;
+  after?: string;
+}
+
+/** A message as the server sends it: without the text and the context that the token may not read. */
+type SentMessage = Omit<Message, "text" | "context"> & Partial<Pick<Message, "text" | "context">>;
+
+/** The breadcrumbs of a session are deleted one by one, which takes time. */
+const DELETE_TIMEOUT_FACTOR = 10;
+
+export class Sessions {
+  readonly #client: Client;
+
+  constructor(client: Client) {
+    this.#client = client;
+  }
+
+  list(
+    query: { limit?: number; cursor?: string | undefined; user_id?: string } = {},
+    signal?: AbortSignal,
+  ): Promise<SessionPage> {
+    return this.#client.json("/sessions", { query, signal });
+  }
+
+  create(session: { id?: string; title?: string; state?: JsonObject } = {}, key = newId()): Promise<Session> {
+    return this.#client.json("/sessions", { body: session, headers: { "idempotency-key": key } });
+  }
+
+  read(id: string, signal?: AbortSignal): Promise<Session> {
+    return this.#client.json(pathOf(id), { signal });
+  }
+
+  change(id: string, changes: { title?: string; state?: JsonObject; active?: boolean }): Promise<Session> {
+    return this.#client.json(pathOf(id), { method: "PATCH", body: changes });
+  }
+
+  remove(id: string): Promise<{ ok: true; deleted: number }> {
+    const timeoutMs = DELETE_TIMEOUT_FACTOR * this.#client.timeoutMs;
+    return this.#client.json(pathOf(id), { method: "DELETE", timeoutMs });
+  }
+
+  /** Post a message. The first message of a session creates it. */
+  async say(id: string, message: string, key: string, context?: JsonObject): Promise<Message> {
+    const reply = await this.#client.json<{ message: SentMessage }>(pathOf(id, "/messages"), {
+      body: context ? { message, context } : { message },
+      headers: { "idempotency-key": key },
+    });
+    return withDefaults(reply.message);
+  }
+
+  async messages(
+    id: string,
+    query: { limit?: number; before?: string; after?: string } = {},
+    signal?: AbortSignal,
+  ): Promise<MessagePage> {
+    const page = await this.#client.json<Omit<MessagePage, "messages"> & { messages: SentMessage[] }>(
+      pathOf(id, "/messages"),
+      { query, signal },
+    );
+    return { ...page, messages: page.messages.map(withDefaults) };
+  }
+
+  fork(id: string, body: { message_id?: string; id?: string; title?: string } = {}): Promise<Session> {
+    return this.#client.json(pathOf(id, "/fork"), { body });
+  }
+
+  /** Answer a message again whose turn failed: the last one, unless another is named. */
+  retry(id: string, messageId?: string): Promise<{ ok: true; message_id: string }> {
+    return this.#client.json(pathOf(id, "/retry"), {
+      body: messageId === undefined ? {} : { message_id: messageId },
+    });
+  }
+
+  /** Stop the answer that is being generated in a session. */
+  cancel(id: string, key = newId()): Promise<CreatedBreadcrumb> {
+    return this.#client.breadcrumbs.create(
+      { schema_name: "agent.cancel.v1", title: "Cancel", tags: ["agent:cancel", `session:${id}`], context: {} },
+      key,
+    );
+  }
+}
+
+function pathOf(id: string, more = ""): string {
+  return `/sessions/${encodeURIComponent(id)}${more}`;
+}
+
+function withDefaults(message: SentMessage): Message {
+  return { text: "", context: {}, ...message };
+}

@@ -1,0 +1,271 @@
+/**
+ * The event stream of a server. It reconnects by itself and continues after the last event that it received, so no
+ * event is lost. If the server no longer has the events in between, `onGap` is called.
+ *
+ * It is read with `fetch`, because `EventSource` cannot send headers and hides the server's error messages.
+ */
+
+import type { Client, Query } from "./client.ts";
+import { ApiError } from "./errors.ts";
+import type { JsonObject } from "./json.ts";
+import { Pause, retryDelay, type Backoff } from "./retries.ts";
+import { SseParser, type ServerSentEvent } from "./sse.ts";
+
+export interface BreadcrumbEvent {
+  type: "breadcrumb.created" | "breadcrumb.updated" | "breadcrumb.deleted";
+  operation: "created" | "updated" | "deleted";
+  breadcrumb_id: string;
+  owner_id: string;
+  version: number;
+  schema_name?: string;
+  session_id?: string;
+  tags: string[];
+  updated_at: string;
+  title?: string;
+  context?: JsonObject;
+}
+
+/** A part of an answer that is being generated. Parts may be lost: `offset` is the position of this one. */
+export interface AnswerDelta {
+  type: "agent.response.delta";
+  owner_id: string;
+  session_id?: string;
+  agent_id: string;
+  trigger_id: string;
+  /** The id of the finished answer. */
+  breadcrumb_id: string;
+  /** In code points. */
+  offset: number;
+  text: string;
+}
+
+export interface StreamQuery extends Query {
+  session_id?: string;
+  schema_name?: string;
+  any_tags?: readonly string[];
+  all_tags?: readonly string[];
+  /** A selector as JSON. */
+  filters?: string;
+}
+
+/**
+ * `connecting`: not yet connected. `open`: live. `lost`: not connected, and tried again after a pause. `refused`: the
+ * server refuses the stream; it is not tried again before `retryNow` or `reconnect`.
+ */
+export type StreamStatus = "connecting" | "open" | "lost" | "refused";
+
+export interface StreamState {
+  status: StreamStatus;
+  /** Why the stream is lost or refused. */
+  detail?: string;
+  error?: ApiError;
+}
+
+export interface StreamHandlers {
+  onEvent(event: BreadcrumbEvent): void;
+  onDelta?(delta: AnswerDelta): void;
+  /** The stream is open. Unless it is `resumed`, events from before now are missing and have to be listed. */
+  onOpen?(resumed: boolean): void;
+  /** Events were lost: list everything again. */
+  onGap?(): void;
+  /** The server's time, as ISO 8601. */
+  onTime?(time: string): void;
+  onState?(state: StreamState): void;
+}
+
+export interface StreamOptions {
+  backoff?: Backoff;
+  /** A connection without data for this long is dead. The server sends a ping every 10 s by default. */
+  silenceMs?: number;
+  /** Retry also after an error that is not temporary. */
+  retryRefusals?: boolean;
+  /** Returns a token for the address of the stream, sent instead of the client's token. Empty: none. */
+  accessToken?: () => Promise<string>;
+}
+
+const BACKOFF: Backoff = { firstMs: 400, longestMs: 10_000 };
+const SILENCE_MS = 60_000;
+
+export class EventStream {
+  readonly #client: Client;
+  readonly #handlers: StreamHandlers;
+  readonly #options: StreamOptions;
+  readonly #end = new AbortController();
+  readonly #pause = new Pause();
+  #query: StreamQuery;
+  #connection = new AbortController();
+  #status: StreamStatus = "connecting";
+  #lastId: string | undefined;
+  /** The server did not know our position: the next connection starts at the present. */
+  #positionLost = false;
+  #isSuspended = false;
+  #failures = 0;
+
+  constructor(client: Client, query: StreamQuery, handlers: StreamHandlers, options: StreamOptions = {}) {
+    this.#client = client;
+    this.#query = query;
+    this.#handlers = handlers;
+    this.#options = options;
+  }
+
+  start(): void {
+    this.#report({ status: "connecting" });
+    void this.#run();
+  }
+
+  stop(): void {
+    this.#end.abort();
+    this.#connection.abort();
+    this.#pause.end();
+  }
+
+  /** Receive other events from here on. None in between is lost. */
+  follow(query: StreamQuery): void {
+    this.#query = query;
+    this.reconnect();
+  }
+
+  /** End the pause before the next retry. */
+  retryNow(): void {
+    this.#failures = 0;
+    this.#pause.end();
+  }
+
+  /** Connect again at once, also where the stream is open. */
+  reconnect(): void {
+    this.#isSuspended = false;
+    if (this.#status !== "lost") this.#report({ status: "connecting" });
+    this.#connection.abort();
+    this.#pause.end();
+  }
+
+  /** Close the connection until `reconnect` is called. */
+  suspend(): void {
+    this.#isSuspended = true;
+    this.#connection.abort();
+    this.#pause.end();
+  }
+
+  async #run(): Promise<void> {
+    while (!this.#end.signal.aborted) {
+      if (this.#isSuspended) {
+        await this.#pause.wait();
+        continue;
+      }
+      const connection = (this.#connection = new AbortController());
+      const state = await this.#connect(connection);
+      if (connection.signal.aborted || state === undefined) continue;
+      this.#report(state);
+      await this.#waitAfter(state);
+    }
+  }
+
+  /** Follow the stream until it ends. Returns why it ended, or undefined if it has to be opened again at once. */
+  async #connect(connection: AbortController): Promise<StreamState | undefined> {
+    try {
+      await this.#follow(connection.signal);
+      return { status: "lost", detail: "The server ended the connection." };
+    } catch (error) {
+      if (!(error instanceof ApiError)) return { status: "lost", detail: "The connection broke." };
+      if (error.status === 422 && this.#lastId !== undefined) {
+        this.#lastId = undefined; // another store than before
+        this.#positionLost = true;
+        return undefined;
+      }
+      const isLost = error.isRetryable || this.#options.retryRefusals;
+      return { status: isLost ? "lost" : "refused", detail: error.message, error };
+    }
+  }
+
+  async #waitAfter({ status, error }: StreamState): Promise<void> {
+    if (status === "refused") {
+      await this.#pause.wait();
+      if (!this.#end.signal.aborted) this.#report({ status: "connecting" });
+      return;
+    }
+    const delay = retryDelay(this.#options.backoff ?? BACKOFF, this.#failures++);
+    await this.#pause.wait(error?.retryAfter === undefined ? delay : error.retryAfter * 1000);
+  }
+
+  async #follow(connection: AbortSignal): Promise<void> {
+    const silence = new AbortController();
+    const watch = () => setTimeout(() => silence.abort(), this.#options.silenceMs ?? SILENCE_MS);
+    let timer = watch();
+    try {
+      const signal = AbortSignal.any([connection, silence.signal]);
+      const resumed = this.#lastId !== undefined;
+      const reader = await this.#open(signal);
+      let isOpen = resumed;
+      if (resumed) this.#opened(true);
+      const parser = new SseParser();
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) return;
+        clearTimeout(timer);
+        timer = watch();
+        for (const message of parser.feed(value)) {
+          // A connection that sends no message before it ends was none: only a message resets the delays.
+          this.#failures = 0;
+          if (message.id) this.#lastId = message.id;
+          if (!isOpen) this.#opened(false);
+          isOpen = true;
+          reportErrors(() => this.#dispatch(message));
+        }
+      }
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  async #open(signal: AbortSignal): Promise<ReadableStreamDefaultReader<string>> {
+    const accessToken = await this.#options.accessToken?.();
+    signal.throwIfAborted();
+    const response = await this.#client.open("/events/stream", {
+      query: { ...this.#query, last_event_id: this.#lastId, access_token: accessToken },
+      headers: { accept: "text/event-stream" },
+      signal,
+      ...(accessToken !== undefined && { token: "", quiet: true }),
+    });
+    if (!response.body || !response.headers.get("content-type")?.startsWith("text/event-stream")) {
+      throw this.#client.malformed(response);
+    }
+    return response.body.pipeThrough(new TextDecoderStream()).getReader();
+  }
+
+  #opened(resumed: boolean): void {
+    this.#report({ status: "open" });
+    if (this.#positionLost) this.#handlers.onGap?.();
+    this.#handlers.onOpen?.(resumed || this.#positionLost);
+    this.#positionLost = false;
+  }
+
+  #dispatch({ event, data }: ServerSentEvent): void {
+    if (!data) return;
+    switch (event) {
+      case "message":
+        return this.#handlers.onEvent(JSON.parse(data) as BreadcrumbEvent);
+      case "agent.response.delta":
+        return this.#handlers.onDelta?.(JSON.parse(data) as AnswerDelta);
+      case "ping":
+        return this.#handlers.onTime?.((JSON.parse(data) as { ts: string }).ts);
+      case "gap":
+        return this.#handlers.onGap?.();
+    }
+  }
+
+  #report(state: StreamState): void {
+    this.#status = state.status;
+    this.#handlers.onState?.(state);
+  }
+}
+
+/** Call a handler. Its error is reported as uncaught and does not end the connection. */
+function reportErrors(handle: () => void): void {
+  try {
+    handle();
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
+  }
+}

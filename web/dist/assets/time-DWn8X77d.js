@@ -1,1 +1,0 @@
-import{I as e,M as t}from"./index-CKqQn4pq.js";function n({iso:n,children:r}){return e(`time`,{dateTime:n,title:t(n),children:r})}export{n as t};

@@ -1,0 +1,44 @@
+/** The server that this page came from. */
+
+import { ApiError, Client, tokenClaims } from "@breadcrumbs/client";
+import { credential, credentialWanted } from "./credential";
+
+export const client = new Client({
+  token: () => credential.value,
+  onUnauthorized: (error, token) => {
+    // Ignored if the credential was replaced while the request was under way.
+    if (token === credential.value) credentialWanted.value = error.message;
+  },
+});
+
+const STREAM_TOKEN_SECONDS = 3600;
+
+/** Return the owner of a credential; empty if the server does not tell. */
+export async function ownerOf(given: string): Promise<string> {
+  const claims = tokenClaims(given);
+  if (claims) return typeof claims["owner_id"] === "string" ? claims["owner_id"] : "";
+  try {
+    return (await requestToken({ ttl_sec: 1 }, given)).owner_id;
+  } catch {
+    return "";
+  }
+}
+
+/**
+ * Return a token for the address of an event stream: read-only and valid for an hour. The API key itself never
+ * appears in an address, because addresses end up in logs.
+ */
+export async function streamToken(): Promise<string> {
+  const given = credential.value;
+  if (!given || tokenClaims(given)) return given; // the server issues no token for a token
+  try {
+    return (await requestToken({ roles: ["subscriber"], ttl_sec: STREAM_TOKEN_SECONDS }, given)).token;
+  } catch (error) {
+    if (!(error instanceof ApiError && error.status === 403)) throw error;
+    return (await requestToken({ ttl_sec: STREAM_TOKEN_SECONDS }, given)).token; // the key has other roles
+  }
+}
+
+function requestToken(wanted: { roles?: string[]; ttl_sec: number }, given: string) {
+  return client.json<{ token: string; owner_id: string }>("/auth/token", { body: wanted, token: given });
+}
