@@ -32,7 +32,7 @@ import anyio
 import anyio.to_thread
 import uvloop
 
-from breadcrumbs.context_builder.references import recorded
+from breadcrumbs.context_builder.references import read_record
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.settings.settings import Settings
@@ -96,7 +96,7 @@ async def count_outcome(running: Fleet) -> Outcome:
         own = {crumb.id for crumb in (*messages, *answers)}
         for context in await chat.all(session, CONTEXT):
             for version in await running.store.history(ALICE, context.id):
-                outcome.leaked += not {item.id for item in recorded(version).items} <= own
+                outcome.leaked += not {item.id for item in read_record(version).items} <= own
         created = {answer.context["trigger_id"]: answer.created for answer in answers}
         outcome.waits += [(created[str(m.id)] - m.created) / 1e6 for m in messages if str(m.id) in created]
     for kind in LEASED.values():

@@ -1,4 +1,4 @@
-"""What goes into a context and what does not, and why: pure decisions on breadcrumbs that were fetched."""
+"""Chooses, counts, orders and renders the items of a context. Works on fetched breadcrumbs, without I/O."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, users_of
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
-from breadcrumbs.runtime.retrieval.sources import Found, Source
+from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
-Place = Literal["conversation", "elsewhere", "shared"]
-"""Of this session; of another one; of none."""
+ItemPlace = Literal["conversation", "elsewhere", "shared"]
+"""The session of the trigger; another session; no session."""
 
 Reason = Literal["over budget", "duplicate", "excluded", "internal", "secret", "private", "not yet its turn"]
 
 TRIGGER: Final = "trigger"
-"""The source of a trigger that no source has found."""
+"""Source name of a trigger that no source found."""
 
 MOST_LEFT_OUT: Final = 100
-"""How much of what was left out a context names; of the rest it tells the number."""
+"""Left-out breadcrumbs that a context names. The rest is only counted."""
 
 
 class TriggerWithheld(TurnFailed):
-    """What is to be answered may not be shown to a model, so there is nothing to make a context of."""
+    """The trigger may not be shown to a model, so no context can be built for it."""
 
 
-class Item(NamedTuple):
+class ContextItem(NamedTuple):
     """A breadcrumb in a context."""
 
     source: str
     number: int | None
-    place: Place
+    place: ItemPlace
     rank: int
     tokens: int
     crumb: Breadcrumb
     content: dict[str, Any]
-    """What the model may see of it."""
+    """The content that the model may see."""
     matched: tuple[str, ...] = ()
-    """Which of the source's tags it carries."""
+    """The tags of the source that the breadcrumb carries."""
 
     def reference(self) -> dict[str, Any]:
         reference: dict[str, Any] = {
@@ -66,14 +66,14 @@ class Item(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A breadcrumb that was found, and is not in the context."""
+    """A breadcrumb that a source found and that is not in the context."""
 
     source: str
     number: int | None
     crumb: Breadcrumb
     reason: Reason
     tokens: int | None = None
-    """Where it did not fit: what it would have taken."""
+    """Set if it did not fit: the tokens that it needs."""
 
     def reference(self) -> dict[str, Any]:
         reference: dict[str, Any] = {
@@ -91,9 +91,9 @@ class LeftOut(NamedTuple):
 
 @dataclass(slots=True)
 class Assembled:
-    """A context before it is written."""
+    """A context before it is stored."""
 
-    items: list[Item] = field(default_factory=list)
+    items: list[ContextItem] = field(default_factory=list)
     """In the order of the prompt: by place, then source, the oldest first."""
     left_out: list[LeftOut] = field(default_factory=list)
     tokens: int = 0
@@ -101,20 +101,20 @@ class Assembled:
     method: str = ""
     notes: list[str] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
-    """What was asked for, and how much of it there was."""
+    """The sources, and how many items each found."""
     definitions: dict[str, Breadcrumb] = field(default_factory=dict)
     """By schema: the definition whose hints were used."""
     users: list[str] = field(default_factory=list)
-    """Whose the trigger is."""
+    """The user tags of the trigger."""
 
     def parts(self) -> list[dict[str, Any]]:
-        return parts_of(
-            (item.place, item.source, rendered(item.crumb, item.place, item.content, self.users))
+        return group_parts(
+            (item.place, item.source, render_item(item.crumb, item.place, item.content, self.users))
             for item in self.items
         )
 
     def explain(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Why the context is as it is: kept with it."""
+        """Return the explanation that is stored with the context."""
         explained: dict[str, Any] = {
             "tokens": self.tokens,
             "budget": self.budget,
@@ -138,14 +138,14 @@ class Assembled:
 def assemble(
     config: ContextConfig,
     trigger: Breadcrumb,
-    found: Sequence[Found],
+    found: Sequence[SourceItem],
     *,
     counter: TokenCounter,
     definitions: Mapping[str, Breadcrumb] | None = None,
 ) -> Assembled:
-    """Choose, count and order. The trigger is always in; the newest of the rest come first.
+    """Choose, count and order the items. The trigger is always included; newer items come first.
 
-    `definitions`: of schemas, for the hints of breadcrumbs that have none of their own.
+    `definitions`: schema definitions, for the hints of breadcrumbs without hints of their own.
     """
     if (kind := withheld(trigger)) in ("secret", "private"):
         raise TriggerWithheld(f"this breadcrumb is {kind}: it is shown to no model, so nobody can answer it")
@@ -153,37 +153,49 @@ def assemble(
     result = Assembled(
         budget=config.formatting.max_tokens,
         method=counter.method,
-        sources=[_described(source, numbers[number]) for number, source in enumerate(config.sources)],
+        sources=[_describe_source(source, numbers[number]) for number, source in enumerate(config.sources)],
         users=users_of(trigger.tags),
     )
-    full, definitions = False, definitions or {}
-    for entry, place in _by_priority(_candidates(config, trigger, found, result), trigger):
+    candidates = _sort_by_priority(_choose_candidates(config, trigger, found, result), trigger)
+    _add_items(result, candidates, config.sources, counter, definitions or {})
+    _sort_for_prompt(result.items, config, trigger)
+    if result.tokens > result.budget:
+        result.notes.append("the trigger alone is larger than the budget")
+    if exclusion_reason(trigger, config) == "excluded":
+        result.notes.append("the trigger is among what is excluded, but what is to be answered is always in")
+    return result
+
+
+def _add_items(
+    result: Assembled,
+    candidates: Sequence[tuple[SourceItem, ItemPlace]],
+    sources: Sequence[Source],
+    counter: TokenCounter,
+    definitions: Mapping[str, Breadcrumb],
+) -> None:
+    """Add the candidates that fit into the budget. The first one, the trigger, is always added."""
+    conversation_is_full = False
+    for position, (entry, place) in enumerate(candidates):
         crumb = entry.crumb
         hints, definition = hints_for(crumb, definitions)
         content = view_of(crumb, hints)
         tokens = counter.count(plain_text(content))
-        # Older parts of a conversation after a gap would mislead: once one does not fit, the rest stays out.
-        fits = result.tokens + tokens <= result.budget and not (full and place == "conversation")
-        if not fits and crumb.id_text != trigger.id_text:
-            full = full or place == "conversation"
+        # A gap in a conversation would mislead the model: once one message does not fit, older ones stay out.
+        skipped = conversation_is_full and place == "conversation"
+        if position > 0 and (skipped or result.tokens + tokens > result.budget):
+            conversation_is_full = conversation_is_full or place == "conversation"
             result.left_out.append(LeftOut(entry.source, entry.number, crumb, "over budget", tokens))
             continue
         result.tokens += tokens
         if definition is not None and crumb.schema_name is not None:
             result.definitions[crumb.schema_name] = definition
-        matched = _matched(config.sources[entry.number], crumb) if entry.number is not None else ()
+        matched = () if entry.number is None else _matched_tags(sources[entry.number], crumb)
         result.items.append(
-            Item(entry.source, entry.number, place, entry.rank, tokens, crumb, content, matched)
+            ContextItem(entry.source, entry.number, place, entry.rank, tokens, crumb, content, matched)
         )
-    _put_in_order(result.items, config, trigger)
-    if result.tokens > result.budget:
-        result.notes.append("the trigger alone is larger than the budget")
-    if unfit(trigger, config) == "excluded":
-        result.notes.append("the trigger is among what is excluded, but what is to be answered is always in")
-    return result
 
 
-def _described(source: Source, found: int) -> dict[str, Any]:
+def _describe_source(source: Source, found: int) -> dict[str, Any]:
     described: dict[str, Any] = {"key": source.key}
     if source.schema_name is not None:
         described["schema_name"] = source.schema_name
@@ -202,26 +214,26 @@ def _described(source: Source, found: int) -> dict[str, Any]:
     return described
 
 
-def _matched(source: Source, crumb: Breadcrumb) -> tuple[str, ...]:
+def _matched_tags(source: Source, crumb: Breadcrumb) -> tuple[str, ...]:
     if not (source.all_tags or source.any_tags):
         return ()
     return tuple(tag for tag in (*source.all_tags, *source.any_tags) if tag in crumb.tags)
 
 
-def _candidates(
-    config: ContextConfig, trigger: Breadcrumb, found: Iterable[Found], result: Assembled
-) -> list[Found]:
+def _choose_candidates(
+    config: ContextConfig, trigger: Breadcrumb, found: Iterable[SourceItem], result: Assembled
+) -> list[SourceItem]:
     triggered = trigger.id_text
-    chosen: dict[str, Found] = {triggered: Found(TRIGGER, 0, trigger)}
+    chosen: dict[str, SourceItem] = {triggered: SourceItem(TRIGGER, 0, trigger)}
     for entry in found:
         crumb = entry.crumb
         id = crumb.id_text
         if id == triggered:
-            # The version that the event speaks of, found by a source too: name the source.
+            # A source found the trigger too: use the version of the event, and name the source.
             if chosen[id].number is None:
-                chosen[id] = Found(entry.source, entry.rank, trigger, entry.number)
+                chosen[id] = SourceItem(entry.source, entry.rank, trigger, entry.number)
             continue
-        reason = unfit(crumb, config)
+        reason = exclusion_reason(crumb, config)
         if reason is None and id in chosen:
             reason = "duplicate"
         if reason is None and waits_for_its_turn(config, trigger, crumb):
@@ -233,8 +245,8 @@ def _candidates(
     return list(chosen.values())
 
 
-def unfit(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
-    """What never enters any context, and what this config does not want."""
+def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
+    """Return why a breadcrumb may not be in the contexts of a config, or None if it may."""
     if (reason := withheld(crumb)) is not None:
         return reason
     schema, exclude = crumb.schema_name, config.exclude
@@ -246,76 +258,77 @@ def unfit(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
 
 
 def waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Breadcrumb) -> bool:
-    """A message posted after the one being answered: it gets an answer, and a context, of its own."""
+    """Whether a message was posted after the trigger: it gets a context and an answer of its own."""
     return (
         crumb.created > trigger.created
         and crumb.session_id is not None
         and crumb.session_id == trigger.session_id
-        and any(selector.matches(crumb) for selector in config.update_triggers)
+        and config.reacts_to(crumb)
     )
 
 
-def _by_priority(candidates: Sequence[Found], trigger: Breadcrumb) -> list[tuple[Found, Place]]:
-    """The trigger, then the conversation from the newest back, then what belongs to nobody, then the rest."""
-    rank: dict[Place, int] = {"conversation": 0, "shared": 1, "elsewhere": 2}
-    placed = [(entry, place_of(entry.crumb, trigger.id, trigger.session_id)) for entry in candidates]
+def _sort_by_priority(
+    candidates: Sequence[SourceItem], trigger: Breadcrumb
+) -> list[tuple[SourceItem, ItemPlace]]:
+    """Sort: the trigger, the conversation from the newest back, items of no session, items of other sessions."""
+    rank: dict[ItemPlace, int] = {"conversation": 0, "shared": 1, "elsewhere": 2}
+    placed = [(entry, item_place(entry.crumb, trigger.id, trigger.session_id)) for entry in candidates]
 
-    def priority(candidate: tuple[Found, Place]) -> tuple[bool, int, int, str]:
+    def priority(candidate: tuple[SourceItem, ItemPlace]) -> tuple[bool, int, int, str]:
         crumb, place = candidate[0].crumb, candidate[1]
         return crumb.id_text != trigger.id_text, rank[place], -crumb.created, crumb.id_text
 
     return sorted(placed, key=priority)
 
 
-def _put_in_order(items: list[Item], config: ContextConfig, trigger: Breadcrumb) -> None:
+def _sort_for_prompt(items: list[ContextItem], config: ContextConfig, trigger: Breadcrumb) -> None:
     first_with_key: dict[str, int] = {}
     for number, source in enumerate(config.sources):
         first_with_key.setdefault(source.key, number)
-    places: dict[Place, int] = {"shared": 0, "elsewhere": 1, "conversation": 2}
+    places: dict[ItemPlace, int] = {"shared": 0, "elsewhere": 1, "conversation": 2}
     items.sort(
         key=lambda item: (
             places[item.place],
             0 if item.place == "conversation" else first_with_key.get(item.source, -1),
-            item.crumb.id_text
-            == trigger.id_text,  # what is to be answered comes last, whatever was said since
+            item.crumb.id_text == trigger.id_text,  # the trigger comes last, also if newer messages exist
             item.crumb.created,
             item.crumb.id_text,
         )
     )
 
 
-def place_of(crumb: Breadcrumb, trigger_id: UUID, session_id: str | None) -> Place:
-    """Where a breadcrumb belongs, as seen from a context's trigger and session."""
+def item_place(crumb: Breadcrumb, trigger_id: UUID, session_id: str | None) -> ItemPlace:
+    """Return the place of a breadcrumb in a context with this trigger and session."""
     if crumb.session_id is None:
         return "conversation" if crumb.id == trigger_id else "shared"
     return "conversation" if crumb.session_id == session_id else "elsewhere"
 
 
-# Rendering: the same for a context that is made and for one that is looked at later.
+# Rendering: the same for a new context and for one that is rebuilt later.
 
 
-def rendered(
-    crumb: Breadcrumb, place: Place, content: dict[str, Any], trigger_users: list[str]
+def render_item(
+    crumb: Breadcrumb, place: ItemPlace, content: dict[str, Any], trigger_users: list[str]
 ) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": crumb.id_text, "created_at": crumb.created_at}
     if crumb.schema_name is not None:
         shown["schema_name"] = crumb.schema_name
     if place == "elsewhere" and crumb.session_id is not None:
         shown["session_id"] = crumb.session_id
-    # Not for the model's eyes: it decides whether the model or somebody else is speaking.
+    # Not shown to the model: decides whether the model or somebody else is speaking.
     creator = crumb.context.get("creator")
     speaker = creator.get("agent_id") if isinstance(creator, dict) else creator
     if isinstance(speaker, str):
         shown["creator"] = speaker
-    # Nor this: it decides who may read it out of the context.
+    # Not shown to the model either: decides who may read the item in the context.
     if (users := users_of(crumb.tags)) != trigger_users:
         shown["users"] = users
     shown["content"] = content
     return shown
 
 
-def parts_of(shown: Iterable[tuple[Place, str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Items in their order, gathered into parts: a place and a key each."""
+def group_parts(shown: Iterable[tuple[ItemPlace, str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Group rendered items into parts by place and key, in their order."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for place, source, item in shown:
         key = "conversation" if place == "conversation" else source
@@ -324,5 +337,5 @@ def parts_of(shown: Iterable[tuple[Place, str, dict[str, Any]]]) -> list[dict[st
 
 
 def checksum(parts: list[dict[str, Any]]) -> str:
-    """Tells whether what is rendered again is what was shown then."""
+    """Return a digest of the parts, to compare a rebuilt context with the original."""
     return sha256(orjson.dumps(parts)).hexdigest()[:16]

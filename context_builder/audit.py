@@ -1,32 +1,35 @@
-"""A proof, on the store itself, that no session has bled into another.
+"""Checks in the store that no session sees breadcrumbs of another one.
 
-Every breadcrumb is looked at once, key by key: whether its session tag and its `session_id` agree, and whether
-it lies in its session's lane and index. Then every context: whether each item is where its source may look.
+For each breadcrumb: its session tag and its `session_id` agree, and it is stored in the lane and in the index of its
+session. For each context: every item is in a place where its source may look.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from breadcrumbs.context_builder.config import CONSUMER
-from breadcrumbs.context_builder.references import Kept, NoContext, Recorded, recorded
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
-from breadcrumbs.runtime.breadcrumb.ids import lane_for
-from breadcrumbs.runtime.store import record as bodies
-from breadcrumbs.runtime.store.keys import BODY
-from breadcrumbs.runtime.store.scan import FoundKey, scan
+from breadcrumbs.context_builder.assembly import ItemPlace
+from breadcrumbs.context_builder.explain import is_context
+from breadcrumbs.context_builder.references import ContextRecord, ItemReference, NotAContext, read_record
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.store.breadcrumb_scan import (
+    StoredBreadcrumb,
+    describe_wrong_lane,
+    find_unindexed,
+    get_stored,
+    scan_breadcrumbs,
+    tagged_sessions,
+)
 from breadcrumbs.runtime.store.store import Store
-
-_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that must not be."""
+    """One violation."""
 
     what: str
     owner_id: UUID
@@ -46,18 +49,18 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at, and what was found."""
+    """What was checked, and the violations."""
 
     owners: set[UUID] = field(default_factory=set)
     breadcrumbs: int = 0
     contexts: int = 0
     versions: int = 0
-    """Of contexts; the older ones only where they were asked for."""
+    """Versions of contexts. Older ones are checked on request only."""
     items: int = 0
     gone: int = 0
-    """Items that were deleted or have expired since: whose they were can no longer be seen."""
+    """Items that were deleted or have expired: their session is no longer known."""
     unreadable: int = 0
-    """Look like contexts, but the context builder did not make them."""
+    """Breadcrumbs that look like contexts, but were not written by the context builder."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -85,13 +88,10 @@ async def audit_isolation(
     history: bool = False,
     progress: Callable[[int], None] = lambda looked_at: None,
 ) -> Report:
-    """Look at everything of one owner, or of everybody. `history`: also at the older versions of contexts."""
+    """Check everything of one owner, or of all owners. `history`: also the older versions of contexts."""
     report = Report()
-    seen: set[int] = set()
-    async for keys in _batches(store, owner):
-        fresh = [found for found in keys if hash(found.key) not in seen]  # a scan may give a key twice
-        seen.update(hash(found.key) for found in fresh)
-        await _check_batch(store, fresh, report, history=history)
+    async for batch in scan_breadcrumbs(store, owner):
+        await _check_batch(store, batch, report, history=history)
         progress(report.breadcrumbs)
     report.findings.sort(
         key=lambda finding: (str(finding.owner_id), str(finding.breadcrumb_id), finding.what)
@@ -99,149 +99,109 @@ async def audit_isolation(
     return report
 
 
-async def _batches(store: Store, owner: UUID | None) -> AsyncIterator[list[FoundKey]]:
-    batch: list[FoundKey] = []
-    async for found in scan(store):
-        if found.kind == BODY and (owner is None or found.name[:16] == owner.bytes):
-            batch.append(found)
-            if len(batch) == _AT_ONCE:
-                yield batch
-                batch = []
-    if batch:
-        yield batch
+async def _check_batch(store: Store, batch: list[StoredBreadcrumb], report: Report, *, history: bool) -> None:
+    report.breadcrumbs += len(batch)
+    report.owners.update(stored.crumb.owner_id for stored in batch)
+    for stored in batch:
+        if wrong := _check_session(store, stored):
+            report.findings.append(Finding(wrong, stored.crumb.owner_id, stored.crumb.id))
+    # A context with the scope `current` is built from the index of its session alone.
+    report.findings += [
+        Finding("it is not in the index of its session", crumb.owner_id, crumb.id)
+        for crumb in await find_unindexed(store, batch)
+    ]
+    for stored in batch:
+        if _looks_like_a_context(stored.crumb):
+            await _check_context(store, stored.crumb, report, history=history)
 
 
-async def _check_batch(store: Store, keys: list[FoundKey], report: Report, *, history: bool) -> None:
-    raw = await store.connection.call_all([(found.lane, (b"GET", found.key)) for found in keys])
-    now = store.now()
-    crumbs: list[tuple[FoundKey, Breadcrumb]] = []
-    for found, body in zip(keys, raw, strict=True):
-        if body is None:
-            continue
-        crumb = bodies.decode(UUID(bytes=found.name[:16]), UUID(bytes=found.name[16:]), body)
-        if not bodies.is_gone(crumb, now):
-            crumbs.append((found, crumb))
-    report.breadcrumbs += len(crumbs)
-    report.owners.update(crumb.owner_id for _, crumb in crumbs)
-    for found, crumb in crumbs:
-        report.findings += _session_findings(store, found, crumb)
-    report.findings += await _index_findings(store, crumbs)
-    for _, crumb in crumbs:
-        if _looks_like_a_context(crumb):
-            await _check_context(store, crumb, report, history=history)
-
-
-# Each breadcrumb by itself
-
-
-def _sessions(crumb: Breadcrumb) -> list[str]:
-    """What the tags say. Two are against the rule, which is what we are here to see."""
-    return sorted({tag[len(SESSION) :] for tag in crumb.tags if tag.startswith(SESSION)})
-
-
-def _session_findings(store: Store, found: FoundKey, crumb: Breadcrumb) -> Iterable[Finding]:
-    tagged, stated = _sessions(crumb), crumb.context.get("session_id")
+def _check_session(store: Store, stored: StoredBreadcrumb) -> str | None:
+    """Check the session of one breadcrumb. Returns what is wrong, or None."""
+    tagged, stated = tagged_sessions(stored.crumb), stored.crumb.context.get("session_id")
     if tagged != ([] if stated is None else [stated]):
         said = f"the tags say {', '.join(tagged) or 'none'}, context.session_id says {stated!r}"
-        yield Finding(f"tag and session_id do not agree: {said}", crumb.owner_id, crumb.id)
-    elif tagged and (lane := lane_for(crumb.owner_id, "session", tagged[0], store.lanes)) != found.lane:
-        what = f"it is of session {tagged[0]!r}, whose lane is {lane}, but lies in lane {found.lane}"
-        yield Finding(what, crumb.owner_id, crumb.id)
-
-
-async def _index_findings(store: Store, crumbs: list[tuple[FoundKey, Breadcrumb]]) -> list[Finding]:
-    """Whether each is in its session's index: that index is all that a context with scope `current` is made from."""
-    missing = await _not_indexed(store, [(found.lane, crumb) for found, crumb in crumbs])
-    # It may have been changed or deleted between the two looks: only one that stays missing is at fault.
-    again = [(lane, await _newest(store, crumb.owner_id, crumb.id)) for lane, crumb in missing]
-    still = await _not_indexed(store, [(lane, crumb) for lane, crumb in again if crumb is not None])
-    return [Finding("it is not in the index of its session", crumb.owner_id, crumb.id) for _, crumb in still]
-
-
-async def _not_indexed(store: Store, crumbs: list[tuple[int, Breadcrumb]]) -> list[tuple[int, Breadcrumb]]:
-    indexes = [
-        store.keys.by_session(lane, crumb.owner_id, "".join(_sessions(crumb)[:1]), crumb.schema_name or "")
-        for lane, crumb in crumbs
-    ]
-    scores = await store.connection.call_all(
-        [
-            (lane, (b"ZSCORE", index, crumb.id.bytes))
-            for (lane, crumb), index in zip(crumbs, indexes, strict=True)
-        ]
-    )
-    return [entry for entry, score in zip(crumbs, scores, strict=True) if score is None]
+        return f"tag and session_id do not agree: {said}"
+    return describe_wrong_lane(store, stored, tagged[0]) if tagged else None
 
 
 # Contexts
 
 
 def _looks_like_a_context(crumb: Breadcrumb) -> bool:
-    return crumb.schema_name == "agent.context.v1" or (
-        "explain" in crumb.context and any(tag.startswith(CONSUMER) for tag in crumb.tags)
-    )
+    return crumb.schema_name == "agent.context.v1" or is_context(crumb)
 
 
 async def _check_context(store: Store, newest: Breadcrumb, report: Report, *, history: bool) -> None:
     report.contexts += 1
     versions = await store.history(newest.owner_id, newest.id) if history and newest.version > 1 else [newest]
-    records: list[tuple[Breadcrumb, Recorded]] = []
+    records: list[tuple[Breadcrumb, ContextRecord]] = []
     for context in versions:
         try:
-            records.append((context, recorded(context)))
-        except NoContext:
+            records.append((context, read_record(context)))
+        except NotAContext:
             report.unreadable += 1
     report.versions += len(records)
-    ids = list({item.id for _, record in records for item in record.items})
-    found = await asyncio.gather(*(_newest(store, newest.owner_id, id) for id in ids))
-    crumbs = dict(zip(ids, found, strict=True))
+    crumbs = await _load_items(store, newest.owner_id, [record for _, record in records])
     for context, record in records:
-        for item in record.items:
-            report.items += 1
-            crumb = crumbs[item.id]
-            if crumb is None:
-                report.gone += 1
-            elif wrong := _misplaced(context, record, item, crumb):
-                report.findings.append(Finding(wrong, context.owner_id, context.id, context.version, item.id))
+        _check_items(context, record, crumbs, report)
         try:
             report.findings += list(_rendered_findings(context, record))
         except (KeyError, TypeError):
             report.unreadable += 1
 
 
-async def _newest(store: Store, owner: UUID, id: UUID) -> Breadcrumb | None:
-    """A breadcrumb stays in its session, so any version tells; the newest is found with one look."""
-    _, body = await store.look_up(owner, id)
-    return None if body is None else bodies.decode(owner, id, body)
+async def _load_items(
+    store: Store, owner: UUID, records: Iterable[ContextRecord]
+) -> dict[UUID, Breadcrumb | None]:
+    """Return the items of some contexts. A breadcrumb never changes its session, so the newest version will do."""
+    ids = list({item.id for record in records for item in record.items})
+    found = await asyncio.gather(*(get_stored(store, owner, id) for id in ids))
+    return dict(zip(ids, found, strict=True))
 
 
-def _misplaced(context: Breadcrumb, record: Recorded, item: Kept, crumb: Breadcrumb) -> str | None:
-    """What is wrong with an item being in a context; None, as it should be."""
-    mine, its = " and ".join(_sessions(context)) or None, " and ".join(_sessions(crumb)) or None
-    belongs = its == mine and mine is not None
+def _check_items(
+    context: Breadcrumb, record: ContextRecord, crumbs: Mapping[UUID, Breadcrumb | None], report: Report
+) -> None:
+    for item in record.items:
+        report.items += 1
+        crumb = crumbs[item.id]
+        if crumb is None:
+            report.gone += 1
+        elif wrong := _check_item(context, record, item, crumb):
+            report.findings.append(Finding(wrong, context.owner_id, context.id, context.version, item.id))
+
+
+def _check_item(
+    context: Breadcrumb, record: ContextRecord, item: ItemReference, crumb: Breadcrumb
+) -> str | None:
+    """Check that an item may be in a context. Returns what is wrong, or None."""
+    own, its = " and ".join(tagged_sessions(context)) or None, " and ".join(tagged_sessions(crumb)) or None
     whose = f"of session {its!r}" if its is not None else "of no session"
+    is_trigger = item.id == record.trigger_id
     if item.number is None:
-        if item.id != record.trigger_id:
+        if not is_trigger:
             return "an item that no source found, and that is not the trigger"
-        return None if its == mine else f"its trigger is {whose}, but the context is of {mine!r}"
+        return None if its == own else f"its trigger is {whose}, but the context is of {own!r}"
     source = record.sources[item.number]
     scope = source.get("scope", "current")  # event_data has none: it is the trigger
-    may_be_shared = source.get("shared", False) or item.id == record.trigger_id
-    if scope == "current" and not belongs and not (its is None and may_be_shared):
+    is_shared = its is None and (source.get("shared", False) or is_trigger)
+    is_own = its == own and own is not None
+    if scope == "current" and not is_own and not is_shared:
         return f"source {item.source!r} has the scope current, but found something {whose}"
-    place = (
-        "conversation"
-        if belongs or item.id == record.trigger_id
-        else "shared"
-        if its is None
-        else "elsewhere"
-    )
+    place = _expected_place(own, its, is_trigger=is_trigger)
     if item.place != place:
         return f"{whose} and shown as {item.place!r}: it must be {place!r}"
     return None
 
 
-def _rendered_findings(context: Breadcrumb, record: Recorded) -> Iterable[Finding]:
-    """What was rendered must be what is accounted for, in the part it is accounted for."""
+def _expected_place(own: str | None, its: str | None, *, is_trigger: bool) -> ItemPlace:
+    if is_trigger or (its == own and own is not None):
+        return "conversation"
+    return "shared" if its is None else "elsewhere"
+
+
+def _rendered_findings(context: Breadcrumb, record: ContextRecord) -> Iterable[Finding]:
+    """Check that each rendered item appears in `explain`, in the same part."""
     places = {str(item.id): item.place for item in record.items}
     for part in context.context.get("parts", ()):
         for shown in part["items"]:

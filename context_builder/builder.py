@@ -1,41 +1,31 @@
-"""The context builder: sees an event that a config reacts to, and writes that consumer's context.
+"""The context builder: reacts to events and writes the contexts of the matching configs.
 
-There is one context per consumer and session; each turn writes its next version. The newest version holds
-what was rendered. Older ones keep references only, from which the same can be rendered again.
+There is one context per consumer and session; each turn writes its next version. The newest version holds the
+rendered parts. Older versions keep references only, from which the same parts can be rendered again.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from breadcrumbs.context_builder.assembly import Assembled, assemble, waits_for_its_turn
-from breadcrumbs.context_builder.config import CONSUMER, ContextConfig, Exclude, Formatting, Output
+from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formatting, Output
 from breadcrumbs.context_builder.configs_in_force import CONFIG_SCHEMA, CONTEXT_CONFIGS, ConfigsInForce
+from breadcrumbs.context_builder.context_breadcrumb import context_breadcrumb, context_id
+from breadcrumbs.context_builder.inputs import ContextInputs, InputLoader
 from breadcrumbs.context_builder.references import references_only
 from breadcrumbs.context_builder.tokens import token_counter
-from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.breadcrumb.breadcrumb import (
-    MAX_TAGS,
-    SESSION,
-    Breadcrumb,
-    BreadcrumbCreate,
-    BreadcrumbUpdate,
-)
-from breadcrumbs.runtime.breadcrumb.ids import derived_id
-from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
-from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED, inherited_tags
+from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
-from breadcrumbs.runtime.retrieval.sources import Fetched, Fetching, Keep, Source, fetch
-from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import Read, newest_of, read_command, version_of
+from breadcrumbs.runtime.retrieval.sources import Fetched, Keep, Source, fetch
+from breadcrumbs.runtime.sessions.pauses import written_while_paused
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
@@ -46,24 +36,10 @@ from breadcrumbs.runtime.workers.retries import is_retryable
 from breadcrumbs.runtime.workers.turn import INTERNAL, Turn
 
 _CREATOR = "context-builder"
-MOST_HOPS = 16
-"""How often contexts may lead to contexts of other consumers in a row; agents have limits of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Material:
-    """What a context is made of."""
-
-    as_of: int
-    newest: Breadcrumb | None
-    """The context that is there already."""
-    paused_at: int | None
-    """Since when nobody shall answer in this session."""
-    fetching: Fetching
 
 
 class ContextBuilder:
-    """The handler of the builder's workers."""
+    """Handles the events of the context builder's workers."""
 
     kind = "contexts"
 
@@ -78,15 +54,15 @@ class ContextBuilder:
         self._configs = configs
         self._inherited = inherited
         self._hints = SchemaHints(store)
-        self._sessions = Sessions(store)
-        token_counter()  # now, not while the first message waits
+        self._inputs = InputLoader(store, self._hints)
+        token_counter()  # load the tokenizer now, not while the first message waits
 
     async def wants(self, event: Event) -> bool:
         if event.schema_name == CONFIG_SCHEMA:
             self._configs.invalidate(event.owner_id)
         if event.operation == "deleted":
             return False
-        if event.imported:  # history: nobody answers it, but a config counts from now on
+        if event.imported:  # imported messages are not answered, but an imported config is in force
             return event.schema_name == CONFIG_SCHEMA
         if _is_pausing(event):
             return True
@@ -110,109 +86,8 @@ class ContextBuilder:
         details = ErrorDetails(_CREATOR, turn.event.id, self._inherited)
         await leave_error(self._store, turn, error, details)
 
-    async def _matching(self, event: Event) -> list[ContextConfig]:
-        return _matching(await self._configs.get(event.owner_id), event)
-
-    async def _look(
-        self, turn: Turn
-    ) -> tuple[Breadcrumb | None, Sequence[ContextConfig], Sequence[_Material]]:
-        """What an event speaks of (None: it is gone), the configs that react to it, and what each needs."""
-        event = turn.event
-        configs = await self._matching(event)
-        # All that the contexts are made of is asked for together with the trigger: its event says enough.
-        trigger = version_of(self._store, event.owner_id, event.id, event.version)
-        loaded, (crumb,) = await self._load(configs, event, event.lane, trigger)
-        return crumb, configs, loaded
-
-    async def _build_all(self, turn: Turn) -> None:
-        trigger, configs, loaded = await self._look(turn)
-        if trigger is None:
-            return
-        chosen = [
-            (config, material)
-            for config, material in zip(configs, loaded, strict=True)
-            if any(selector.matches(trigger) for selector in config.update_triggers)
-        ]
-        failures: list[Exception] = []
-        for config, material in chosen:
-            try:
-                last = config is chosen[-1][0] and not failures
-                await self._build(turn, config, trigger, material, last=last)
-            except (LeaseLost, *STORE_UNAVAILABLE):
-                raise
-            except Exception as error:  # the other consumers get their contexts all the same
-                failures.append(error)
-        if failures:
-            raise next((error for error in failures if is_retryable(error)), failures[0])
-
-    async def _pause_or_resume(self, turn: Turn) -> None:
-        """A session was paused: its contexts lose their consumers. Or it goes on: they come back, with what waited."""
-        event = turn.event
-        try:
-            change = await self._store.get_version(event.owner_id, event.id, event.version)
-        except NotFound:
-            return
-        if event.session_id is None:
-            return
-        configs = await self._configs.get(event.owner_id)
-        if PAUSED in event.tags:
-            for config in configs:
-                await self._consumed(turn, config, consumed=False)
-            return
-        # In their order, and as many as there are: each is answered, as if it had been said just now.
-        answered: set[str] = set()
-        async for trigger in self._waiting(event.owner_id, event.session_id, change):
-            for config in configs:
-                if not config.makes(trigger.schema_name, trigger.tags) and any(
-                    selector.matches(trigger) for selector in config.update_triggers
-                ):
-                    (material,), _ = await self._load([config], trigger, event.lane)
-                    await self._build(turn, config, trigger, replace(material, paused_at=None), last=False)
-                    answered.add(config.consumer_id)
-        for config in configs:
-            if config.consumer_id not in answered:
-                await self._consumed(turn, config, consumed=True)
-
-    async def _waiting(self, owner: UUID, session: str, change: Breadcrumb) -> AsyncIterator[Breadcrumb]:
-        """What was written while a session was paused, up to the change that ended it."""
-        since = await self._paused_before(owner, session, change)
-        if since is None:
-            return
-        query = Query(session_id=session, created_since=since, sort="created_at")
-        async for crumb in self._store.walk(owner, query):
-            if crumb.created >= change.created:
-                return
-            yield crumb
-
-    async def _paused_before(self, owner: UUID, session: str, change: Breadcrumb) -> int | None:
-        """When the pause began that a change ends. It may have been asked for more than once."""
-        began = None
-        changes = Query(session_id=session, schema_name=STATE_CHANGE, limit=50)
-        async for earlier in self._store.walk(owner, changes):
-            if earlier.created >= change.created:
-                continue
-            if RESUMED in earlier.tags:
-                break
-            # Who posts the breadcrumb itself need not know of the tag.
-            if PAUSED in earlier.tags or earlier.context.get("active") is False:
-                began = earlier.created
-        return began
-
-    async def _consumed(self, turn: Turn, config: ContextConfig, *, consumed: bool) -> None:
-        """Put a context's consumer on it or take it off. Nobody reacts to that."""
-        event = turn.event
-        id = context_id(event.lane, config, event)
-        newest = await self._newest(event.owner_id, id)
-        if newest is None or (config.consumer_tag in newest.tags) == consumed:
-            return
-        others = [tag for tag in newest.tags if tag not in (config.consumer_tag, INTERNAL)]
-        tags = [*others, *([config.consumer_tag] if consumed else []), INTERNAL]
-        new = newest.changed_by(BreadcrumbUpdate(tags=tags))
-        fence = turn.fence(acknowledge=False)
-        await self._store.put(event.owner_id, id, new, after=newest, slim=references_only, fence=fence)
-
     async def refresh(self, turn: Turn, context: Breadcrumb) -> Breadcrumb:
-        """Make a context again, for the same message, with what was said meanwhile."""
+        """Build a context again for the same message, with what was written since."""
         try:
             consumer = context.context["consumer_id"]
             message, version = UUID(context.context["trigger_id"]), int(context.context["trigger_version"])
@@ -223,92 +98,134 @@ class ContextBuilder:
             raise TurnFailed("this context names a message of another session")
         for config in await self._configs.get(context.owner_id):
             if config.consumer_id == consumer:
-                (material,), _ = await self._load([config], trigger, turn.event.lane)
-                return await self._build(turn, config, trigger, material, last=False, again=True)
+                inputs = await self._inputs.load(config, trigger)
+                new = await self._new_version(turn, config, trigger, inputs)
+                if inputs.paused_at is not None:
+                    new.tags.remove(config.consumer_tag)
+                new.tags.append(INTERNAL)
+                return await self._put(turn, context_id(self._store, config, trigger), new, inputs.previous)
         raise TurnFailed(f"there is no context config for {consumer!r} any more")
 
-    async def _load(
-        self,
-        configs: Sequence[ContextConfig],
-        asker: Event | Breadcrumb,
-        lane: int,
-        *others: Read[Any],
-    ) -> tuple[list[_Material], tuple[Any, ...]]:
-        """Return everything for some contexts, and the results of other reads, in one round trip per lane."""
-        store, owner, session = self._store, asker.owner_id, asker.session_id
-        # The lane's time before the rest: what is written after it may be missing below.
-        as_of = read_command(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
-        reads: list[Read[Any]] = [*others, as_of]
-        if session is not None:
-            reads.append(self._sessions.paused_at(owner, session))
-        fetchings = []
-        for config in configs:
-            newest = newest_of(store, owner, context_id(lane, config, asker))
-            fetching = Fetching(store, config.sources, asker)
-            reads += [newest, *fetching.reads]
-            fetchings.append(fetching)
-        names = {source.schema_name for config in configs for source in config.sources} | {asker.schema_name}
-        definitions = self._hints.missing(owner, {name for name in names if name is not None})
-        reads += definitions.reads.values()
-        # Listings take several round trips: they run beside the reads.
-        slow: list[Awaitable[Any]] = [fetching.list_all() for fetching in fetchings if fetching.has_listings]
-        if slow:
-            replies, *_ = await asyncio.gather(store.read_batch(*reads), *slow)
-        else:
-            replies = await store.read_batch(*reads)
-        results = iter(replies)  # in the order of `reads`
-        read_beside = tuple(islice(results, len(others)))
-        time = next(results)
-        paused_at = None if session is None else next(results)
-        loaded = []
-        for fetching in fetchings:
-            loaded.append(_Material(time, next(results), paused_at, fetching))
-            fetching.take_results(results)
-        self._hints.store_results(definitions, results)
-        return loaded, read_beside
+    # Messages
+
+    async def _build_all(self, turn: Turn) -> None:
+        """Build the contexts of all configs that react to the event."""
+        configs = await self._matching(turn.event)
+        trigger, inputs = await self._inputs.load_with_trigger(configs, turn.event)
+        if trigger is None:
+            return
+        chosen = [entry for entry in zip(configs, inputs, strict=True) if entry[0].reacts_to(trigger)]
+        failures: list[Exception] = []
+        for position, (config, its_inputs) in enumerate(chosen, 1):
+            try:
+                last = position == len(chosen) and not failures
+                await self._build(turn, config, trigger, its_inputs, last=last)
+            except (LeaseLost, *STORE_UNAVAILABLE):
+                raise
+            except Exception as error:  # the other consumers get their contexts all the same
+                failures.append(error)
+        if failures:
+            raise next((error for error in failures if is_retryable(error)), failures[0])
+
+    async def _matching(self, event: Event) -> list[ContextConfig]:
+        return _matching(await self._configs.get(event.owner_id), event)
 
     async def _build(
-        self,
-        turn: Turn,
-        config: ContextConfig,
-        trigger: Breadcrumb,
-        material: _Material,
-        *,
-        last: bool,
-        again: bool = False,
-    ) -> Breadcrumb:
-        event, owner, id = turn.event, trigger.owner_id, context_id(turn.event.lane, config, trigger)
-        as_of, newest = material.as_of, material.newest
-        if newest is not None and not again and _is_about(newest, trigger, since=event.at):
+        self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs, *, last: bool
+    ) -> None:
+        """Build and store the next version of a context. `last`: acknowledge the event with it."""
+        event = turn.event
+        if inputs.previous is not None and _is_about(inputs.previous, trigger, since=event.at):
+            # An earlier attempt stored it, and its reply was lost.
             if last:
                 await turn.acknowledge()
-            return newest  # made by a first try, whose answer was lost on the way
-        if not again:
-            await self._check_quota(owner)
-        fetched = material.fetching.fetched()
-        made = await assembled(self._store, config, trigger, fetched, hints=self._hints)
+            return
+        await self._check_quota(trigger.owner_id)
+        new = await self._new_version(turn, config, trigger, inputs)
+        # Messages from before the pause are still answered.
+        if inputs.paused_at is not None and inputs.paused_at <= event.at:
+            new.tags.remove(config.consumer_tag)
+            new.tags.append(INTERNAL)
+        id = context_id(self._store, config, trigger)
+        await self._put(turn, id, new, inputs.previous, acknowledge=last)
+
+    async def _new_version(
+        self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs
+    ) -> BreadcrumbCreate:
+        fetched = inputs.fetching.fetched()
+        made = await _assemble_fetched(self._store, config, trigger, fetched, hints=self._hints)
         try:
-            new = context_breadcrumb(config, trigger, made, as_of=as_of, inherited=self._inherited)
+            new = context_breadcrumb(config, trigger, made, as_of=inputs.as_of, inherited=self._inherited)
         except InvalidInput as error:
             raise TurnFailed(f"the context for {config.consumer_id} cannot be stored: {error}") from error
-        if event.operation == "retried":
-            new.context["retried_at"] = event.at
-        # What was said before the pause began is still answered; a context that is made again just follows suit.
-        waits = material.paused_at is not None and (again or material.paused_at <= event.at)
-        if waits:
-            new.tags.remove(config.consumer_tag)
-        if again or waits:
-            new.tags.append(INTERNAL)
-        fence = turn.fence(acknowledge=last)
-        return await self._store.put(owner, id, new, after=newest, slim=references_only, fence=fence)
+        if turn.event.operation == "retried":
+            new.context["retried_at"] = turn.event.at
+        return new
+
+    async def _put(
+        self,
+        turn: Turn,
+        id: UUID,
+        new: BreadcrumbCreate,
+        previous: Breadcrumb | None,
+        *,
+        acknowledge: bool = False,
+    ) -> Breadcrumb:
+        fence = turn.fence(acknowledge=acknowledge)
+        return await self._store.put(
+            turn.event.owner_id, id, new, after=previous, slim=references_only, fence=fence
+        )
 
     async def _check_quota(self, owner: UUID) -> None:
-        """Say in the session that there is no room for an answer, instead of preparing one."""
+        """Fail the turn if there is no room for an answer, so that the session shows the reason."""
         if self._store.quotas is not None:
             try:
                 await self._store.quotas.check(owner)
             except QuotaExceeded as error:
                 raise TurnFailed(str(error)) from error
+
+    # Pauses
+
+    async def _pause_or_resume(self, turn: Turn) -> None:
+        """Remove the consumers from the contexts of a paused session, or restore them and build what waited."""
+        event = turn.event
+        try:
+            change = await self._store.get_version(event.owner_id, event.id, event.version)
+        except NotFound:
+            return
+        if event.session_id is None:
+            return
+        configs = await self._configs.get(event.owner_id)
+        is_paused = PAUSED in event.tags
+        built = set() if is_paused else await self._build_waiting(turn, configs, change)
+        for config in configs:
+            if config.consumer_id not in built:
+                await self._set_consumer(turn, config, active=not is_paused)
+
+    async def _build_waiting(
+        self, turn: Turn, configs: Sequence[ContextConfig], resumed: Breadcrumb
+    ) -> set[str]:
+        """Build a context for each message that waited, in their order. Returns the consumers of these contexts."""
+        built: set[str] = set()
+        async for trigger in written_while_paused(self._store, resumed):
+            for config in configs:
+                if config.makes(trigger.schema_name, trigger.tags) or not config.reacts_to(trigger):
+                    continue
+                inputs = await self._inputs.load(config, trigger)
+                await self._build(turn, config, trigger, replace(inputs, paused_at=None), last=False)
+                built.add(config.consumer_id)
+        return built
+
+    async def _set_consumer(self, turn: Turn, config: ContextConfig, *, active: bool) -> None:
+        """Add the consumer's tag to its context, or remove it. No worker reacts to this write."""
+        event = turn.event
+        id = context_id(self._store, config, event)
+        newest = await self._newest(event.owner_id, id)
+        if newest is None or (config.consumer_tag in newest.tags) == active:
+            return
+        others = [tag for tag in newest.tags if tag not in (config.consumer_tag, INTERNAL)]
+        tags = [*others, *([config.consumer_tag] if active else []), INTERNAL]
+        await self._put(turn, id, newest.changed_by(BreadcrumbUpdate(tags=tags)), newest)
 
     async def _newest(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         try:
@@ -334,7 +251,7 @@ def _is_pausing(event: Event) -> bool:
 
 
 def _is_about(context: Breadcrumb, trigger: Breadcrumb, *, since: int) -> bool:
-    """Whether a context is the one for a trigger, made after something asked for it."""
+    """Whether a context was built for a trigger, at this time or later."""
     about = context.context.get("trigger_id"), context.context.get("trigger_version")
     return about == (str(trigger.id), trigger.version) and int(context.context.get("as_of", 0)) >= since
 
@@ -347,12 +264,12 @@ async def build_context(
     hints: SchemaHints,
     keep: Keep | None = None,
 ) -> Assembled:
-    """Everything for one context: fetched once, chosen, counted. What `keep` refuses is not there."""
+    """Fetch the sources and assemble a context. Breadcrumbs that `keep` refuses are treated as missing."""
     fetched = await fetch(store, config.sources, trigger, keep=keep)
-    return await assembled(store, config, trigger, fetched, hints=hints, keep=keep)
+    return await _assemble_fetched(store, config, trigger, fetched, hints=hints, keep=keep)
 
 
-async def assembled(
+async def _assemble_fetched(
     store: Store,
     config: ContextConfig,
     trigger: Breadcrumb,
@@ -361,15 +278,13 @@ async def assembled(
     hints: SchemaHints,
     keep: Keep | None = None,
 ) -> Assembled:
-    """A context from what its sources found."""
-    # Of many messages at once those that wait for their turn must not push out what was said before.
-    await fetched.look_behind(
-        store, trigger, lambda crumb: waits_for_its_turn(config, trigger, crumb), keep=keep
-    )
-    found = fetched.found(trigger)
-    schemas = {entry.crumb.schema_name for entry in found} | {trigger.schema_name}
+    """Assemble a context from the breadcrumbs that its sources found."""
+    # Messages that wait for their turn must not displace earlier ones.
+    await fetched.refill(store, trigger, lambda crumb: waits_for_its_turn(config, trigger, crumb), keep=keep)
+    items = fetched.items(trigger)
+    schemas = {item.crumb.schema_name for item in items} | {trigger.schema_name}
     definitions = await hints.definitions(trigger.owner_id, {name for name in schemas if name is not None})
-    made = assemble(config, trigger, found, counter=token_counter(), definitions=definitions)
+    made = assemble(config, trigger, items, counter=token_counter(), definitions=definitions)
     made.notes.extend(fetched.notes)
     return made
 
@@ -382,9 +297,9 @@ async def gather_parts(
     triggers: Sequence[Selector],
     hints: SchemaHints,
 ) -> list[dict[str, Any]]:
-    """The parts of a prompt for an agent that brings its own sources instead of a context config.
+    """Return the parts of a prompt for an agent that has its own sources instead of a context config.
 
-    `triggers`: what the agent answers. What came after the trigger gets an answer of its own.
+    `triggers`: what the agent reacts to. Messages after the trigger get answers of their own.
     """
     config = ContextConfig.model_construct(
         consumer_id="",
@@ -395,60 +310,3 @@ async def gather_parts(
         formatting=Formatting(),
     )
     return (await build_context(store, config, trigger, hints=hints)).parts()
-
-
-def context_id(lane: int, config: ContextConfig, trigger: Breadcrumb | Event) -> UUID:
-    """One context per consumer and session; a trigger without a session has one of its own."""
-    place = (
-        ("session", trigger.session_id) if trigger.session_id is not None else ("trigger", str(trigger.id))
-    )
-    return derived_id(lane, "context", str(trigger.owner_id), config.consumer_id, *place)
-
-
-def context_breadcrumb(
-    config: ContextConfig,
-    trigger: Breadcrumb,
-    made: Assembled,
-    *,
-    as_of: int,
-    inherited: tuple[str, ...],
-) -> BreadcrumbCreate:
-    parts = made.parts()
-    context: dict[str, Any] = {
-        "consumer_id": config.consumer_id,
-        "trigger_id": str(trigger.id),
-        "trigger_version": trigger.version,
-        "trigger_created": trigger.created,
-        "as_of": as_of,
-        "as_of_time": times.to_text(as_of),
-        "config": config.digest,
-        "parts": parts,
-        "explain": made.explain(parts),
-    }
-    if hops := _hops(trigger):
-        context["hops"] = hops
-    tags = list(
-        dict.fromkeys([*config.output.tags, config.consumer_tag, *inherited_tags(trigger.tags, inherited)])
-    )
-    if len(tags) > MAX_TAGS:  # some of what is inherited has to go, but never the session
-        tags = sorted(tags, key=lambda tag: not tag.startswith(SESSION))[:MAX_TAGS]
-    fields: dict[str, Any] = {
-        "schema_name": config.output.schema_name,
-        "title": f"Context for {config.consumer_id}",
-        "tags": tags,
-        "context": context,
-    }
-    if config.output.ttl_seconds is not None:
-        fields |= {"ttl_type": "duration", "ttl_config": {"duration_seconds": config.output.ttl_seconds}}
-    return BreadcrumbCreate.parse(fields)
-
-
-def _hops(trigger: Breadcrumb) -> int:
-    """How many agents and contexts lie behind a trigger; configs that trigger each other must end somewhere."""
-    hops = trigger.context.get("hops")
-    hops = hops if isinstance(hops, int) else 0
-    if any(tag.startswith(CONSUMER) for tag in trigger.tags):
-        hops += 1
-    if hops > MOST_HOPS:
-        raise TurnFailed(f"contexts triggered each other {hops} times in a row: stopped")
-    return hops

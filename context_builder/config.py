@@ -1,9 +1,8 @@
-"""The context builder's config: what people edit while it runs.
+"""The config of the context builder. People edit it while the builder runs.
 
-One config describes one consumer (an agent): which events make a new context, where its parts come from,
-and how much of it fits. The same shape is used in `config/context-builder-config.json` (one config, or a
-list of them) and in `context.config.v1` breadcrumbs. Unknown fields are refused: a misspelt filter must not
-silently show the model more than was meant.
+One config describes one consumer (an agent): which events make a new context, where its parts come from, and how much
+of it fits. `config/context-builder-config.json` (one config, or a list of them) and `context.config.v1` breadcrumbs
+have the same form. Unknown fields are refused: a misspelt filter must not show the model more than intended.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, SchemaName, Tag
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.retrieval.sources import Source, Tags
 
 CONSUMER: Final = "consumer:"
-AT: Final = "at"
-"""In the context of an error: where in the config it is, where the error itself is about more than one place."""
+ERROR_PATH: Final = "at"
+"""Key in the context of an error: the path of the wrong value, below the path that pydantic reports."""
 
 
 class _Part(BaseModel):
@@ -63,7 +62,7 @@ class Formatting(_Part):
     )
 
 
-def _says_what(trigger: Selector) -> Selector:
+def _check_not_empty(trigger: Selector) -> Selector:
     if trigger.is_empty:
         raise PydanticCustomError(
             "everything", "this matches everything: name a schema_name or tags to react to"
@@ -71,21 +70,21 @@ def _says_what(trigger: Selector) -> Selector:
     return trigger
 
 
-def _knows_its_schema(schema: dict[str, Any]) -> None:
-    # What tells an editor where this schema is; it is no field, and taken out before the rest is read.
+def _add_schema_field(schema: dict[str, Any]) -> None:
+    # `$schema` tells an editor where this schema is. It is removed before a config is validated.
     schema["properties"] = {"$schema": {"type": "string"}} | schema["properties"]
 
 
 class ContextConfig(_Part):
     """What one consumer's contexts are made of."""
 
-    model_config = ConfigDict(json_schema_extra=_knows_its_schema)
+    model_config = ConfigDict(json_schema_extra=_add_schema_field)
 
     consumer_id: Annotated[Tag, Field(max_length=200)] = Field(
         description="Whose contexts these are: agents wait for consumer:<consumer_id>"
     )
     update_triggers: Annotated[
-        tuple[Annotated[Selector, AfterValidator(_says_what)], ...], Field(min_length=1, max_length=64)
+        tuple[Annotated[Selector, AfterValidator(_check_not_empty)], ...], Field(min_length=1, max_length=64)
     ] = Field(description="What makes a new context: a breadcrumb that matches one of these")
     sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=64)] = Field(
         description="Where its parts come from; sources with the same key make up one part"
@@ -95,7 +94,7 @@ class ContextConfig(_Part):
     formatting: Formatting = Formatting()
 
     @model_validator(mode="after")
-    def _can_work(self) -> ContextConfig:
+    def _check_triggers_and_tags(self) -> ContextConfig:
         for number, tag in enumerate(self.output.tags):
             if tag.startswith(SESSION):
                 raise _error(
@@ -125,26 +124,30 @@ class ContextConfig(_Part):
 
     @cached_property
     def digest(self) -> str:
-        """Names this very config in the contexts made by it."""
+        """Identifies the config in its contexts."""
         return sha256(canonical(self.model_dump(mode="json"))).hexdigest()[:16]
 
     def makes(self, schema_name: str | None, tags: Sequence[str]) -> bool:
-        """Whether this is a context of this config's making."""
+        """Whether a breadcrumb is a context of this config."""
         return schema_name == self.output.schema_name and self.consumer_tag in tags
 
+    def reacts_to(self, crumb: Breadcrumb) -> bool:
+        """Whether a breadcrumb matches one of the update triggers."""
+        return any(selector.matches(crumb) for selector in self.update_triggers)
+
     def may_trigger(self, trigger: Selector) -> bool:
-        """Whether a context of this config's making can match; it inherits tags of what triggered it."""
+        """Whether a context of this config can match a selector. A context inherits tags of its trigger."""
         inherited = inherited_tags([*(trigger.all_tags or ()), *(trigger.any_tags or ())])
         tags = [*self.output.tags, self.consumer_tag, *inherited]
         return trigger.matches_meta(self.output.schema_name, tags, trigger.session_id)
 
 
 def _error(kind: str, message: str, *at: str | int) -> PydanticCustomError:
-    return PydanticCustomError(kind, "{message}", {"message": message, AT: at})
+    return PydanticCustomError(kind, "{message}", {"message": message, ERROR_PATH: at})
 
 
-def ring_of(configs: Sequence[ContextConfig]) -> list[ContextConfig]:
-    """Configs whose contexts trigger each other round and round; none, as it should be."""
+def find_trigger_cycle(configs: Sequence[ContextConfig]) -> list[ContextConfig]:
+    """Return configs whose contexts trigger each other in a cycle, or an empty list."""
     following = {
         number: [
             other
@@ -159,19 +162,19 @@ def ring_of(configs: Sequence[ContextConfig]) -> list[ContextConfig]:
         for following_one in following[path[-1]]:
             if following_one in path:
                 return path[path.index(following_one) :]
-            if following_one not in ended and (ring := walk([*path, following_one])):
-                return ring
+            if following_one not in ended and (cycle := walk([*path, following_one])):
+                return cycle
         ended.add(path[-1])
         return []
 
     for number in following:
-        if number not in ended and (ring := walk([number])):
-            return [configs[member] for member in ring]
+        if number not in ended and (cycle := walk([number])):
+            return [configs[member] for member in cycle]
     return []
 
 
 def json_schema() -> dict[str, Any]:
-    """For editors: completion and checking while one types."""
+    """Return the JSON Schema of a config file, for editors."""
     one = ContextConfig.model_json_schema(ref_template="#/$defs/{model}")
     definitions = one.pop("$defs", {})
     definitions["ContextConfig"] = one
@@ -187,5 +190,5 @@ def json_schema() -> dict[str, Any]:
 
 
 def publish(path: Path = Path("config/context-builder-config.schema.json")) -> None:
-    """Write the schema to where editors look for it."""
+    """Write the JSON Schema to the file that editors read."""
     path.write_text(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n", "utf-8")

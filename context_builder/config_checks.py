@@ -1,4 +1,4 @@
-"""From a document to configs, or to everything that is wrong with it: where, what was expected, what to do."""
+"""Reads configs from a document, or lists everything that is wrong with it: where, and what to write instead."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from breadcrumbs.context_builder.config import AT, ContextConfig, ring_of
-from breadcrumbs.context_builder.json_positions import NotJson, Path, PlacedJson
+from breadcrumbs.context_builder.config import ERROR_PATH, ContextConfig, find_trigger_cycle
+from breadcrumbs.context_builder.json_positions import LocatedJson, NotJson, Path
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
 MAX_BYTES: Final = 1 << 20
@@ -21,7 +21,7 @@ MOST_COMPLAINTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ConfigComplaint:
-    """One thing that is wrong in a config file."""
+    """One error in a config file."""
 
     where: str
     """Path in the document, such as `sources.0.fetch.limit`."""
@@ -31,7 +31,7 @@ class ConfigComplaint:
 
 
 class ConfigError(BreadcrumbsError):
-    """A config that cannot be used, with every complaint at its place."""
+    """A config that cannot be used, with the line and column of every error."""
 
     def __init__(self, name: str, complaints: list[ConfigComplaint]) -> None:
         self.name = name
@@ -46,12 +46,12 @@ class ConfigError(BreadcrumbsError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong in a document."""
+    """One error in a document."""
 
     path: Path
     message: str
     at_key: bool = False
-    """It is the name of the field that is wrong, not its value."""
+    """The name of the field is wrong, not its value."""
 
     @property
     def where(self) -> str:
@@ -59,20 +59,22 @@ class Fault:
 
 
 def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, ...]:
-    """Read a config document, or say line by line what is wrong with it."""
+    """Read a config document, or raise a `ConfigError` with all errors."""
     if len(raw) > MAX_BYTES:
         raise ConfigError(name, [ConfigComplaint("", 1, 1, f"a config has at most {MAX_BYTES} bytes")])
     try:
-        text = PlacedJson(raw)
+        text = LocatedJson(raw)
     except NotJson as error:
-        raise ConfigError(name, [ConfigComplaint("", *error.place, f"not JSON: {error.message}")]) from None
+        raise ConfigError(
+            name, [ConfigComplaint("", *error.location, f"not JSON: {error.message}")]
+        ) from None
     complaints = [
         ConfigComplaint(Fault(path, "").where, *second, f"this field stands in line {first.line} already")
-        for path, first, second in text.twice
+        for path, first, second in text.repeated_keys
     ]
     configs, faults = check_document(text.value)
     complaints += [
-        ConfigComplaint(fault.where, *text.place_of(fault.path, key=fault.at_key), fault.message)
+        ConfigComplaint(fault.where, *text.locate(fault.path, key=fault.at_key), fault.message)
         for fault in faults
     ]
     if complaints:
@@ -82,7 +84,7 @@ def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, .
 
 
 def check_document(document: Any) -> tuple[tuple[ContextConfig, ...], list[Fault]]:
-    """The configs in a document (one, or a list of them), or what is wrong with them."""
+    """Return the configs in a document (one, or a list of them), and the errors."""
     many = isinstance(document, list)
     entries: list[Any] = document if many else [document]
     if not entries:
@@ -96,12 +98,12 @@ def check_document(document: Any) -> tuple[tuple[ContextConfig, ...], list[Fault
         if config is not None:
             configs.append(config)
     if not faults:
-        faults = _together(configs)
+        faults = _check_together(configs)
     return tuple(configs), faults
 
 
-def _together(configs: Sequence[ContextConfig]) -> list[Fault]:
-    """What is wrong with configs that are right one by one."""
+def _check_together(configs: Sequence[ContextConfig]) -> list[Fault]:
+    """Return the errors of configs that are valid one by one."""
     seen: dict[str, int] = {}
     faults: list[Fault] = []
     for number, config in enumerate(configs):
@@ -113,11 +115,11 @@ def _together(configs: Sequence[ContextConfig]) -> list[Fault]:
                     f"{config.consumer_id!r} has a config already, the one at {first}",
                 )
             )
-    if not faults and (ring := ring_of(configs)):
-        names = " → ".join(config.consumer_id for config in (*ring, ring[0]))
+    if not faults and (cycle := find_trigger_cycle(configs)):
+        names = " → ".join(config.consumer_id for config in (*cycle, cycle[0]))
         faults.append(
             Fault(
-                (configs.index(ring[0]), "update_triggers"),
+                (configs.index(cycle[0]), "update_triggers"),
                 f"the contexts of these would trigger each other for ever: {names}",
             )
         )
@@ -125,7 +127,7 @@ def _together(configs: Sequence[ContextConfig]) -> list[Fault]:
 
 
 def check_config(document: Any) -> tuple[ContextConfig | None, list[Fault]]:
-    """One config, or what is wrong with it."""
+    """Return a config, or None and its errors."""
     if isinstance(document, dict):
         document = {key: value for key, value in document.items() if key != "$schema"}
     try:
@@ -135,15 +137,15 @@ def check_config(document: Any) -> tuple[ContextConfig | None, list[Fault]]:
 
 
 def _is_echo(detail: ErrorDetails) -> bool:
-    """pydantic calls a list too short whose entries are all wrong; that they are wrong is said already."""
+    """Whether the error repeats others: pydantic also calls a list too short if all its entries are invalid."""
     return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _fault(detail: ErrorDetails) -> Fault:
     context: Mapping[str, Any] = detail.get("ctx", {})
-    path: Path = (*detail["loc"], *context.get(AT, ()))
+    path: Path = (*detail["loc"], *context.get(ERROR_PATH, ()))
     unknown = detail["type"] == "extra_forbidden"
-    return Fault(path, _unknown_field(path) if unknown else _worded(detail, context), at_key=unknown)
+    return Fault(path, _unknown_field(path) if unknown else _error_message(detail, context), at_key=unknown)
 
 
 def _unknown_field(path: Path) -> str:
@@ -154,7 +156,7 @@ def _unknown_field(path: Path) -> str:
 
 
 def _fields_at(path: Path) -> list[str]:
-    """The fields of the part of a config that a path leads to."""
+    """Return the fields of a part of a config."""
     model: type[BaseModel] = ContextConfig
     for part in path:
         if isinstance(part, str):
@@ -171,46 +173,48 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
 
 
-def _worded(detail: ErrorDetails, context: Mapping[str, Any]) -> str:
-    """pydantic's finding in words that say what to write instead."""
-    given = detail["input"]
-    not_that = f", not {_shown(given)}"
-    match detail["type"]:
-        case "missing":
-            return "this field is needed"
-        case "literal_error" | "enum":
-            choices = [
-                choice.strip("'") for choice in str(context["expected"]).replace(" or ", ", ").split(", ")
-            ]
-            close = get_close_matches(given, choices, 1) if isinstance(given, str) else []
-            meant = f": did you mean {close[0]!r}?" if close else ""
-            return f"must be one of {', '.join(choices)}{not_that}{meant}"
-        case "int_type" | "int_parsing" | "int_from_float" | "int_parsing_size":
-            return f"must be a whole number{not_that}"
-        case "greater_than_equal":
-            return f"must be at least {context['ge']:,}{not_that}"
-        case "less_than_equal":
-            return f"must be at most {context['le']:,}{not_that}"
-        case "string_type":
-            return f"must be text{not_that}"
-        case "tuple_type" | "list_type":
-            return f"must be a list [ … ]{not_that}"
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return f"must be an object {{ … }}{not_that}"
-        case "string_too_short":
-            return "must not be empty"
-        case "string_too_long":
-            return f"may have {context['max_length']} characters at most"
-        case "too_short":
-            return "needs at least one entry"
-        case "too_long":
-            return f"may have {context['max_length']} entries at most"
-        case "string_pattern_mismatch":
-            return f"begins with a letter and goes on with letters, digits, _ . and -{not_that}"
-    return detail["msg"].removeprefix("Value error, ")
+_MESSAGES: Final[Mapping[str, str]] = {
+    "missing": "this field is needed",
+    "int_type": "must be a whole number{given}",
+    "int_parsing": "must be a whole number{given}",
+    "int_from_float": "must be a whole number{given}",
+    "int_parsing_size": "must be a whole number{given}",
+    "greater_than_equal": "must be at least {ge:,}{given}",
+    "less_than_equal": "must be at most {le:,}{given}",
+    "string_type": "must be text{given}",
+    "tuple_type": "must be a list [ … ]{given}",
+    "list_type": "must be a list [ … ]{given}",
+    "model_type": "must be an object {{ … }}{given}",
+    "model_attributes_type": "must be an object {{ … }}{given}",
+    "dict_type": "must be an object {{ … }}{given}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "may have {max_length} characters at most",
+    "too_short": "needs at least one entry",
+    "too_long": "may have {max_length} entries at most",
+    "string_pattern_mismatch": "begins with a letter and goes on with letters, digits, _ . and -{given}",
+}
+"""By pydantic's type of error. `{given}`: the value; the other fields are those of the error's context."""
 
 
-def _shown(value: Any) -> str:
+def _error_message(detail: ErrorDetails, context: Mapping[str, Any]) -> str:
+    """Return a message that says what to write instead."""
+    given = f", not {_show_value(detail['input'])}"
+    if detail["type"] in ("literal_error", "enum"):
+        return _choices_message(detail["input"], str(context["expected"]), given)
+    template = _MESSAGES.get(detail["type"])
+    if template is None:
+        return detail["msg"].removeprefix("Value error, ")
+    return template.format_map({**context, "given": given})
+
+
+def _choices_message(value: Any, expected: str, given: str) -> str:
+    choices = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
+    close = get_close_matches(value, choices, 1) if isinstance(value, str) else []
+    meant = f": did you mean {close[0]!r}?" if close else ""
+    return f"must be one of {', '.join(choices)}{given}{meant}"
+
+
+def _show_value(value: Any) -> str:
     try:
         text = orjson.dumps(value).decode()
     except TypeError:

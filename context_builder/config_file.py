@@ -1,4 +1,4 @@
-"""The config file of a server, for those who edit it over HTTP: read whole, replaced whole or not at all."""
+"""The config file of a server, edited over HTTP. A write replaces the whole file or nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from breadcrumbs.context_builder.config_checks import MAX_BYTES
 from breadcrumbs.runtime.errors import BreadcrumbsError, Forbidden
 
 NO_FILE: Final = "none"
-"""The tag of a file that is not there."""
+"""The tag of a missing file."""
 
 
 class ChangedMeanwhile(BreadcrumbsError):
-    """The edit was made on a state of the file that is no longer the newest."""
+    """The file was changed after the version that the edit is based on."""
 
     def __init__(self, tag: str) -> None:
         super().__init__("somebody else has changed the config file since: read it again and edit that")
@@ -29,16 +29,16 @@ class ChangedMeanwhile(BreadcrumbsError):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a config file holds, or why that cannot be told."""
+    """The content of a config file, or why it cannot be read."""
 
     raw: bytes | None
     tag: str
-    """Names this very content."""
+    """Identifies the content."""
     problem: str = ""
 
 
 class ConfigFile:
-    """One file. Several may want to write it: each says which state its edit was made on."""
+    """One file with several writers. Each names the version that its edit is based on."""
 
     def __init__(self, path: Path, *, locked: str = "") -> None:
         self.path = path
@@ -47,10 +47,10 @@ class ConfigFile:
 
     @property
     def locked(self) -> str:
-        """Why it cannot be written from here; empty: it can."""
+        """Why the server cannot write the file; empty: it can."""
         if self._locked:
             return self._locked
-        # A new file is put in its place, so it is the folder that has to let us.
+        # A new file replaces the old one, so the folder must be writable too.
         target = self._target
         if target.exists() and not os.access(target, os.W_OK):
             return "the server may not write this file"
@@ -60,7 +60,7 @@ class ConfigFile:
 
     @property
     def _target(self) -> Path:
-        """Where a link leads: it is to stay one."""
+        """The target of a symbolic link: the link stays."""
         return Path(os.path.realpath(self.path))
 
     def read(self) -> Content:
@@ -76,7 +76,7 @@ class ConfigFile:
             raise Forbidden(f"{reason}: save the config as a context.config.v1 breadcrumb instead")
 
     def replace(self, raw: bytes, *, made_on: set[str] | None) -> Content:
-        """Put another content in its place; `made_on`: only if one of these is what is there now."""
+        """Replace the content. `made_on`: only if the file has one of these tags now."""
         self.check_unlocked()
         with self._lock:
             now = self.read().tag

@@ -1,7 +1,7 @@
-"""JSON with the place of everything in it, so that whatever is wrong can be shown where it is.
+"""A JSON parser that keeps the line and column of every value, for errors in configs.
 
-orjson says where JSON ends to be JSON, but not where a value stands, and of two equal keys it silently keeps
-one. A config is read by people who make typing mistakes: the commonest ones get words of their own.
+orjson reports where a document stops being JSON, but not where a value is, and it silently keeps one of two equal
+keys. People who edit configs make typing mistakes: the common ones have messages of their own.
 """
 
 from __future__ import annotations
@@ -24,52 +24,54 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 _OTHER_SPELLINGS = {"True": "true", "False": "false", "None": "null", "undefined": "null", "nil": "null"}
 
 
-class Place(NamedTuple):
-    """Both count from 1, in characters."""
+class Location(NamedTuple):
+    """Line and column, both from 1, in characters."""
 
     line: int
     column: int
 
 
 class NotJson(ValueError):
-    """The text is not JSON from this place on."""
+    """The text is not JSON from this location on."""
 
-    def __init__(self, message: str, place: Place) -> None:
+    def __init__(self, message: str, location: Location) -> None:
         super().__init__(message)
         self.message = message
-        self.place = place
+        self.location = location
 
 
-class PlacedJson:
-    """A document that was read, and where everything in it stands."""
+class LocatedJson:
+    """A parsed document with the location of its keys and values."""
 
     def __init__(self, raw: bytes) -> None:
         self._text = _decoded(raw)
         self._values: dict[Path, int] = {}
         self._keys: dict[Path, int] = {}
-        self._twice: list[tuple[Path, int, int]] = []
+        self._repeated: list[tuple[Path, int, int]] = []
         self._at = 0
         self.value: Any = self._document()
 
     @property
-    def twice(self) -> list[tuple[Path, Place, Place]]:
-        """Keys that stand twice in one object: which, where the first, where the second."""
-        return [(path, self._place(first), self._place(second)) for path, first, second in self._twice]
+    def repeated_keys(self) -> list[tuple[Path, Location, Location]]:
+        """Keys that appear twice in one object: path, first and second location."""
+        return [
+            (path, self._location(first), self._location(second)) for path, first, second in self._repeated
+        ]
 
-    def place_of(self, path: Sequence[str | int], *, key: bool = False) -> Place:
-        """Where a value (or its key) stands; where it is missing, the nearest thing around it."""
+    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location:
+        """Return the location of a value or of its key. If it is missing: of the nearest value around it."""
         wanted = tuple(path)
         if key and wanted in self._keys:
-            return self._place(self._keys[wanted])
+            return self._location(self._keys[wanted])
         while wanted not in self._values:
             wanted = wanted[:-1]
-        return self._place(self._values[wanted])
+        return self._location(self._values[wanted])
 
-    def _place(self, at: int) -> Place:
-        return Place(self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at))
+    def _location(self, at: int) -> Location:
+        return Location(self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at))
 
     def _fail(self, message: str, at: int | None = None) -> NoReturn:
-        raise NotJson(message, self._place(self._at if at is None else at))
+        raise NotJson(message, self._location(self._at if at is None else at))
 
     # Reading
 
@@ -118,7 +120,7 @@ class PlacedJson:
             name = self._string()
             member = (*path, name)
             if name in found:
-                self._twice.append((member, self._keys[member], at))
+                self._repeated.append((member, self._keys[member], at))
             self._keys[member] = at
             self._skip_space()
             if self._text[self._at : self._at + 1] != ":":
@@ -142,7 +144,7 @@ class PlacedJson:
         return found
 
     def _separator(self, end: str, opened: int) -> None:
-        """Past the comma to the next member, or onto the end."""
+        """Move past the comma to the next member, or to the end."""
         self._skip_space()
         found = self._text[self._at : self._at + 1]
         if found == end:
@@ -201,10 +203,10 @@ class PlacedJson:
         return "a field begins with its name in double quotes"
 
     def _unclosed(self, opened: int) -> str:
-        place = self._place(opened)
+        line, column = self._location(opened)
         bracket = self._text[opened]
         end = {"{": "}", "[": "]"}[bracket]
-        return f"the end is reached, but the {bracket} of line {place.line}, column {place.column} needs its {end}"
+        return f"the end is reached, but the {bracket} of line {line}, column {column} needs its {end}"
 
 
 _COMMENT = "JSON knows no comments"
@@ -227,7 +229,7 @@ def _no_value(found: str) -> str:
 
 
 def _decoded(raw: bytes) -> str:
-    start = Place(1, 1)
+    start = Location(1, 1)
     if raw.startswith(b"\xef\xbb\xbf"):
         raise NotJson("it begins with a byte order mark (BOM): save it as UTF-8 without one", start)
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -236,5 +238,5 @@ def _decoded(raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         before = raw[: error.start].decode("utf-8")
-        place = Place(before.count("\n") + 1, len(before) - before.rfind("\n"))
-        raise NotJson("here are bytes that are not UTF-8: save it as UTF-8", place) from None
+        location = Location(before.count("\n") + 1, len(before) - before.rfind("\n"))
+        raise NotJson("here are bytes that are not UTF-8: save it as UTF-8", location) from None

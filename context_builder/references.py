@@ -1,7 +1,7 @@
-"""What is left of an older context: references, from which the very same can be rendered again.
+"""References from a stored context to its breadcrumbs. The same prompt can be rendered from them again.
 
 The newest version of a context names its items in full. The history keeps them as rows, because a session of
-a thousand turns has a thousand of them:
+a thousand turns has a thousand versions:
 
     items      [id, version, number of the source (-1: none), place (c, e, s), rank, tokens, matched tags?]
     left_out   [id, version, number of the source, reason, tokens?]
@@ -16,48 +16,52 @@ from uuid import UUID
 
 import orjson
 
-from breadcrumbs.context_builder.assembly import TRIGGER, Place, Reason
+from breadcrumbs.context_builder.assembly import TRIGGER, ItemPlace, Reason
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 
-_PLACES: dict[str, Place] = {place[0]: place for place in get_args(Place)}
+_PLACES: dict[str, ItemPlace] = {place[0]: place for place in get_args(ItemPlace)}
 _REASONS = frozenset(get_args(Reason))
-# Can be told from the rest: `as_of`, and the references.
-_NOT_KEPT = ("parts", "as_of_time")
+# Derived from `as_of` and from the references.
+_DERIVED_KEYS = ("parts", "as_of_time")
 
 
-class NoContext(ValueError):
-    """A breadcrumb that is not a context of the context builder's making, or not one that we can read."""
+class NotAContext(ValueError):
+    """The breadcrumb was not written by the context builder, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One breadcrumb that a context holds, or has left out."""
+    """One breadcrumb that a context contains or has left out."""
 
     id: UUID
     version: int
     source: str
     number: int | None
-    """Which of the context's sources found it; None: it is the trigger, and none did."""
+    """Index of the source that found it; None: it is the trigger, and no source found it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Reference):
-    place: Place
+class ItemReference(Reference):
+    """A breadcrumb in the context."""
+
+    place: ItemPlace
     rank: int
     tokens: int
     matched: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped(Reference):
+class LeftOutReference(Reference):
+    """A breadcrumb that was left out."""
+
     reason: Reason
     tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a context says about itself."""
+class ContextRecord:
+    """How a stored context was built."""
 
     consumer_id: str
     trigger_id: UUID
@@ -69,8 +73,8 @@ class Recorded:
     counted_by: str
     checksum: str
     sources: list[dict[str, Any]]
-    items: list[Kept]
-    left_out: list[Dropped]
+    items: list[ItemReference]
+    left_out: list[LeftOutReference]
     left_out_besides: int
     notes: list[str]
     hints: dict[str, tuple[UUID, int]]
@@ -78,20 +82,20 @@ class Recorded:
 
 
 def references_only(old: Breadcrumb) -> bytes:
-    """An older version of a context, without what can be rendered again from its references."""
-    context = {key: value for key, value in old.context.items() if key not in _NOT_KEPT}
+    """Return the JSON of an older version, without what its references can restore."""
+    context = {key: value for key, value in old.context.items() if key not in _DERIVED_KEYS}
     try:
         explain = context["explain"]
         context["explain"] = explain | {
-            "items": [_row(item) for item in explain["items"]],
-            "left_out": [_dropped_row(out) for out in explain["left_out"]],
+            "items": [_item_row(item) for item in explain["items"]],
+            "left_out": [_left_out_row(out) for out in explain["left_out"]],
         }
     except (KeyError, TypeError, AttributeError, IndexError):
-        pass  # somebody else has written it: what we do not understand stays as it is
+        pass  # a client wrote it in another form: keep it as it is
     return orjson.dumps(old.document | {"context": context})
 
 
-def _row(item: Any) -> Any:
+def _item_row(item: Any) -> Any:
     if isinstance(item, list):
         return item
     row = [
@@ -100,38 +104,38 @@ def _row(item: Any) -> Any:
     return [*row, item["matched"]] if "matched" in item else row
 
 
-def _dropped_row(out: Any) -> Any:
+def _left_out_row(out: Any) -> Any:
     if isinstance(out, list):
         return out
     row = [out["id"], out["version"], out.get("number", -1), out["reason"]]
     return [*row, out["tokens"]] if "tokens" in out else row
 
 
-def recorded(context: Breadcrumb) -> Recorded:
-    """What a context of any age says about itself."""
+def read_record(context: Breadcrumb) -> ContextRecord:
+    """Return the record of any version of a context, or raise `NotAContext`."""
     try:
-        return _read(context.context)
+        return _decode_record(context.context)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise NoContext(f"breadcrumb {context.id} is no context, or not one of ours") from error
+        raise NotAContext(f"breadcrumb {context.id} is no context, or not one of ours") from error
 
 
-def _read(context: Mapping[str, Any]) -> Recorded:
+def _decode_record(context: Mapping[str, Any]) -> ContextRecord:
     explain = context["explain"]
     sources: list[dict[str, Any]] = [dict(source) for source in explain["sources"]]
     keys = [str(source["key"]) for source in sources]
-    return Recorded(
+    return ContextRecord(
         str(context["consumer_id"]),
         UUID(context["trigger_id"]),
         int(context["trigger_version"]),
-        _time(context["as_of"]),
+        _decode_time(context["as_of"]),
         str(context["config"]),
         int(explain["tokens"]),
         int(explain["budget"]),
         str(explain["counted_by"]),
         str(explain["checksum"]),
         sources,
-        [_kept(item, keys) for item in explain["items"]],
-        [_dropped(out, keys) for out in explain["left_out"]],
+        [_decode_item(item, keys) for item in explain["items"]],
+        [_decode_left_out(out, keys) for out in explain["left_out"]],
         int(explain.get("left_out_besides", 0)),
         [str(note) for note in explain["notes"]],
         {
@@ -141,14 +145,14 @@ def _read(context: Mapping[str, Any]) -> Recorded:
     )
 
 
-def _time(value: Any) -> int:
+def _decode_time(value: Any) -> int:
     time = int(value)
     if not 0 <= time <= times.LATEST:
         raise ValueError(time)
     return time
 
 
-def _kept(item: Any, keys: list[str]) -> Kept:
+def _decode_item(item: Any, keys: list[str]) -> ItemReference:
     if isinstance(item, list):
         id, version, number, place, rank, tokens, *matched = item
         place, tags = _PLACES[place], matched[0] if matched else ()
@@ -158,10 +162,12 @@ def _kept(item: Any, keys: list[str]) -> Kept:
         )  # fmt: skip
         place, tags = _PLACES[item["place"][0]], item.get("matched", ())
     matched_tags = tuple(str(tag) for tag in tags)
-    return Kept(UUID(id), int(version), *_source(number, keys), place, int(rank), int(tokens), matched_tags)
+    return ItemReference(
+        UUID(id), int(version), *_decode_source(number, keys), place, int(rank), int(tokens), matched_tags
+    )
 
 
-def _dropped(out: Any, keys: list[str]) -> Dropped:
+def _decode_left_out(out: Any, keys: list[str]) -> LeftOutReference:
     if isinstance(out, list):
         id, version, number, reason, *more = out
         tokens = more[0] if more else None
@@ -170,10 +176,10 @@ def _dropped(out: Any, keys: list[str]) -> Dropped:
         tokens = out.get("tokens")
     if reason not in _REASONS:
         raise ValueError(reason)
-    return Dropped(
-        UUID(id), int(version), *_source(number, keys), reason, None if tokens is None else int(tokens)
+    return LeftOutReference(
+        UUID(id), int(version), *_decode_source(number, keys), reason, None if tokens is None else int(tokens)
     )
 
 
-def _source(number: Any, keys: list[str]) -> tuple[str, int | None]:
+def _decode_source(number: Any, keys: list[str]) -> tuple[str, int | None]:
     return (TRIGGER, None) if number == -1 else (keys[number], int(number))

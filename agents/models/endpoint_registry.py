@@ -30,7 +30,7 @@ class EndpointSettings(BaseModel):
 
     def read_key(self, environment: Mapping[str, str], key_env: str | None = None) -> SecretStr | None:
         """Return the key, or the value of its environment variable. `key_env`: the default variable."""
-        if self.key is not None:
+        if self.key:
             return self.key
         value = environment.get(self.key_env or key_env or "")
         return SecretStr(value) if value else None

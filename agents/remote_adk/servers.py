@@ -36,7 +36,7 @@ from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
 _log = structlog.get_logger("breadcrumbs.adk")
 
-_LOOK_AT_START = 3.0
+_CHECK_SECONDS = 3.0
 
 ADK_SERVER: Final = ServerKind(
     label="an ADK server",
@@ -79,7 +79,7 @@ class AdkSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RemoteApp:
-    """An app on a server: what stands behind an agent."""
+    """The app of an agent, and its server."""
 
     server: AdkServer
     app: str
@@ -102,7 +102,7 @@ class AdkServers:
         self._by_url: dict[str, AdkServer] = {}
 
     def resolve(self, agent: Agent) -> RemoteApp:
-        """What a definition means. `InvalidInput` says what is missing and where to put it."""
+        """Return the app of an agent. Raises `InvalidInput` that says what is missing and where to put it."""
         adk = agent.definition.adk
         wanted, app = (adk.server, adk.app) if adk is not None else (None, None)
         if wanted is not None and "://" in wanted:
@@ -118,16 +118,16 @@ class AdkServers:
             )
         return RemoteApp(server, app)
 
-    async def look(self, agents: Iterable[Agent]) -> None:
-        """At start: say in the log which apps are not where they should be. Their servers may yet come up."""
+    async def check_apps(self, agents: Iterable[Agent]) -> None:
+        """Log which agents cannot answer now, at start. Their servers may come up later."""
         async with anyio.create_task_group() as tasks:
             for agent in agents:
                 if agent.definition.kind == "adk":
-                    tasks.start_soon(self._look_for, agent)
+                    tasks.start_soon(self._check_app, agent)
 
-    async def _look_for(self, agent: Agent) -> None:
-        remote, problem = self.resolve(agent), f"no answer within {_LOOK_AT_START:g} s"
-        with anyio.move_on_after(_LOOK_AT_START):
+    async def _check_app(self, agent: Agent) -> None:
+        remote, problem = self.resolve(agent), f"no answer within {_CHECK_SECONDS:g} s"
+        with anyio.move_on_after(_CHECK_SECONDS):
             try:
                 await remote.server.require(remote.app)
                 return

@@ -55,9 +55,9 @@ _USERS, _APPS = "user:", "app:"
 _SHARED = (_USERS, _APPS, TEMPORARY)
 """State that is not the session's alone."""
 
-_TIDYING_SECONDS = 5.0
-_MOST_HISTORY = 2_000
-_MOST_HISTORY_BYTES = 4 << 20
+_DELETE_SECONDS = 5.0
+_MAX_HISTORY_EVENTS = 2_000
+_MAX_HISTORY_BYTES = 4 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9_.@-]{1,100}")
 
 _log = structlog.get_logger("breadcrumbs.adk")
@@ -83,19 +83,19 @@ class AdkTurns:
         if said is None:
             raise TurnFailed("the message to answer is not in its context")
         (message,) = build_prompt("", [{"place": "conversation", "items": [said]}], agent_id)
-        talk = _Talk(self._store, request, remote)
-        await talk.look(background=_background(parts))
+        remote_turn = _RemoteTurn(self._store, request, remote)
+        await remote_turn.read(background=_background(parts))
         try:
-            reply = await talk.run(message.content, on_delta)
+            reply = await remote_turn.run(message.content, on_delta)
         except ModelError as error:
             raise remote.server.explain(error) from None
-        fields = talk.runtime_fields(reply, is_message=said.get("schema_name") == MESSAGE)
+        fields = remote_turn.runtime_fields(reply, is_message=said.get("schema_name") == MESSAGE)
         return Answer(reply.text, runtime_fields=fields)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """How much of a conversation somebody knows, in a few bytes."""
+class _Extent:
+    """How much of a conversation a session holds, in a few bytes."""
 
     messages: int = 0
     answers: int = 0
@@ -105,7 +105,7 @@ class _Known:
         return [self.messages, self.answers, self.state]
 
 
-class _Talk:
+class _RemoteTurn:
     """One turn of one agent with its server."""
 
     def __init__(self, store: Store, request: AnswerRequest, remote: RemoteApp) -> None:
@@ -117,8 +117,8 @@ class _Talk:
         self._trigger, self._origin = request.trigger, request.origin
         self._user = ""
         self._state: dict[str, Any] = {}
-        self._of_the_user: dict[str, Any] = {}
-        self._now = _Known()
+        self._user_state: dict[str, Any] = {}
+        self._extent = _Extent()
         self._record: Breadcrumb | None = None
         self._remote_session = ""
 
@@ -128,7 +128,7 @@ class _Talk:
 
     # Before the run
 
-    async def look(self, *, background: dict[str, Any]) -> None:
+    async def read(self, *, background: dict[str, Any]) -> None:
         """Read all that a run needs, in one round trip."""
         store, owner, session = self._store, self._owner, self._session_id
         user: str | None = next(
@@ -143,18 +143,18 @@ class _Talk:
             )
             user = user or about.user_id
             self._state = {name: value for name, value in state.items() if not name.startswith(_SHARED)}
-            # Never what is the app's: that is everybody's, and a client may have written it here.
-            self._of_the_user = {name: value for name, value in state.items() if name.startswith(_USERS)}
-            self._now = _Known(messages, answers)
+            # The state of the app is left out: all users share it, and a client may have written it here.
+            self._user_state = {name: value for name, value in state.items() if name.startswith(_USERS)}
+            self._extent = _Extent(messages, answers)
         if background:
             self._state[BACKGROUND] = background
-        self._now = _Known(self._now.messages, self._now.answers, _digest(self._state))
+        self._extent = _Extent(self._extent.messages, self._extent.answers, _digest(self._state))
         self._user = _user_id(owner, user, session or self._origin.id)
 
     async def run(self, text: str, on_delta: OnDelta) -> AdkReply:
-        """Go on with the server's session, or with a new one. Where it has forgotten: exactly one more try."""
+        """Continue the server's session, or a new one. If the server has forgotten it: exactly one more try."""
         known = self._known_session()
-        if known is not None and await self._is_in_step(known):
+        if known is not None and await self._is_current(known):
             try:
                 return await self._run(known, text, on_delta)
             except Forgotten as error:
@@ -165,39 +165,39 @@ class _Talk:
         try:
             return await self._run(await self._new_session(instead_of=known), text, on_delta)
         except Forgotten:
-            # Says it better where it is the app that is gone.
+            # If the app is gone, this error says so.
             await self._server.require(self._app, again=True)
             raise
 
     async def _run(self, remote_session: str, text: str, on_delta: OnDelta) -> AdkReply:
-        await self._note(remote_session)
+        await self._record_run(remote_session)
         self._remote_session = remote_session
         try:
             return await self._server.run(self._app, self._user, remote_session, text, on_delta)
         finally:
             if self._session_id is None:
-                # Nobody will ever go on with it; also where the turn was stopped.
-                with anyio.move_on_after(_TIDYING_SECONDS, shield=True):
+                # The session is never continued. It is deleted also when the turn was stopped.
+                with anyio.move_on_after(_DELETE_SECONDS, shield=True):
                     await self._server.delete_session(self._app, self._user, remote_session)
 
     def _known_session(self) -> str | None:
-        """The server's session of the last turn."""
+        """Return the server's session of the last turn, or None."""
         noted = {} if self._record is None else self._record.context
         session = noted.get("adk_session")
-        here = (noted.get("server"), noted.get("app"), noted.get("user")) == self._place
+        here = (noted.get("server"), noted.get("app"), noted.get("user")) == self._target
         return session if here and isinstance(session, str) and session else None
 
-    async def _is_in_step(self, session: str) -> bool:
-        """Whether the server's session holds what ours holds."""
+    async def _is_current(self, session: str) -> bool:
+        """Return whether the server's session holds the same conversation as ours."""
         last_message = self._record.context.get("trigger_id") if self._record is not None else None
         last = await self._get(self._turn.derived_id("answer", self._agent_id, str(last_message)))
         told = last.context.get("adk") if last is not None else None
         if not isinstance(told, dict):
-            return False  # the last run came to nothing: who knows how far it got
-        return told.get("session") == session and told.get("knows") == self._now.as_json()
+            return False  # the last run left no answer: it is not known how far it got
+        return told.get("session") == session and told.get("knows") == self._extent.as_json()
 
     async def _new_session(self, *, instead_of: str | None) -> str:
-        """A session on the server that begins where ours is. A server that makes none ends the turn at once."""
+        """Create a session on the server with the state and the history of ours. Raises if the server refuses."""
         server, app, user = self._server, self._app, self._user
         await server.require(app)
         events = await self._history()
@@ -209,7 +209,7 @@ class _Talk:
                 {"author": event["author"], "text": event["content"]["parts"][0]["text"]} for event in events
             ]
             made = await server.create_session(app, user, state={**self._state, HISTORY: lines}, events=[])
-        lost = {name: value for name, value in self._of_the_user.items() if name not in made.state}
+        lost = {name: value for name, value in self._user_state.items() if name not in made.state}
         if lost:
             try:
                 await server.add_state(app, user, made.id, lost)
@@ -219,11 +219,11 @@ class _Talk:
             await server.delete_session(app, user, instead_of)
         return made.id
 
-    async def _note(self, remote_session: str) -> None:
-        """Which message is about to be given to which of the server's sessions."""
+    async def _record_run(self, remote_session: str) -> None:
+        """Store which message is about to be sent to which session of the server."""
         if self._session_id is None:
             return  # a message of no session is a conversation of its own
-        server, app, user = self._place
+        server, app, user = self._target
         new = BreadcrumbCreate.parse(
             {
                 "schema_name": RECORD,
@@ -249,7 +249,7 @@ class _Talk:
         )
 
     async def _history(self) -> list[dict[str, Any]]:
-        """What was said before, as events, each with its own time."""
+        """Return the earlier messages and answers as events, each with its own time."""
         if self._session_id is None:
             return []
         said = [*await self._newest(MESSAGE), *await self._newest(RESPONSE)]
@@ -260,7 +260,7 @@ class _Talk:
         asked = {str(crumb.id): crumb.created for crumb in said if crumb.schema_name == MESSAGE}
 
         def place(crumb: Breadcrumb) -> tuple[int, int]:
-            """An answer stands behind its message, also where others were posted before it came."""
+            """Sort an answer behind its message, also if other messages came before the answer."""
             answers = crumb.schema_name == RESPONSE
             return (
                 asked.get(str(crumb.context.get("trigger_id")), crumb.created) if answers else crumb.created
@@ -272,7 +272,7 @@ class _Talk:
             if (event := self._event(crumb)) is None:
                 continue
             size += len(event["content"]["parts"][0]["text"])
-            if len(events) == _MOST_HISTORY or size > _MOST_HISTORY_BYTES:
+            if len(events) == _MAX_HISTORY_EVENTS or size > _MAX_HISTORY_BYTES:
                 _log.warning("an ADK session begins without its oldest messages", events=len(events))
                 break
             events.append(event)
@@ -283,7 +283,7 @@ class _Talk:
         query = Query(session_id=self._session_id, schema_name=schema, limit=200)
         async for crumb in self._store.walk(self._owner, query):
             found.append(crumb)
-            if len(found) > _MOST_HISTORY:
+            if len(found) > _MAX_HISTORY_EVENTS:
                 break
         return found
 
@@ -307,7 +307,7 @@ class _Talk:
         }
 
     def _author(self, answer: Breadcrumb) -> str:
-        """Who said it, in the words of the app: its own answers it must find under the names it gave them."""
+        """Return the author of an answer. The app must find its own answers under the names that it gave them."""
         speaker, told = creator_of(answer), answer.context.get("adk")
         own = speaker == self._agent_id and isinstance(told, dict)
         author = told.get("author") if own and isinstance(told, dict) else speaker
@@ -318,10 +318,12 @@ class _Talk:
     def runtime_fields(self, reply: AdkReply, *, is_message: bool) -> dict[str, Any]:
         """Return what the answer records of the server's session. One write stores both, so they always match."""
         state = {name: value for name, value in reply.state_delta.items() if not name.startswith(_SHARED)}
-        knows = _Known(
-            self._now.messages + int(is_message), self._now.answers + 1, _digest({**self._state, **state})
+        knows = _Extent(
+            self._extent.messages + int(is_message),
+            self._extent.answers + 1,
+            _digest({**self._state, **state}),
         )
-        server, app, user = self._place
+        server, app, user = self._target
         fields: dict[str, Any] = {
             "adk": {
                 "server": server,
@@ -336,7 +338,7 @@ class _Talk:
         return fields | ({"state_delta": kept} if kept else {})
 
     @property
-    def _place(self) -> tuple[str, str, str]:
+    def _target(self) -> tuple[str, str, str]:
         return self._server.name, self._app, self._user
 
     async def _get(self, id: UUID) -> Breadcrumb | None:
@@ -347,7 +349,7 @@ class _Talk:
 
 
 def _background(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What a context holds besides the conversation, by its key."""
+    """Return the parts of a context besides the conversation, by their keys."""
     return {
         part["key"]: [plain_text(item["content"]) for item in part["items"]]
         for part in parts
@@ -356,7 +358,7 @@ def _background(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _user_id(owner: UUID, user: str | None, session: str) -> str:
-    """Whose the session is, for the server. Two owners never meet in it, nor two sessions of nobody in particular."""
+    """Return the user id for the server. Two owners never share one, nor two sessions without a user."""
     if user is None:
         return f"{owner}.~{_digest(session)}"
     return f"{owner}.{user}" if _PLAIN.fullmatch(user) else f"{owner}.~{_digest(['user', user])}"

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from breadcrumbs.context_builder.audit import Report
     from breadcrumbs.context_builder.config import ContextConfig
     from breadcrumbs.context_builder.config_checks import ConfigError
-    from breadcrumbs.context_builder.explain import Difference, Explanation, Rebuilt
+    from breadcrumbs.context_builder.diff import Difference
+    from breadcrumbs.context_builder.explanation import Explanation
+    from breadcrumbs.context_builder.rebuild import RebuiltContext
     from breadcrumbs.runtime.settings.settings import Settings
     from breadcrumbs.runtime.store.store import Store
 
@@ -171,11 +173,12 @@ def context_explain(
     crumb context explain demo --version 3 --parts
     crumb context explain demo --json | jq '.left_out[] | select(.reason == "over budget")'
     """
-    from breadcrumbs.context_builder.explain import explain, rebuild
+    from breadcrumbs.context_builder.explain import explain
+    from breadcrumbs.context_builder.rebuild import rebuild
 
     settings, named = _load_settings(config, data, redis), read_owner(owner)
 
-    async def read_context(store: Store) -> tuple[Explanation, Rebuilt | None]:
+    async def read_context(store: Store) -> tuple[Explanation, RebuiltContext | None]:
         whose = _choose_owner(settings, named)
         id = await _find_context(store, whose, of, consumer)
         explained = await explain(store, whose, id, version)
@@ -193,7 +196,7 @@ def context_explain(
     return OK
 
 
-def _print_explained(explained: Explanation, rebuilt: Rebuilt | None) -> None:
+def _print_explained(explained: Explanation, rebuilt: RebuiltContext | None) -> None:
     from breadcrumbs.cli.explanations import print_explanation, print_rebuilt
 
     print_explanation(explained)
@@ -268,7 +271,8 @@ def context_preview(
     crumb context preview --session demo --config context.json
     crumb context preview --session demo --config context.json --diff
     """
-    from breadcrumbs.context_builder.explain import diff, preview
+    from breadcrumbs.context_builder.diff import diff
+    from breadcrumbs.context_builder.preview import PreviewInput, preview
     from breadcrumbs.runtime.breadcrumb.ids import parse_id
 
     loaded, named = _load_settings(settings, data, redis), read_owner(owner)
@@ -277,7 +281,7 @@ def context_preview(
 
     async def make_preview(store: Store) -> tuple[Explanation, list[dict[str, object]], Explanation | None]:
         whose = _choose_owner(loaded, named)
-        made = await preview(store, whose, session, chosen, trigger_id)
+        made = await preview(store, PreviewInput(whose, session, chosen, trigger_id))
         before = None
         if compare:
             before = await _shown_context(
@@ -351,7 +355,8 @@ def context_diff(
     crumb context diff demo@3 demo@4
     crumb context diff demo other-session
     """
-    from breadcrumbs.context_builder.explain import diff, explain
+    from breadcrumbs.context_builder.diff import diff
+    from breadcrumbs.context_builder.explain import explain
 
     settings, named = _load_settings(config, data, redis), read_owner(owner)
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from breadcrumbs.cli.output import console, escaped, fail, one_line, shown_time, visible
 from breadcrumbs.context_builder.audit import Report
-from breadcrumbs.context_builder.explain import Difference, ExplainedItem, Explanation, Rebuilt, part_sizes
+from breadcrumbs.context_builder.diff import Difference
+from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation, part_sizes
+from breadcrumbs.context_builder.rebuild import RebuiltContext
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _print_left_out(out: Console, explained: Explanation) -> None:
         out.print(f"… and {explained.left_out_besides:,} more", style="dim")
 
 
-def print_rebuilt(rebuilt: Rebuilt) -> None:
+def print_rebuilt(rebuilt: RebuiltContext) -> None:
     """Print what the model was shown, rendered again."""
     out = console()
     for part in rebuilt.parts:

@@ -111,7 +111,7 @@ async def agent_worker(
         known = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
         for agent in known:
             _check_agent(agent, models, toolbox, adk)
-        await adk.look(known)
+        await adk.check_apps(known)
         builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
         hints = SchemaHints(store)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Final, Literal, NotRequired
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from breadcrumbs.context_builder.assembly import Place, Reason
+from breadcrumbs.context_builder.assembly import ItemPlace, Reason
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.config_checks import MOST_COMPLAINTS, check_document
-from breadcrumbs.context_builder.explain import Explanation, Rebuilt, Visible, explain, preview, rebuild
-from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, check_session_id
+from breadcrumbs.context_builder.explain import PageLimits, explain
+from breadcrumbs.context_builder.explanation import Explanation
+from breadcrumbs.context_builder.preview import PreviewInput, preview
+from breadcrumbs.context_builder.rebuild import RebuiltContext, rebuild
+from breadcrumbs.context_builder.referenced import Reader
+from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.breadcrumb.breadcrumb import check_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import Complaint, InvalidCursor, InvalidInput, NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
@@ -26,7 +31,7 @@ from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, Version
 from breadcrumbs.runtime.retrieval.sources import Scope
 from breadcrumbs.runtime.sessions.sessions import Sessions
 
-# What the answers look like: for the OpenAPI document. `explain.py` makes them.
+# What the answers look like: for the OpenAPI document. `explanation.py` has the values.
 
 _closed = with_config(extra="forbid")
 
@@ -70,7 +75,7 @@ class ItemView(TypedDict):
 
     source: Annotated[str, Field(description="Key of the source; `trigger` where no source found it")]
     number: NotRequired[Annotated[Count, Field(description="Which of the sources it was")]]
-    place: Place
+    place: ItemPlace
     rank: Annotated[Count, Field(description="0: the newest that the source found")]
     tokens: Count
     id: NotRequired[Id]
@@ -124,7 +129,7 @@ class _Explained(TypedDict):
 class PartView(TypedDict):
     """A part of a prompt."""
 
-    place: Place
+    place: ItemPlace
     key: str
     items: list[dict[str, Any]]
 
@@ -233,10 +238,8 @@ async def explain_context(call: Call) -> Reply:
         principal.owner_id,
         id,
         version,
-        visible=_visible_to(principal),
-        conceals_gone=principal.is_narrowed,
-        start=start,
-        budget=call.services.settings.max_response_bytes,
+        reader=Reader(partial(policy.may_read, principal), conceals_gone=principal.is_narrowed),
+        page=PageLimits(start, call.services.settings.max_response_bytes),
     )
     document = explained.as_dict()
     if explained.next_start is not None:
@@ -262,7 +265,7 @@ def _continued(cursor: str | None, version: int | None) -> tuple[int | None, int
     return int(of), int(start)
 
 
-def _shown(explained: Explanation, rebuilt: Rebuilt) -> dict[str, Any]:
+def _shown(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
     """What the model was shown, without what the explanation does not show this reader either."""
     try:
         parts = _PARTS.validate_python(rebuilt.parts)
@@ -299,15 +302,14 @@ async def preview_context(call: Call) -> Reply:
     asked = parse_body(_Asked, await call.json(), error="this is no request for a preview")
     check_session_id(asked.session_id)
     await _check_session(call, asked.session_id)
-    made = await preview(
-        call.services.store,
+    wanted = PreviewInput(
         principal.owner_id,
         asked.session_id,
         _config(asked),
         None if asked.trigger_id is None else _id(asked.trigger_id),
-        visible=_visible_to(principal),
-        hints=call.services.hints,
+        may_see=partial(policy.may_read, principal),
     )
+    made = await preview(call.services.store, wanted, hints=call.services.hints)
     return Reply.json(made.explanation.as_dict() | {"parts": made.parts})
 
 
@@ -318,13 +320,6 @@ async def _check_session(call: Call, session: str) -> None:
         held = await Sessions(call.services.store).belonging(principal.owner_id, session)
         if held is None or not policy.may_see_session(principal, session, held.user):
             raise NotFound(f"there is no session {session!r}")
-
-
-def _visible_to(principal: Principal) -> Visible:
-    def visible(crumb: Breadcrumb) -> bool:
-        return policy.may_read(principal, crumb)
-
-    return visible
 
 
 def _version(text: str | None) -> int | None:

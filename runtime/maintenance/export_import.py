@@ -3,17 +3,17 @@
     {"breadcrumb": {"id", "owner_id", "version", "created_at", "updated_at", "created_by"?, "updated_by"?,
                     "expires_at"?, "reads_left"?, …content}, "history": [{…an older version}, …]}
 
-A history that is larger than a line should be goes on in lines that follow, each with some of the versions:
+A large history continues in further lines, each with some of the versions:
 
     {"history_of": {"id", "owner_id", "version", "created_at"}, "history": [{…an older version}, …]}
 
-Ids, versions, times and history survive. What comes in is validated as if a client had sent it, so a file
-that was edited by hand cannot put anything into the store that the API would have refused.
+Ids, versions, times and history are kept. An import validates each breadcrumb like a request of a client, so a file
+that was edited by hand cannot store anything that the API refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -40,21 +40,21 @@ _SET_BY_THE_STORE = (
 
 _NAMES_A_BREADCRUMB = ("id", "owner_id", "version", "created_at")
 
-# Not NEVER: all that counts is that there was a default. When it ends is in `expires_at`.
+# Not NEVER: it only marks that a default applied. The time itself is in `expires_at`.
 _SOME_DEFAULT = Expiry(after=1)
 
 _AT_ONCE = 64
 _LINE_BYTES = WALK_BYTES
-"""A line ends after about so many bytes of older versions. Import and export have a few such lines in memory."""
+"""A line ends after about this many bytes of older versions. Import and export keep a few lines in memory."""
 _SHORT_HISTORY = _LINE_BYTES // _AT_ONCE
-"""Histories up to this size are read side by side."""
+"""Histories up to this size are read concurrently."""
 
 
 # One line
 
 
 def encode(crumb: Breadcrumb, history: Iterable[Breadcrumb] = ()) -> bytes:
-    """A line, without its line break."""
+    """Encode a line, without its line break."""
     line: dict[str, Any] = {"breadcrumb": _document(crumb)}
     if older := [_document(version) for version in history]:
         line["history"] = older
@@ -63,7 +63,7 @@ def encode(crumb: Breadcrumb, history: Iterable[Breadcrumb] = ()) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MoreHistory:
-    """Some older versions of a breadcrumb that stood in an earlier line."""
+    """Some older versions of a breadcrumb of an earlier line."""
 
     newest: Breadcrumb
     """The newest version: its id, owner, version and time of creation."""
@@ -71,13 +71,13 @@ class MoreHistory:
 
 
 def encode_more(newest: Breadcrumb, versions: Iterable[Breadcrumb]) -> bytes:
-    """A line that goes on with the history of a breadcrumb."""
+    """Encode a line that continues the history of a breadcrumb."""
     of = {name: _document(newest)[name] for name in _NAMES_A_BREADCRUMB}
     return orjson.dumps({"history_of": of, "history": [_document(version) for version in versions]})
 
 
 def decode(raw: bytes, *, owner: UUID | None = None) -> tuple[Breadcrumb, list[Breadcrumb]]:
-    """A breadcrumb and its older versions. `owner` wins over the owner in the line."""
+    """Decode a breadcrumb and its older versions. `owner` replaces the owner in the line."""
     found = decode_line(raw, owner=owner)
     if isinstance(found, MoreHistory):
         raise InvalidInput(
@@ -89,8 +89,8 @@ def decode(raw: bytes, *, owner: UUID | None = None) -> tuple[Breadcrumb, list[B
 def decode_line(
     raw: bytes, *, owner: UUID | None = None
 ) -> tuple[Breadcrumb, list[Breadcrumb]] | MoreHistory:
-    """The content of a line."""
-    # A breadcrumb lies one or two levels deeper in a line than in a request.
+    """Decode a line of either form."""
+    # A breadcrumb is nested one or two levels deeper in a line than in a request.
     line = parse_json(raw, levels=MAX_DEPTH + 2)
     if isinstance(line, dict) and isinstance(line.get("history_of"), dict):
         return _more_history(line, owner)
@@ -221,33 +221,23 @@ def _integer(given: dict[str, Any], name: str, where: str, *, lowest: int = -(1 
 async def export_lines(
     store: Store, owner: UUID, query: Query, *, history: bool = True
 ) -> AsyncIterator[bytes]:
-    """Everything a query finds, the oldest first where the query does not say otherwise."""
-    waiting: list[Breadcrumb] = []
+    """Yield a line or more for each breadcrumb that a query finds."""
+    batch: list[Breadcrumb] = []
     size = 0
     async for crumb in store.walk(owner, query):
-        waiting.append(crumb)
+        batch.append(crumb)
         size += len(crumb.json)
-        if len(waiting) == _AT_ONCE or size >= _LINE_BYTES:
-            async for line in _encode_all(store, waiting, history=history):
+        if len(batch) == _AT_ONCE or size >= _LINE_BYTES:
+            async for line in _encode_all(store, batch, history=history):
                 yield line
-            waiting, size = [], 0
-    async for line in _encode_all(store, waiting, history=history):
+            batch, size = [], 0
+    async for line in _encode_all(store, batch, history=history):
         yield line
 
 
 async def _encode_all(store: Store, crumbs: list[Breadcrumb], *, history: bool) -> AsyncIterator[bytes]:
-    pages: dict[UUID, VersionPage | None] = {}
-
-    async def begin(crumb: Breadcrumb) -> None:
-        try:
-            pages[crumb.id] = await store.history_page(crumb.owner_id, crumb.id, max_bytes=_SHORT_HISTORY)
-        except NotFound:
-            pages[crumb.id] = None  # deleted meanwhile
-
-    async with anyio.create_task_group() as tasks:
-        for crumb in crumbs:
-            if history and crumb.version > 1:
-                tasks.start_soon(begin, crumb)
+    changed = [crumb for crumb in crumbs if crumb.version > 1] if history else []
+    pages = await _first_pages(store, changed)
     for crumb in crumbs:
         if crumb.id not in pages:
             yield encode(crumb)
@@ -256,25 +246,41 @@ async def _encode_all(store: Store, crumbs: list[Breadcrumb], *, history: bool) 
                 yield line
 
 
+async def _first_pages(store: Store, crumbs: list[Breadcrumb]) -> dict[UUID, VersionPage | None]:
+    """Return the newest versions of each breadcrumb, read concurrently; None: it was deleted meanwhile."""
+    pages: dict[UUID, VersionPage | None] = {}
+
+    async def load(crumb: Breadcrumb) -> None:
+        try:
+            pages[crumb.id] = await store.history_page(crumb.owner_id, crumb.id, max_bytes=_SHORT_HISTORY)
+        except NotFound:
+            pages[crumb.id] = None
+
+    async with anyio.create_task_group() as tasks:
+        for crumb in crumbs:
+            tasks.start_soon(load, crumb)
+    return pages
+
+
 async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[bytes]:
-    """A breadcrumb with all of its versions, in as many lines as it takes."""
+    """Yield a breadcrumb with all its versions, in as many lines as needed."""
     newest, older = page.newest, page.versions[1:]
     if page.next_before is None:
         yield encode(newest, older)
         return
-    # The first version has what the breadcrumb set of its session's state: it belongs to the first line.
+    # The first version has the session state that the breadcrumb set: it belongs into the first line.
     first: list[Breadcrumb] = []
     try:
         first = [await store.get_version(newest.owner_id, newest.id, 1)]
     except NotFound:
-        pass  # an import has left it out, or all of it was deleted meanwhile
+        pass  # an import left it out, or the breadcrumb was deleted meanwhile
     yield encode(newest, [*older, *first])
     before: int | None = page.next_before
     while before is not None:
         try:
             page = await store.history_page(newest.owner_id, newest.id, before=before, max_bytes=_LINE_BYTES)
         except NotFound:
-            return  # deleted meanwhile: what was exported is as it was
+            return  # deleted meanwhile: the exported lines stay valid
         if versions := [version for version in page.versions if version.version > 1]:
             yield encode_more(newest, versions)
         before = page.next_before
@@ -288,25 +294,23 @@ class BadLine:
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did; grows while it runs."""
+    """The counts of an import. They grow while it runs."""
 
     lines: int = 0
     written: int = 0
     already_there: int = 0
     expired: int = 0
     bad_lines: list[BadLine] = field(default_factory=list)
-    left_out: set[tuple[UUID, UUID]] = field(default_factory=set)
-    """Owner and id of what was not written, so that more of its history may come and is no fault."""
 
 
 async def import_lines(
     store: Store, lines: Iterable[bytes], *, owner: UUID | None = None, dry_run: bool = False
 ) -> AsyncIterator[Imported]:
-    """Write what is not there yet; gives the count so far every now and then, and at the end.
+    """Write the breadcrumbs that do not exist yet. Yields the counts after each batch and at the end.
 
-    Bad lines are noted and left out. To repeat an import is safe: an id that is there stays as it is.
+    Bad lines are recorded and skipped. An import may be repeated: existing breadcrumbs stay as they are.
     """
-    count = Imported()
+    importer = _Importer(store, owner, dry_run=dry_run)
     waiting: list[tuple[int, bytes]] = []
     size = 0
     for number, line in enumerate(lines, start=1):
@@ -314,72 +318,95 @@ async def import_lines(
             waiting.append((number, line))
             size += len(line)
         if len(waiting) == _AT_ONCE or size >= _LINE_BYTES:
-            await _import_all(store, waiting, owner, dry_run, count)
+            await importer.import_batch(waiting)
             waiting, size = [], 0
-            yield count
-    await _import_all(store, waiting, owner, dry_run, count)
-    count.bad_lines.sort(key=lambda bad: bad.number)
-    yield count
+            yield importer.count
+    await importer.import_batch(waiting)
+    importer.count.bad_lines.sort(key=lambda bad: bad.number)
+    yield importer.count
 
 
-async def _import_all(
-    store: Store, lines: list[tuple[int, bytes]], owner: UUID | None, dry_run: bool, count: Imported
-) -> None:
-    known: set[tuple[UUID, UUID]] = set()
+class _Importer:
+    """Imports lines in batches."""
 
-    more: list[tuple[int, MoreHistory]] = []
+    def __init__(self, store: Store, owner: UUID | None, *, dry_run: bool) -> None:
+        self._store = store
+        self._owner = owner
+        self._dry_run = dry_run
+        self._expired: set[tuple[UUID, UUID]] = set()
+        """Owner and id of skipped breadcrumbs. Later lines with their history are not errors."""
+        self.count = Imported()
 
-    async def take_in(crumb: Breadcrumb, history: list[Breadcrumb]) -> None:
-        if record.is_gone(crumb, store.now()):
-            count.expired += 1
-            count.left_out.add((crumb.owner_id, crumb.id))
+    async def import_batch(self, lines: Sequence[tuple[int, bytes]]) -> None:
+        """Import some lines, each with its number: first the breadcrumbs, then the rest of their history."""
+        self.count.lines += len(lines)
+        decoded = [(number, line) for number, raw in lines if (line := self._decode(number, raw)) is not None]
+        breadcrumbs = [line for _, line in decoded if not isinstance(line, MoreHistory)]
+        async with anyio.create_task_group() as tasks:
+            for crumb, history in self._without_repeats(breadcrumbs):
+                tasks.start_soon(self._restore, crumb, history)
+        if self._dry_run:
+            return
+        for number, line in decoded:
+            if isinstance(line, MoreHistory):
+                await self._extend_history(number, line)
+
+    def _decode(self, number: int, raw: bytes) -> tuple[Breadcrumb, list[Breadcrumb]] | MoreHistory | None:
+        """Decode a line, or record it as bad and return None."""
+        try:
+            return decode_line(raw, owner=self._owner)
+        except InvalidInput as error:
+            self.count.bad_lines.append(BadLine(number, _error_text(error)))
+            return None
+
+    def _without_repeats(
+        self, lines: Iterable[tuple[Breadcrumb, list[Breadcrumb]]]
+    ) -> Iterator[tuple[Breadcrumb, list[Breadcrumb]]]:
+        """Skip repeated breadcrumbs. Two tasks would both find the id missing."""
+        seen: set[tuple[UUID, UUID]] = set()
+        for crumb, history in lines:
+            if (crumb.owner_id, crumb.id) in seen:
+                self.count.already_there += 1
+                continue
+            seen.add((crumb.owner_id, crumb.id))
+            yield crumb, history
+
+    async def _restore(self, crumb: Breadcrumb, history: list[Breadcrumb]) -> None:
+        if record.is_gone(crumb, self._store.now()):
+            self.count.expired += 1
+            self._expired.add((crumb.owner_id, crumb.id))
             return
         try:
-            if dry_run:
-                await _would_restore(store, crumb)
+            if self._dry_run:
+                await self._check_missing(crumb)
             else:
-                await store.restore(crumb, history)
+                await self._store.restore(crumb, history)
         except AlreadyExists:
-            count.already_there += 1
+            self.count.already_there += 1
         else:
-            count.written += 1
+            self.count.written += 1
 
-    async with anyio.create_task_group() as tasks:
-        for number, raw in lines:
-            count.lines += 1
-            try:
-                found = decode_line(raw, owner=owner)
-            except InvalidInput as error:
-                count.bad_lines.append(BadLine(number, _in_words(error)))
-                continue
-            if isinstance(found, MoreHistory):
-                more.append((number, found))
-                continue
-            crumb, history = found
-            if (crumb.owner_id, crumb.id) in known:
-                count.already_there += 1  # twice in one batch: both would find it missing
-                continue
-            known.add((crumb.owner_id, crumb.id))
-            tasks.start_soon(take_in, crumb, history)
-    for number, rest in more:
-        newest = rest.newest
-        if dry_run or (newest.owner_id, newest.id) in count.left_out:
-            continue
-        if not await store.extend_history(newest, rest.versions):
-            count.bad_lines.append(BadLine(number, "history_of: the breadcrumb is not in an earlier line"))
+    async def _check_missing(self, crumb: Breadcrumb) -> None:
+        """Raise `AlreadyExists` if the breadcrumb exists."""
+        try:
+            await self._store.get(crumb.owner_id, crumb.id, count_read=False)
+        except NotFound:
+            return
+        raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
+
+    async def _extend_history(self, number: int, more: MoreHistory) -> None:
+        newest = more.newest
+        if (newest.owner_id, newest.id) in self._expired:
+            return
+        if not await self._store.extend_history(newest, more.versions):
+            self.count.bad_lines.append(
+                BadLine(number, "history_of: the breadcrumb is not in an earlier line")
+            )
 
 
-async def _would_restore(store: Store, crumb: Breadcrumb) -> None:
-    try:
-        await store.get(crumb.owner_id, crumb.id, count_read=False)
-    except NotFound:
-        return
-    raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
-
-
-def _in_words(error: InvalidInput) -> str:
+def _error_text(error: InvalidInput) -> str:
     complaint = error.complaints[0]
-    # "body" and "line" are all of it: there is no place to point at.
+    # "body" and "line" mean the whole line: there is no field to name.
     return (
         complaint.message
         if complaint.where in ("", "body", "line")

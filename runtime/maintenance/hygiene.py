@@ -1,7 +1,7 @@
-"""Housekeeping: expired breadcrumbs leave every index, old events leave the streams.
+"""Housekeeping: deletes expired breadcrumbs and old events.
 
-Any number of processes may run it at once; each removal is one script that checks again. Events are
-trimmed only below what every kind of worker is done with, whatever the window says.
+Several processes may run it at once: each removal is one script that checks again. Events that some kind of worker
+has not finished are kept, also if they are older than the window.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HygieneReport:
 
 
 class Hygiene:
-    """Runs the housekeeping of a store, now or every so often."""
+    """Runs the housekeeping of a store, once or at an interval."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
@@ -55,17 +55,17 @@ class Hygiene:
                 while removed := await purge_expired(self._store, lane):
                     purged += removed
                 purged += await self._sessions.finish_deletions(lane)
-                trimmed += await self._trim(lane, await self._waiting_kinds())
+                trimmed += await self._trim(lane, await self._required_kinds())
             except StoreError as error:
                 errors += 1
                 _log.warning("hygiene failed in a lane", lane=lane, error=str(error))
         duration = (time.perf_counter() - began) * 1000
         report = HygieneReport(purged, trimmed, round(duration, 3), errors)
-        await self._count(report)
+        await self._store_stats(report)
         return report
 
     async def stats(self) -> dict[str, Any]:
-        """Totals over every process that ever ran it on this store."""
+        """Return the totals of all processes that ran it on this store."""
         flat = await self._store.connection.call(0, b"HGETALL", self._store.keys.hygiene())
         stored = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
         stats: dict[str, Any] = {
@@ -82,7 +82,7 @@ class Hygiene:
         return stats
 
     async def _trim(self, lane: int, kinds: list[str]) -> int:
-        """Drop events that are older than the window and that no worker waits for."""
+        """Delete the events that are older than the window and that every kind of worker has finished."""
         call, keys = self._store.connection.call, self._store.keys
         done = await self._store.connection.call_all(
             [(lane, (b"GET", keys.low(lane, kind))) for kind in kinds]
@@ -91,25 +91,25 @@ class Hygiene:
         last = await call(lane, b"XREVRANGE", keys.events(lane), b"(%d-0" % below, b"-", b"COUNT", 1)
         if not last:
             return 0
-        # The mark first: between the two a reader is told of a gap that is not there yet, never the reverse.
+        # The mark first: a reader may be told of a gap too early, but never miss one.
         await call(lane, b"SET", keys.trimmed(lane), last[0][0].partition(b"-")[0])
         return int(await call(lane, b"XTRIM", keys.events(lane), b"MINID", b"%d-0" % below))
 
-    async def _waiting_kinds(self) -> list[str]:
-        """The kinds of workers that events are kept for, however long it takes.
+    async def _required_kinds(self) -> list[str]:
+        """Return the kinds of workers that events are kept for.
 
-        A guest (an agent of somebody's own: its kind has a slash) counts only while it lives. Otherwise a
-        script that was run once would keep every event for ever.
+        A kind with a slash is an agent in a process of its own. It counts only while a worker is alive: otherwise a
+        script that ran once would keep every event for ever.
         """
         call, keys = self._store.connection.call, self._store.keys
-        waiting = []
+        required = []
         for name in sorted(await call(0, b"SMEMBERS", keys.worker_kinds())):
             kind = name.decode()
             if "/" not in kind or await call(0, b"ZCOUNT", keys.workers(kind), self._store.now(), b"+inf"):
-                waiting.append(kind)
-        return waiting
+                required.append(kind)
+        return required
 
-    async def _count(self, report: HygieneReport) -> None:
+    async def _store_stats(self, report: HygieneReport) -> None:
         key = self._store.keys.hygiene()
         try:
             await self._store.connection.call_all(

@@ -1,7 +1,7 @@
-"""How a store and its workers are doing, in a few round trips and at a bounded cost.
+"""Counts of a store and its workers, in a few round trips and at a bounded cost.
 
-Lanes, workers and servers belong to everybody who shares the store: of them there are numbers and names only.
-What is counted by schema and session is one owner's.
+Lanes, workers and servers are shared by all owners: of them there are only numbers and names. Schemas and sessions
+are those of one owner.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script
@@ -21,35 +21,35 @@ from breadcrumbs.runtime.store.store import Store
 _OVERVIEW = Script("overview")
 
 RECENT_SECONDS: Final = 60
-MOST_LOOKED_AT: Final = 500
-"""Events that wait, and schemas, in each lane."""
-_MOST_WORKERS: Final = 1_000
-_FACTS_PER_LANE: Final = 6
+MAX_COUNTED: Final = 500
+"""Waiting events, and schemas, that are counted in each lane."""
+_MAX_WORKERS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Who has a lane, in microseconds since when and until when."""
+class LeaseHolder:
+    """The worker that holds a lane, with times in microseconds."""
 
     worker: str
     until: int
     since: int | None = None
+    """None: an older version took the lease and did not store the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """How one kind of worker is doing in a lane."""
+class LaneProgress:
+    """The progress of one kind of worker in a lane."""
 
     kind: str
-    holder: Holder | None
+    holder: LeaseHolder | None
     done_until: int
     """Every event up to this time is done."""
     waiting: int
-    """How many events after it are not."""
+    """How many events after it are not done."""
     more_waiting: bool
-    """True: only so many were counted."""
+    """Whether there are more than were counted."""
     first_waiting: int | None
-    """The time of the oldest of them."""
+    """The time of the oldest waiting event."""
     dead_letters: int
 
 
@@ -57,11 +57,11 @@ class Share:
 class LaneView:
     number: int
     newest: int
-    """The time of the newest event; 0: there never was one."""
+    """The time of the newest event; 0: there was none."""
     events: int
     """How many are kept."""
     events_ever: int
-    shares: list[Share]
+    progress: list[LaneProgress]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class WorkerView:
     kind: str
     name: str
     until: int
-    """It counts as living until then, and is heard of again long before that."""
+    """The worker counts as alive until then. It sends its next heartbeat long before."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaCount:
     name: str
-    """Empty: those without a schema."""
+    """Empty: breadcrumbs without a schema."""
     count: int
     recent: int
     """How many of them were created in the last `RECENT_SECONDS`."""
@@ -84,7 +84,7 @@ class SchemaCount:
 @dataclass(frozen=True, slots=True)
 class Overview:
     now: int
-    """By the server's clock."""
+    """The time of the server's clock."""
     kinds: list[str]
     lanes: list[LaneView]
     workers: list[WorkerView]
@@ -92,42 +92,50 @@ class Overview:
     schemas: list[SchemaCount]
     """The most frequent first."""
     uncounted_schemas: int
-    """How many schemas were left out, in the lane where it is the most."""
+    """How many schemas were not counted, in the lane with the most of them."""
     servers: list[dict[str, str]]
-    """What each server says about itself (INFO); one that may not be asked is not among them."""
+    """The INFO of each server. Servers that do not permit the command are missing."""
+
+
+class _LaneReply(NamedTuple):
+    """The reply of overview.lua for one lane."""
+
+    newest: bytes
+    events: bytes
+    events_ever: bytes
+    sessions: bytes
+    uncounted_schemas: bytes
+    schemas: list[bytes]
+    """Name, count and recent count of each schema, in one flat list."""
+    kinds: list[list[bytes]]
+    """The progress of each kind of worker."""
 
 
 async def overview(store: Store, owner: UUID) -> Overview:
-    """Look at everything once."""
+    """Count everything once."""
     raw_kinds = await store.connection.call(0, b"SMEMBERS", store.keys.worker_kinds())
     kinds = sorted(kind.decode() for kind in raw_kinds)
     now = store.now()
     since = now - RECENT_SECONDS * 1_000_000
-    # Issued in one go, so that they leave in one write per server.
+    # Sent together, in one write per server.
     lanes, workers, servers = await asyncio.gather(
-        asyncio.gather(*(_look(store, owner, lane, kinds, since) for lane in range(store.lanes))),
+        asyncio.gather(*(_read_lane(store, owner, lane, kinds, since) for lane in range(store.lanes))),
         _workers(store, kinds),
         asyncio.gather(*(_server(store, lane) for lane in store.connection.node_lanes())),
     )
-    counts: Counter[str] = Counter()
-    recent: Counter[str] = Counter()
-    for reply in lanes:
-        for name, count, new in zip(*[iter(reply[5])] * 3, strict=True):
-            counts[name.decode()] += int(count)
-            recent[name.decode()] += int(new)
     return Overview(
         now,
         kinds,
-        [_lane(number, kinds, now, reply) for number, reply in enumerate(lanes)],
+        [_lane_view(number, kinds, now, reply) for number, reply in enumerate(lanes)],
         workers,
-        sum(int(reply[3]) for reply in lanes),
-        [SchemaCount(name, count, recent[name]) for name, count in counts.most_common() if count],
-        max(int(reply[4]) for reply in lanes),
+        sum(int(reply.sessions) for reply in lanes),
+        _count_schemas(lanes),
+        max(int(reply.uncounted_schemas) for reply in lanes),
         [server for server in servers if server],
     )
 
 
-async def _look(store: Store, owner: UUID, lane: int, kinds: Sequence[str], since: int) -> list[Any]:
+async def _read_lane(store: Store, owner: UUID, lane: int, kinds: Sequence[str], since: int) -> _LaneReply:
     keys = store.keys
     names = [keys.events(lane), keys.clock(lane), keys.sessions(lane, owner), keys.schemas(lane, owner)]
     for kind in kinds:
@@ -137,42 +145,53 @@ async def _look(store: Store, owner: UUID, lane: int, kinds: Sequence[str], sinc
             keys.done(lane, kind),
             keys.dead_letters(lane, kind),
         ]
-    reply: list[Any] = await store.connection.run(
-        lane, _OVERVIEW, names, [keys.by_schema(lane, owner, ""), since, MOST_LOOKED_AT]
+    newest, events, ever, sessions, uncounted, schemas, *progress = await store.connection.run(
+        lane, _OVERVIEW, names, [keys.by_schema(lane, owner, ""), since, MAX_COUNTED]
     )
-    return reply
+    return _LaneReply(newest, events, ever, sessions, uncounted, schemas, progress)
 
 
-def _lane(number: int, kinds: Sequence[str], now: int, reply: list[Any]) -> LaneView:
-    shares = []
-    for kind, found in zip(kinds, reply[_FACTS_PER_LANE:], strict=True):
-        lease, left_ms, low, letters, first, waiting, more = found
-        shares.append(
-            Share(
-                kind,
-                _holder(lease, now + int(left_ms) * 1000),
-                int(low),
-                int(waiting),
-                bool(int(more)),
-                int(first) or None,
-                int(letters),
-            )
-        )
-    return LaneView(number, int(reply[0]), int(reply[1]), int(reply[2]), shares)
+def _count_schemas(lanes: Sequence[_LaneReply]) -> list[SchemaCount]:
+    """Add up the schemas of all lanes, the most frequent first."""
+    counts: Counter[str] = Counter()
+    recent: Counter[str] = Counter()
+    for reply in lanes:
+        for name, count, new in zip(*[iter(reply.schemas)] * 3, strict=True):
+            counts[name.decode()] += int(count)
+            recent[name.decode()] += int(new)
+    return [SchemaCount(name, count, recent[name]) for name, count in counts.most_common() if count]
 
 
-def _holder(lease: bytes, until: int) -> Holder | None:
+def _lane_view(number: int, kinds: Sequence[str], now: int, reply: _LaneReply) -> LaneView:
+    progress = [_progress(kind, now, found) for kind, found in zip(kinds, reply.kinds, strict=True)]
+    return LaneView(number, int(reply.newest), int(reply.events), int(reply.events_ever), progress)
+
+
+def _progress(kind: str, now: int, found: list[bytes]) -> LaneProgress:
+    lease, left_ms, low, letters, first, waiting, more = found
+    return LaneProgress(
+        kind,
+        _lease_holder(lease, now + int(left_ms) * 1000),
+        int(low),
+        int(waiting),
+        bool(int(more)),
+        int(first) or None,
+        int(letters),
+    )
+
+
+def _lease_holder(lease: bytes, until: int) -> LeaseHolder | None:
     if not lease:
         return None
     _, since, *worker = lease.decode(errors="replace").split(" ", 2)
-    if not worker or not since.isdigit():  # taken by a version that did not say since when
-        return Holder(" ".join((since, *worker)), until)
-    return Holder(worker[0], until, int(since))
+    if not worker or not since.isdigit():  # an older version took it and did not store the time
+        return LeaseHolder(" ".join((since, *worker)), until)
+    return LeaseHolder(worker[0], until, int(since))
 
 
 async def _workers(store: Store, kinds: Sequence[str]) -> list[WorkerView]:
     replies = await store.connection.call_all(
-        [(0, (b"ZRANGE", store.keys.workers(kind), 0, _MOST_WORKERS - 1, b"WITHSCORES")) for kind in kinds]
+        [(0, (b"ZRANGE", store.keys.workers(kind), 0, _MAX_WORKERS - 1, b"WITHSCORES")) for kind in kinds]
     )
     return [
         WorkerView(kind, name.decode(errors="replace"), int(float(until)))
@@ -185,4 +204,4 @@ async def _server(store: Store, lane: int) -> dict[str, str]:
     try:
         return await server_info(store.connection, lane)
     except StoreError:
-        return {}  # some do not let everybody ask; and one that is away is noticed by everything else
+        return {}  # not permitted; a server that is down shows in every other read

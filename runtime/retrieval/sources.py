@@ -1,13 +1,13 @@
-"""Sources: where the parts of a context come from, for context configs and agent definitions alike.
+"""Fetches the breadcrumbs of sources, for context configs and agent definitions.
 
-The session filter is not a filter here: with the scope `current` only that session's own index is read.
-Without a session on the trigger there is nothing to read, and the result says so; it never widens.
+A source with the scope `current` reads only the index of the trigger's session: no filter keeps other sessions out.
+If the trigger has no session, such a source finds nothing, and a note says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
@@ -49,12 +49,12 @@ class Fetch(BaseModel):
         return self.conversation_scope or "current"
 
     @property
-    def most(self) -> int:
+    def max_items(self) -> int:
         return 1 if self.method == "latest" else self.limit
 
     @property
     def includes_shared(self) -> bool:
-        """Whether what belongs to no session counts too. Another session's never does."""
+        """Whether the source also finds breadcrumbs of no session. It never finds those of another session."""
         return self.method == "latest" and self.conversation_scope is None
 
 
@@ -70,7 +70,7 @@ class Source(BaseModel):
     fetch: Fetch = Fetch()
 
     @model_validator(mode="after")
-    def _says_what(self) -> Source:
+    def _check_not_empty(self) -> Source:
         if (
             self.fetch.method != "event_data"
             and self.schema_name is None
@@ -80,19 +80,20 @@ class Source(BaseModel):
         return self
 
 
-class Found(NamedTuple):
+class SourceItem(NamedTuple):
     """A breadcrumb that a source found."""
 
     source: str
+    """The key of the source."""
     rank: int
     """0: the newest that this source found."""
     crumb: Breadcrumb
     number: int | None = None
-    """Which of the sources it was: several may share a key. None: no source, it is the trigger."""
+    """Index of the source: several may share a key. None: no source found it, it is the trigger."""
 
 
-class Asker(Protocol):
-    """Who asks: a trigger, or the event that speaks of it and is known before it is loaded."""
+class TriggerFacts(Protocol):
+    """What sources need to know of a trigger. Its event says it before the breadcrumb is loaded."""
 
     @property
     def owner_id(self) -> UUID: ...
@@ -106,49 +107,81 @@ class Asker(Protocol):
 
 @dataclass(slots=True)
 class Fetched:
-    """What each of some sources found."""
+    """The breadcrumbs that some sources found."""
 
     sources: Sequence[Source]
-    answers: list[list[Breadcrumb] | None]
-    """None: what the source stands for is the trigger itself."""
+    results: list[list[Breadcrumb] | None]
+    """One per source, the newest first; None: the source stands for the trigger."""
     notes: list[str]
-    """On those that could not look."""
+    """Say which sources could not be read."""
 
-    def found(self, trigger: Breadcrumb) -> list[Found]:
+    def items(self, trigger: Breadcrumb) -> list[SourceItem]:
         return [
-            Found(source.key, rank, crumb, number)
-            for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
+            SourceItem(source.key, rank, crumb, number)
+            for number, (source, crumbs) in enumerate(zip(self.sources, self.results, strict=True))
             for rank, crumb in enumerate([trigger] if crumbs is None else crumbs)
         ]
 
-    async def look_behind(
+    async def refill(
         self, store: Store, trigger: Breadcrumb, waits: Keep, *, keep: Keep | None = None
     ) -> None:
-        """Fill up sources that reached their limit with breadcrumbs that wait for a turn of their own."""
+        """Fetch more for sources whose limit is used up by messages that wait for their turn.
+
+        Waiting messages stay in the results, but do not count against the limit.
+        """
+        full = [
+            (number, crumbs)
+            for number, (source, crumbs) in enumerate(zip(self.sources, self.results, strict=True))
+            if crumbs is not None and len(crumbs) >= source.fetch.max_items and any(map(waits, crumbs))
+        ]
+        if not full:
+            return
 
         def counts(crumb: Breadcrumb) -> bool:
             return not waits(crumb) and (keep is None or keep(crumb))
 
-        full = [
-            (number, source, crumbs)
-            for number, (source, crumbs) in enumerate(zip(self.sources, self.answers, strict=True))
-            if crumbs is not None and len(crumbs) >= source.fetch.most and any(map(waits, crumbs))
-        ]
-        if not full:
-            return
-        share = RECENT_BYTES // len(full)
-        older = await asyncio.gather(
-            *(_fetch_behind(store, source, trigger, counts, share) for _, source, _ in full)
+        request = _Request(store, trigger, counts, RECENT_BYTES // len(full), self.notes)
+        further = await asyncio.gather(
+            *(_fetch_further(request, self.sources[number], trigger) for number, _ in full)
         )
-        for (number, source, crumbs), behind in zip(full, older, strict=True):
-            found = _newest_first([*crumbs, *behind])
-            counted = [crumb.id for crumb in found if counts(crumb)][: source.fetch.most]
-            self.answers[number] = [crumb for crumb in found if crumb.id in counted or waits(crumb)]
+        for (number, crumbs), more in zip(full, further, strict=True):
+            merged = _newest_first({crumb.id: crumb for crumb in (*crumbs, *more)}.values())
+            counted = [crumb for crumb in merged if counts(crumb)]
+            included = {crumb.id for crumb in counted[: self.sources[number].fetch.max_items]}
+            self.results[number] = [crumb for crumb in merged if crumb.id in included or waits(crumb)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """How one source finds its breadcrumbs: the first read with a result, or a listing."""
+class _Request:
+    """The parts of a fetch that all its sources share."""
+
+    store: Store
+    trigger: TriggerFacts
+    keep: Keep | None
+    """None: all breadcrumbs are kept."""
+    max_bytes: int
+    """Byte budget of each source. Each finds at least one breadcrumb."""
+    notes: list[str]
+
+    def for_source(self, source: Source) -> Query:
+        """Return the query of a source, without its scope."""
+        return Query(
+            schema_name=source.schema_name,
+            any_tags=source.any_tags,
+            all_tags=source.all_tags,
+            limit=source.fetch.max_items,
+            max_bytes=self.max_bytes,
+            keep=self.keep,
+        )
+
+    async def find(self, query: Query) -> list[Breadcrumb]:
+        """Return the first page of a query."""
+        return (await self.store.list(self.trigger.owner_id, query)).items
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one source finds its breadcrumbs: by the first read with a result, or by a listing."""
 
     reads: tuple[Read[list[Breadcrumb]], ...] = ()
     listing: Callable[[], Awaitable[list[Breadcrumb]]] | None = None
@@ -162,221 +195,194 @@ class Fetching:
         self,
         store: Store,
         sources: Sequence[Source],
-        asker: Asker,
+        trigger: TriggerFacts,
         *,
         keep: Keep | None = None,
-        most_bytes: int = RECENT_BYTES,
+        max_bytes: int = RECENT_BYTES,
     ) -> None:
-        """`keep` has the last word on each breadcrumb: what it refuses is as if it were not there.
+        """`keep`: breadcrumbs that it refuses are treated as missing.
 
-        `most_bytes`: a byte budget for all sources together, in equal shares. Each source finds at least one.
+        `max_bytes`: byte budget of all sources together, in equal shares. Each source finds at least one.
         """
         self._sources = sources
         self._notes: list[str] = []
-        share = most_bytes // max(1, len(sources))
-        self._ways = [_way(_Search(store, source, asker, keep, share, self._notes)) for source in sources]
-        self._results: Sequence[list[Breadcrumb]] = ()
+        request = _Request(store, trigger, keep, max_bytes // max(1, len(sources)), self._notes)
+        self._plans = [_plan(request, source) for source in sources]
+        self._results: list[list[list[Breadcrumb]]] = []
+        """By plan, the results of its reads."""
         self._listed: dict[int, list[Breadcrumb]] = {}
         self._failure: Exception | None = None
 
     @property
     def reads(self) -> list[Read[list[Breadcrumb]]]:
-        return [read for way in self._ways for read in way.reads]
+        return [read for plan in self._plans for read in plan.reads]
 
     def take_results(self, results: Iterator[list[Breadcrumb]]) -> None:
         """Take the results of `reads` from the beginning of an iterator."""
-        self._results = list(islice(results, len(self.reads)))
+        self._results = [list(islice(results, len(plan.reads))) for plan in self._plans]
 
     @property
     def has_listings(self) -> bool:
         """Whether some sources need more than reads."""
-        return any(way.listing is not None for way in self._ways)
+        return any(plan.listing is not None for plan in self._plans)
 
     async def list_all(self) -> None:
         """Run the listings. They may run beside the reads."""
-        numbers = [number for number, way in enumerate(self._ways) if way.listing is not None]
+        numbers = [number for number, plan in enumerate(self._plans) if plan.listing is not None]
         try:
-            listed = await asyncio.gather(*(way.listing() for way in self._ways if way.listing is not None))
+            listed = await asyncio.gather(
+                *(plan.listing() for plan in self._plans if plan.listing is not None)
+            )
             self._listed = dict(zip(numbers, listed, strict=True))
-        except Exception as error:  # what others find beside us is theirs all the same
+        except Exception as error:  # other contexts that are loaded together must not fail with this one
             self._failure = error
 
     def fetched(self) -> Fetched:
         """Return what was found, once all results are there. Raises the error of a listing that failed."""
         if self._failure is not None:
             raise self._failure
-        results = iter(self._results)
-        answers: list[list[Breadcrumb] | None] = []
-        for number, way in enumerate(self._ways):
-            own = list(islice(results, len(way.reads)))
-            if way.is_trigger:
-                answers.append(None)
-            elif way.listing is not None:
-                answers.append(self._listed[number])
-            else:
-                answers.append(next(filter(None, own), []))
-        return Fetched(self._sources, answers, self._notes)
+        return Fetched(
+            self._sources,
+            [self._result(number, plan) for number, plan in enumerate(self._plans)],
+            self._notes,
+        )
+
+    def _result(self, number: int, plan: _Plan) -> list[Breadcrumb] | None:
+        if plan.is_trigger:
+            return None
+        if plan.listing is not None:
+            return self._listed[number]
+        return next(filter(None, self._results[number]), [])
 
 
 async def fetch(
     store: Store,
     sources: Sequence[Source],
-    asker: Asker,
+    trigger: TriggerFacts,
     *,
     keep: Keep | None = None,
-    most_bytes: int = RECENT_BYTES,
+    max_bytes: int = RECENT_BYTES,
 ) -> Fetched:
-    """What the sources find, all side by side."""
-    fetching = Fetching(store, sources, asker, keep=keep, most_bytes=most_bytes)
+    """Fetch all sources concurrently."""
+    fetching = Fetching(store, sources, trigger, keep=keep, max_bytes=max_bytes)
     results, _ = await asyncio.gather(store.read_batch(*fetching.reads), fetching.list_all())
     fetching.take_results(iter(results))
     return fetching.fetched()
 
 
-async def _fetch_behind(
-    store: Store, source: Source, trigger: Breadcrumb, counts: Keep, most_bytes: int
-) -> list[Breadcrumb]:
-    """Return what a source finds if only some breadcrumbs count."""
-    alone = source.schema_name is not None and source.fetch.scope == "current"
-    if alone and not source.fetch.includes_shared:
-        # Up to the trigger only: a thousand may wait after it, and each of them would look at all the others.
-        # Where other schemas count too, there may be answers among them.
-        search = _Search(store, source, trigger, counts, most_bytes, [])
-        return await search.find(session_id=trigger.session_id, created_until=trigger.created)
-    fetched = await fetch(store, (source,), trigger, keep=counts, most_bytes=most_bytes)
-    return fetched.answers[0] or []
+# Plans by scope
 
 
-def _newest_first(crumbs: Sequence[Breadcrumb]) -> list[Breadcrumb]:
-    """Return the breadcrumbs without duplicates, the newest first."""
-    distinct = {crumb.id: crumb for crumb in crumbs}.values()
-    return sorted(distinct, key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """What a source looks for, and on whose behalf."""
-
-    store: Store
-    source: Source
-    asker: Asker
-    keep: Keep | None
-    max_bytes: int
-    notes: list[str]
-    """Reasons why a source could not look are added here."""
-
-    @property
-    def schema(self) -> str | None:
-        """The schema whose index alone holds the result; None: other filters count too."""
-        source = self.source
-        return source.schema_name if not (source.any_tags or source.all_tags or self.keep) else None
-
-    def note(self, reason: str) -> None:
-        self.notes.append(f"{self.source.key}: {reason}")
-
-    async def find(
-        self,
-        *,
-        session_id: str | None = None,
-        sessionless: bool = False,
-        tags: Sequence[str] = (),
-        created_until: int | None = None,
-        keep: Keep | None = None,
-    ) -> list[Breadcrumb]:
-        """`tags`: required besides those of the source. `keep`: instead of the search's own."""
-        source = self.source
-        query = Query(
-            schema_name=source.schema_name,
-            session_id=session_id,
-            sessionless=sessionless,
-            any_tags=source.any_tags,
-            all_tags=(*source.all_tags, *tags),
-            created_until=created_until,
-            limit=source.fetch.most,
-            max_bytes=self.max_bytes,
-            keep=keep or self.keep,
-        )
-        return (await self.store.list(self.asker.owner_id, query)).items
-
-    async def find_of_user(self, session: str) -> list[Breadcrumb]:
-        """Find what carries the tag of the user stored for the session. A tag of the trigger proves nothing."""
-        held = await Sessions(self.store).belonging(self.asker.owner_id, session)
-        tags = user_tags(None if held is None else held.user)
-        if not tags:
-            self.note("the session belongs to no user, so there is no user to look for")
-            return []
-        return await self.find(tags=tags)
-
-    async def find_own_or_shared(self) -> list[Breadcrumb]:
-        """Find what the session has; if it has nothing, what belongs to no session."""
-        session, keep, admits = self.asker.session_id, self.keep, _shared_with(self.asker)
-
-        def shared_and_kept(crumb: Breadcrumb) -> bool:
-            return admits(crumb) and (keep is None or keep(crumb))
-
-        shared = self.find(sessionless=True, keep=shared_and_kept)
-        if session is None:
-            return await shared
-        own, found = await asyncio.gather(self.find(session_id=session), shared)
-        return own or found
-
-
-def _way(search: _Search) -> _Way:
-    session = search.asker.session_id
-    if search.source.fetch.method == "event_data":
-        return _Way(is_trigger=True)
-    match search.source.fetch.scope:
-        case "current":
-            if search.source.fetch.includes_shared:
-                return _own_or_shared_way(search)
-            if session is None:
-                search.note("the trigger has no session, so there is no conversation to look at")
-                return _Way()
-            return _session_way(search, session)
-        case "user":
-            if session is None:
-                search.note("the trigger has no session, so there is no user to look for")
-                return _Way()
-            return _Way(listing=lambda: search.find_of_user(session))
+def _plan(request: _Request, source: Source) -> _Plan:
+    if source.fetch.method == "event_data":
+        return _Plan(is_trigger=True)
+    session = request.trigger.session_id
+    match source.fetch.scope:
         case "all":
-            return _Way(listing=search.find)
+            return _Plan(listing=lambda: request.find(request.for_source(source)))
+        case "current" if source.fetch.includes_shared:
+            return _plan_session_or_shared(request, source)
+        case "current":
+            if session is not None:
+                return _plan_session(request, source, session)
+            missing = "conversation to look at"
+        case "user":
+            if session is not None:
+                return _Plan(listing=lambda: _list_user(request, source, session))
+            missing = "user to look for"
+    request.notes.append(f"{source.key}: the trigger has no session, so there is no {missing}")
+    return _Plan()
 
 
-def _session_way(search: _Search, session: str) -> _Way:
-    schema, limit = search.schema, search.source.fetch.most
+def _plan_session(request: _Request, source: Source, session: str) -> _Plan:
+    schema = _only_schema(request, source)
     if schema is None:
-        return _Way(listing=lambda: search.find(session_id=session))
-    owner = search.asker.owner_id
-    return _Way((recent_of(search.store, owner, session, schema, limit, max_bytes=search.max_bytes),))
-
-
-def _own_or_shared_way(search: _Search) -> _Way:
-    schema, asker = search.schema, search.asker
-    if schema is None:
-        return _Way(listing=search.find_own_or_shared)
-    shared = recent_shared(
-        search.store,
-        asker.owner_id,
+        return _Plan(listing=lambda: request.find(replace(request.for_source(source), session_id=session)))
+    newest = recent_of(
+        request.store,
+        request.trigger.owner_id,
+        session,
         schema,
-        search.source.fetch.most,
-        _shared_with(asker),
-        max_bytes=search.max_bytes,
+        source.fetch.max_items,
+        max_bytes=request.max_bytes,
     )
-    if asker.session_id is None:
-        return _Way((shared,))
-    own = _session_way(search, asker.session_id)
+    return _Plan((newest,))
+
+
+def _plan_session_or_shared(request: _Request, source: Source) -> _Plan:
+    """Find breadcrumbs of the session, or of no session if there are none."""
+    schema, session = _only_schema(request, source), request.trigger.session_id
+    if schema is None:
+        return _Plan(listing=lambda: _list_session_or_shared(request, source))
+    shared = recent_shared(
+        request.store,
+        request.trigger.owner_id,
+        schema,
+        source.fetch.max_items,
+        _shared_filter(request.trigger),
+        max_bytes=request.max_bytes,
+    )
+    if session is None:
+        return _Plan((shared,))
+    own = _plan_session(request, source, session)
     return replace(own, reads=(*own.reads, shared))
 
 
-def _shared_with(asker: Asker) -> Keep:
-    """Return a filter for breadcrumbs of no session: it refuses those of another user, private and secret ones."""
-    own = set(users_of(asker.tags))
+async def _list_session_or_shared(request: _Request, source: Source) -> list[Breadcrumb]:
+    session, is_shared, keep = request.trigger.session_id, _shared_filter(request.trigger), request.keep
+
+    def keep_shared(crumb: Breadcrumb) -> bool:
+        return is_shared(crumb) and (keep is None or keep(crumb))
+
+    query = request.for_source(source)
+    shared = request.find(replace(query, sessionless=True, keep=keep_shared))
+    if session is None:
+        return await shared
+    own, of_no_session = await asyncio.gather(request.find(replace(query, session_id=session)), shared)
+    return own or of_no_session
+
+
+async def _list_user(request: _Request, source: Source, session: str) -> list[Breadcrumb]:
+    """List the breadcrumbs with the tag of the session's user. A user tag of the trigger proves nothing."""
+    held = await Sessions(request.store).belonging(request.trigger.owner_id, session)
+    tags = user_tags(None if held is None else held.user)
+    if not tags:
+        request.notes.append(f"{source.key}: the session belongs to no user, so there is no user to look for")
+        return []
+    return await request.find(replace(request.for_source(source), all_tags=(*source.all_tags, *tags)))
+
+
+async def _fetch_further(request: _Request, source: Source, trigger: Breadcrumb) -> list[Breadcrumb]:
+    """Fetch the breadcrumbs that `request.keep` admits, behind those that wait for their turn."""
+    is_one_schema = source.schema_name is not None and source.fetch.scope == "current"
+    if is_one_schema and not source.fetch.includes_shared:
+        # Begin at the trigger: a thousand messages may wait after it, and each turn would read all the others.
+        # With several schemas there may be answers among them, so all are read.
+        return await request.find(
+            replace(request.for_source(source), session_id=trigger.session_id, created_until=trigger.created)
+        )
+    fetched = await fetch(request.store, (source,), trigger, keep=request.keep, max_bytes=request.max_bytes)
+    return fetched.results[0] or []
+
+
+def _only_schema(request: _Request, source: Source) -> str | None:
+    """Return the schema if its index alone gives the result, or None if breadcrumbs have to be filtered."""
+    return source.schema_name if not (source.any_tags or source.all_tags or request.keep) else None
+
+
+def _shared_filter(trigger: TriggerFacts) -> Keep:
+    """Return a filter for breadcrumbs of no session: not those of another user, nor private or secret ones."""
+    own_users = set(users_of(trigger.tags))
 
     def admits(crumb: Breadcrumb) -> bool:
         return (
             crumb.visibility != "private"
             and crumb.sensitivity != "secret"
-            and own.issuperset(users_of(crumb.tags))
+            and own_users.issuperset(users_of(crumb.tags))
         )
 
     return admits
+
+
+def _newest_first(crumbs: Iterable[Breadcrumb]) -> list[Breadcrumb]:
+    return sorted(crumbs, key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from breadcrumbs.context_builder import builder
-from breadcrumbs.context_builder.tokens import Estimate
+from breadcrumbs.context_builder.tokens import TokenEstimator
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.store.store import Store
 from tests.contexts.support import SHIPPED
@@ -21,7 +21,7 @@ from tests.support.servers import free_port
 @pytest.fixture(autouse=True)
 def estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same numbers whether a tokenizer is installed or not."""
-    monkeypatch.setattr(builder, "token_counter", Estimate)
+    monkeypatch.setattr(builder, "token_counter", TokenEstimator)
 
 
 @pytest.fixture

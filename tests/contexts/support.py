@@ -11,12 +11,12 @@ from uuid import UUID, uuid4
 import anyio
 import orjson
 
-from breadcrumbs.context_builder.builder import ContextBuilder, context_id
+from breadcrumbs.context_builder.builder import ContextBuilder
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.config_checks import parse_configs
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
+from breadcrumbs.context_builder.context_breadcrumb import context_id
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
-from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import Worker
@@ -66,8 +66,7 @@ def context_of(store: Store, session: str, consumer: str = "tester", owner: UUID
     trigger = Breadcrumb(
         uuid4(), owner, 1, 0, 0, 0, 0, None, None, orjson.dumps({"tags": [f"session:{session}"]})
     )
-    lane = lane_for(owner, "session", session, store.lanes)
-    return context_id(lane, config(consumer_id=consumer), trigger)
+    return context_id(store, config(consumer_id=consumer), trigger)
 
 
 class Builder:

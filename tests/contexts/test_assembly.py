@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from breadcrumbs.context_builder.assembly import Assembled, TriggerWithheld, assemble
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.retrieval.model_view import view_of
-from breadcrumbs.runtime.retrieval.sources import Found
+from breadcrumbs.runtime.retrieval.sources import SourceItem
 from tests.contexts.support import ANSWERS, MESSAGES, OWNER, config
 
 
@@ -45,12 +45,12 @@ def crumb(
     return Breadcrumb(UUID(int=number), OWNER, 1, number, number, 0, 0, None, None, orjson.dumps(document))
 
 
-def found(*crumbs: Breadcrumb, source: int = 0, key: str = "conversation") -> list[Found]:
+def found(*crumbs: Breadcrumb, source: int = 0, key: str = "conversation") -> list[SourceItem]:
     newest_first = sorted(crumbs, key=lambda crumb: -crumb.created)
-    return [Found(key, rank, crumb, source) for rank, crumb in enumerate(newest_first)]
+    return [SourceItem(key, rank, crumb, source) for rank, crumb in enumerate(newest_first)]
 
 
-def made(trigger: Breadcrumb, *finds: list[Found], **changes: Any) -> Assembled:
+def made(trigger: Breadcrumb, *finds: list[SourceItem], **changes: Any) -> Assembled:
     entries = [entry for find in finds for entry in find]
     return assemble(config(**changes), trigger, entries, counter=Words())
 

@@ -210,10 +210,10 @@ async def test_a_builder_that_forgot_the_session_filter_would_be_found(
     """The audit does not believe the builder: it looks at what was really shown."""
     from breadcrumbs.runtime.retrieval import sources
 
-    def wrong(search: sources._Search, session: str) -> sources._Way:
-        return sources._Way(listing=search.find)
+    def wrong(request: Any, source: Any, session: str) -> Any:
+        return sources._Plan(listing=lambda: request.find(request.for_source(source)))
 
-    monkeypatch.setattr(sources, "_session_way", wrong)
+    monkeypatch.setattr(sources, "_plan_session", wrong)
     async with building(store, book_of(store)) as builder:
         await builder.say("one", "a")
         await builder.say("two", "b")

@@ -7,7 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from breadcrumbs.context_builder.builder import MOST_HOPS, ContextBuilder
+from breadcrumbs.context_builder.builder import ContextBuilder
+from breadcrumbs.context_builder.context_breadcrumb import MAX_HOPS
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAGS, Breadcrumb, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound
@@ -122,7 +123,7 @@ async def test_configs_that_trigger_each_other_end_somewhere(store: Store) -> No
         await anyio.sleep(0.3)
     assert "triggered each other" in error.context["error"]
     versions = [(await store.get(OWNER, context_of(store, "s", name))).version for name in ("a", "b")]
-    assert MOST_HOPS <= sum(versions) <= MOST_HOPS + 2
+    assert MAX_HOPS <= sum(versions) <= MAX_HOPS + 2
 
 
 async def test_a_message_with_as_many_tags_as_there_may_be_gets_its_context(store: Store) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs.context_builder.config_checks import ConfigError, parse_configs
-from breadcrumbs.context_builder.json_positions import NotJson, PlacedJson
+from breadcrumbs.context_builder.json_positions import LocatedJson, NotJson
 from tests.contexts.support import document
 
 GOOD = """{
@@ -196,12 +196,12 @@ json_values = st.recursive(
 def test_every_json_document_is_read_as_json_reads_it(value: Any, indent: int | None, ascii: bool) -> None:
     raw = json.dumps(value, indent=indent, ensure_ascii=ascii).encode("utf-8", "surrogatepass")
     try:
-        placed = PlacedJson(raw)
+        placed = LocatedJson(raw)
     except NotJson as error:
         assert "surrogate" in error.message or "not UTF-8" in error.message
     else:
         assert placed.value == value and repr(placed.value) == repr(value)
-        assert not placed.twice
+        assert not placed.repeated_keys
 
 
 @given(st.text(alphabet='{}[]",:0123 \n-.etrufalsn/\\', max_size=30))
@@ -210,22 +210,22 @@ def test_what_is_read_is_what_the_standard_library_reads(text: str) -> None:
         expected = json.loads(text, parse_constant=lambda name: pytest.fail(name))
     except ValueError:
         with pytest.raises(NotJson):
-            PlacedJson(text.encode())
+            LocatedJson(text.encode())
     else:
-        assert PlacedJson(text.encode()).value == expected
+        assert LocatedJson(text.encode()).value == expected
 
 
 @given(json_values)
 def test_every_value_is_found_at_its_place(value: Any) -> None:
     raw = json.dumps(value, indent=1).encode()
     try:
-        placed = PlacedJson(raw)
+        placed = LocatedJson(raw)
     except NotJson:
         return
     lines = raw.decode().split("\n")
 
     def check(inner: Any, path: tuple[str | int, ...]) -> None:
-        line, column = placed.place_of(path)
+        line, column = placed.locate(path)
         first = lines[line - 1][column - 1 :]
         assert first.startswith(json.dumps(inner, indent=1).split("\n")[0][:1])
         members: Any = (
@@ -233,7 +233,7 @@ def test_every_value_is_found_at_its_place(value: Any) -> None:
         )
         for name, member in members:
             if isinstance(inner, dict):
-                key_line, key_column = placed.place_of((*path, name), key=True)
+                key_line, key_column = placed.locate((*path, name), key=True)
                 assert lines[key_line - 1][key_column - 1 :].startswith(json.dumps(name))
             check(member, (*path, name))
 

@@ -7,17 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
-from breadcrumbs.context_builder.assembly import Place
-from breadcrumbs.context_builder.explain import (
-    ExplainedItem,
-    Explanation,
-    contexts_of,
-    diff,
-    explain,
-    preview,
-    rebuild,
-)
-from breadcrumbs.context_builder.references import recorded
+from breadcrumbs.context_builder.assembly import ItemPlace
+from breadcrumbs.context_builder.diff import diff
+from breadcrumbs.context_builder.explain import contexts_of, explain
+from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation
+from breadcrumbs.context_builder.preview import PreviewInput, preview
+from breadcrumbs.context_builder.rebuild import rebuild
+from breadcrumbs.context_builder.references import read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
@@ -151,7 +147,7 @@ async def test_an_older_version_is_rendered_again_byte_for_byte(store: Store) ->
         )
         await post(store, "pinned elsewhere 🚀", session="t", tags=("starred",))
         context = await builder.say("first", "s", llm_hints=hints)
-        trigger = await store.get(OWNER, recorded(context).trigger_id)
+        trigger = await store.get(OWNER, read_record(context).trigger_id)
         shown = orjson.dumps(context.context["parts"])
         assert b'"tools":"clock"' in shown and "🚀".encode() in shown
 
@@ -239,7 +235,7 @@ async def test_a_preview_with_the_same_config_is_the_context_itself(store: Store
     """Also after the answer was given: it looks at what was there when the context was made."""
     async with building(store, book_of(store)) as builder:
         contexts = await conversation(builder, 5)
-    made = await preview(store, OWNER, "s", config())
+    made = await preview(store, PreviewInput(OWNER, "s", config()))
     assert orjson.dumps(made.parts) == orjson.dumps(contexts[-1].context["parts"])
     assert diff(await explain(store, OWNER, contexts[-1].id), made.explanation).is_empty
 
@@ -248,7 +244,7 @@ async def test_a_preview_of_an_older_message_shows_what_was_there_then(store: St
     async with building(store, book_of(store)) as builder:
         contexts = await conversation(builder, 8)
     for context in contexts[1:4]:
-        made = await preview(store, OWNER, "s", config(), recorded(context).trigger_id)
+        made = await preview(store, PreviewInput(OWNER, "s", config(), read_record(context).trigger_id))
         assert made.parts == context.context["parts"]
 
 
@@ -259,7 +255,7 @@ async def test_a_preview_writes_nothing(store: Store) -> None:
     events = [
         await store.connection.call(lane, b"XLEN", store.keys.events(lane)) for lane in range(store.lanes)
     ]
-    await preview(store, OWNER, "s", config(formatting={"max_tokens": 5}))
+    await preview(store, PreviewInput(OWNER, "s", config(formatting={"max_tokens": 5})))
     assert [(c.id, c.version) async for c in store.walk(OWNER, Query())] == before
     assert events == [
         await store.connection.call(lane, b"XLEN", store.keys.events(lane)) for lane in range(store.lanes)
@@ -271,7 +267,7 @@ async def test_a_preview_shows_what_an_edit_would_change(store: Store) -> None:
         contexts = await conversation(builder, 4)
     before = await explain(store, OWNER, contexts[-1].id)
     edited = config(sources=[{**MESSAGES, "fetch": {"limit": 2}}, ANSWERS], formatting={"max_tokens": 6})
-    difference = diff(before, (await preview(store, OWNER, "s", edited)).explanation)
+    difference = diff(before, (await preview(store, PreviewInput(OWNER, "s", edited))).explanation)
     assert difference.tokens[1] <= 6 < difference.tokens[0] and difference.budget == (4000, 6)
     assert [(item.excerpt, reason) for item, reason in difference.went] == [
         ("question 0", None),
@@ -286,14 +282,14 @@ async def test_a_preview_shows_what_an_edit_would_change(store: Store) -> None:
 async def test_a_preview_works_before_any_context_was_made(store: Store) -> None:
     await post(store, "one", session="s")
     await post(store, "two", session="s")
-    made = await preview(store, OWNER, "s", config())
+    made = await preview(store, PreviewInput(OWNER, "s", config()))
     assert [item.excerpt for item in made.explanation.items] == ["one", "two"]
     assert made.explanation.context_id is None
 
 
 async def test_a_preview_of_a_message_that_the_config_does_not_react_to_says_so(store: Store) -> None:
     note = await post(store, "a note", session="s", schema="note.v1")
-    made = await preview(store, OWNER, "s", config(), note.id)
+    made = await preview(store, PreviewInput(OWNER, "s", config(), note.id))
     assert any("does not react" in note for note in made.explanation.notes)
 
 
@@ -301,11 +297,11 @@ async def test_what_cannot_be_previewed_is_said(store: Store) -> None:
     elsewhere = await post(store, "one", session="t")
     secret = await post(store, "hush", session="u", sensitivity="secret")
     with pytest.raises(NotFound, match="nothing that this config reacts to"):
-        await preview(store, OWNER, "s", config())
+        await preview(store, PreviewInput(OWNER, "s", config()))
     with pytest.raises(NotFound, match="in session 's'"):
-        await preview(store, OWNER, "s", config(), elsewhere.id)
+        await preview(store, PreviewInput(OWNER, "s", config(), elsewhere.id))
     with pytest.raises(InvalidInput, match="shown to no model"):
-        await preview(store, OWNER, "u", config(), secret.id)
+        await preview(store, PreviewInput(OWNER, "u", config(), secret.id))
 
 
 async def test_a_preview_of_a_message_whose_context_nobody_has_made_is_of_its_own_time(store: Store) -> None:
@@ -314,7 +310,7 @@ async def test_a_preview_of_a_message_whose_context_nobody_has_made_is_of_its_ow
         await builder.made_for(early, context_of(store, "s"))
         note = await post(store, "no trigger", session="s", schema="note.v1")
         await builder.say("late", "s")
-    made = await preview(store, OWNER, "s", config(), note.id)
+    made = await preview(store, PreviewInput(OWNER, "s", config(), note.id))
     assert made.explanation.as_of == note.created_at
     assert [item.title for item in made.explanation.items] == ["too early", "no trigger"]
 
@@ -327,7 +323,7 @@ async def test_a_context_with_an_impossible_time_is_none_of_ours(store: Store, a
     await store.update(OWNER, made.id, BreadcrumbUpdate(context=forged))
     with pytest.raises(NotFound, match="is no context"):
         await explain(store, OWNER, made.id)
-    assert (await preview(store, OWNER, "s", config())).explanation.items
+    assert (await preview(store, PreviewInput(OWNER, "s", config()))).explanation.items
 
 
 @pytest.mark.parametrize(
@@ -358,7 +354,9 @@ async def test_a_forged_context_cannot_show_the_hints_of_any_breadcrumb(
 # Diff
 
 
-def explanation(*ids: str, tokens: int = 1, place: Place = "conversation", version: int = 1) -> Explanation:
+def explanation(
+    *ids: str, tokens: int = 1, place: ItemPlace = "conversation", version: int = 1
+) -> Explanation:
     items = [
         ExplainedItem(source="a", number=0, place=place, rank=0, tokens=tokens, id=id, version=version)
         for id in ids

@@ -13,8 +13,9 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from breadcrumbs.context_builder.explain import explain, rebuild
+from breadcrumbs.context_builder.explain import explain
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
+from breadcrumbs.context_builder.rebuild import rebuild
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate

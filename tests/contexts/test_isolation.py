@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -146,13 +146,12 @@ def test_R3_the_property_fails_where_the_session_filter_is_removed(
 ) -> None:
     """What would it be worth otherwise? `one more OR` is what went wrong in RCRT."""
 
-    def wrong(search: sources._Search, session: str) -> sources._Way:
+    def wrong(request: Any, source: Any, session: str) -> Any:
         if mistake == "one more OR":
-            any_tags = (*search.source.any_tags, f"session:{session}")
-            search = replace(search, source=search.source.model_copy(update={"any_tags": any_tags}))
-        return sources._Way(listing=search.find)
+            source = source.model_copy(update={"any_tags": (*source.any_tags, f"session:{session}")})
+        return sources._Plan(listing=lambda: request.find(request.for_source(source)))
 
-    monkeypatch.setattr(sources, "_session_way", wrong)
+    monkeypatch.setattr(sources, "_plan_session", wrong)
 
     @settings(quick, max_examples=500, phases=[Phase.generate], database=None, derandomize=True)
     @given(steps)

@@ -23,6 +23,6 @@ async def test_many_sources_together_read_no_more_than_one_budget(store: Store, 
     recent = {"schema_name": "note.v1", "fetch": {"method": "recent", "limit": 1000}}
     sources = [Source.model_validate({"key": f"k{number}", **recent}) for number in range(8)]
     fetched = await fetch(store, sources, await store.get(DEVELOPER, trigger.id), keep=keep)
-    found = [crumbs for crumbs in fetched.answers if crumbs is not None]
+    found = [crumbs for crumbs in fetched.results if crumbs is not None]
     assert len(found) == 8 and all(found)
     assert sum(len(one.json) for crumbs in found for one in crumbs) <= RECENT_BYTES

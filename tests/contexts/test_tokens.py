@@ -13,7 +13,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.context_builder.tokens import Counted, Estimate, token_counter
+from breadcrumbs.context_builder.tokens import O200kCounter, TokenEstimator, token_counter
 from tests.contexts.token_samples import SAMPLES
 
 
@@ -27,26 +27,26 @@ def fresh_counter() -> Any:
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_the_estimate_is_within_a_fifth_of_the_count(kind: str) -> None:
     counted, text = SAMPLES[kind]
-    assert abs(Estimate().count(text) - counted) <= 0.2 * counted
+    assert abs(TokenEstimator().count(text) - counted) <= 0.2 * counted
 
 
 def test_the_estimate_is_within_a_tenth_on_average() -> None:
-    errors = [abs(Estimate().count(text) - counted) / counted for counted, text in SAMPLES.values()]
+    errors = [abs(TokenEstimator().count(text) - counted) / counted for counted, text in SAMPLES.values()]
     assert statistics.fmean(errors) < 0.1
 
 
 @given(st.text())
 def test_the_estimate_takes_any_text(text: str) -> None:
-    assert 0 <= Estimate().count(text) <= 4 * len(text)
+    assert 0 <= TokenEstimator().count(text) <= 4 * len(text)
 
 
 def test_nothing_costs_nothing() -> None:
-    assert Estimate().count("") == 0
+    assert TokenEstimator().count("") == 0
 
 
 def test_a_long_text_costs_the_sum_of_its_parts() -> None:
     text = SAMPLES["English prose"][1] + "\n"
-    assert abs(Estimate().count(text * 50) - 50 * Estimate().count(text)) <= 50
+    assert abs(TokenEstimator().count(text * 50) - 50 * TokenEstimator().count(text)) <= 50
 
 
 def test_without_a_tokenizer_the_estimate_is_used_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_a_tokenizer_that_does_not_work_is_replaced_by_the_estimate(monkeypatch:
 
 def test_the_tokenizer_counts_what_the_table_says() -> None:
     pytest.importorskip("bpe_openai", reason="the extra breadcrumbs[tokens] is not installed")
-    counter = Counted()
+    counter = O200kCounter()
     assert {kind: counter.count(text) for kind, (_, text) in SAMPLES.items()} == {
         kind: counted for kind, (counted, _) in SAMPLES.items()
     }

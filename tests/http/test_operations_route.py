@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.maintenance.overview import MOST_LOOKED_AT
+from breadcrumbs.runtime.maintenance.overview import MAX_COUNTED
 from breadcrumbs.runtime.store.fence import Lease
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import Leases
@@ -195,12 +195,12 @@ async def test_a_long_queue_is_counted_so_far_and_no_further(site: Site, leases:
     await store.connection.call_all(
         [
             (lane, (b"XADD", store.keys.events(lane), b"%d-0" % (at + number), *entry[1]))
-            for number in range(1, MOST_LOOKED_AT + 5)
+            for number in range(1, MAX_COUNTED + 5)
         ]
     )
     await leases.register()
     share = shares(await operations(site), "contexts")[lane]
-    assert (share["waiting"], share["more_waiting"]) == (MOST_LOOKED_AT, True)
+    assert (share["waiting"], share["more_waiting"]) == (MAX_COUNTED, True)
 
 
 async def test_dead_letters_are_counted_where_they_are(site: Site, leases: Leases) -> None:

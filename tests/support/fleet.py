@@ -14,7 +14,7 @@ from secrets import token_hex
 import anyio
 import anyio.to_thread
 
-from breadcrumbs.context_builder.references import recorded
+from breadcrumbs.context_builder.references import read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -172,7 +172,7 @@ class Fleet:
             (context,) = await chat.all(session, CONTEXT)
             mine = {crumb.id for crumb in (*messages, *answers)}
             history = await self.store.history(ALICE, context.id)
-            assert all({item.id for item in recorded(version).items} <= mine for version in history)
+            assert all({item.id for item in read_record(version).items} <= mine for version in history)
             built = [version.context["trigger_id"] for version in history if INTERNAL not in version.tags]
             assert built[::-1] == ids, f"{session}: contexts built twice or not at all"
         page = await self.store.list(ALICE, Query(schema_name=ERROR))

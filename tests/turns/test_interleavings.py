@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.context_builder.references import recorded
+from breadcrumbs.context_builder.references import read_record
 from breadcrumbs.runtime.backend.address import parse_address
 from breadcrumbs.runtime.backend.standalone import StandaloneConnection
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
@@ -255,7 +255,7 @@ async def check(world: World) -> None:
         built: list[str] = []
         for context in contexts:
             for version in await store.history(owner, context.id):
-                assert {item.id for item in recorded(version).items} <= mine
+                assert {item.id for item in read_record(version).items} <= mine
                 if INTERNAL not in version.tags:
                     built.append(version.context["trigger_id"])
         assert built[::-1] == ids  # one context each; those made again by a turn for itself aside

@@ -83,7 +83,7 @@ async def test_R1_the_scenario_fails_when_results_do_not_inherit_tags(
     for module in (
         "agents.answer",
         "agents.tool_steps",
-        "context_builder.builder",
+        "context_builder.context_breadcrumb",
         "runtime.workers.failures",
     ):
         monkeypatch.setattr(f"breadcrumbs.{module}.inherited_tags", nothing)
@@ -100,12 +100,12 @@ async def test_R3_the_scenario_fails_when_the_session_filter_is_removed(
 ) -> None:
     widened = 0
 
-    def of_all_sessions(search: sources._Search, session: str) -> sources._Way:
+    def of_all_sessions(request: sources._Request, source: sources.Source, session: str) -> sources._Plan:
         nonlocal widened
         widened += 1
-        return sources._Way(listing=search.find)
+        return sources._Plan(listing=lambda: request.find(request.for_source(source)))
 
-    monkeypatch.setattr(sources, "_session_way", of_all_sessions)
+    monkeypatch.setattr(sources, "_plan_session", of_all_sessions)
     model = FunctionModel(recite)
     async with working(store, model) as chat:
         with pytest.raises(AssertionError):

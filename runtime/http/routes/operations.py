@@ -20,9 +20,9 @@ from breadcrumbs.runtime.http.middleware.metrics import Metrics, RouteTimes
 from breadcrumbs.runtime.http.routes.system import VERSION
 from breadcrumbs.runtime.maintenance.overview import (
     RECENT_SECONDS,
+    LaneProgress,
     LaneView,
     Overview,
-    Share,
     WorkerView,
     overview,
 )
@@ -282,14 +282,14 @@ def _lane(lane: LaneView, now: int) -> LaneDocument:
         "lane": lane.number,
         "events": lane.events,
         "events_ever": lane.events_ever,
-        "kinds": [_share(share, now) for share in lane.shares],
+        "kinds": [_share(share, now) for share in lane.progress],
     }
     if lane.newest:
         document["newest_event_at"] = times.to_text(lane.newest)
     return document
 
 
-def _share(share: Share, now: int) -> ShareView:
+def _share(share: LaneProgress, now: int) -> ShareView:
     lag = 0 if share.first_waiting is None else max(0, now - share.first_waiting)
     document: ShareView = {
         "kind": share.kind,
@@ -320,7 +320,7 @@ def _worker(worker: WorkerView, seen: Overview) -> WorkerDocument:
         "lanes": [
             lane.number
             for lane in seen.lanes
-            for share in lane.shares
+            for share in lane.progress
             if share.kind == worker.kind and share.holder is not None and share.holder.worker == worker.name
         ],
     }

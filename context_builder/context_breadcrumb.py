@@ -1,0 +1,80 @@
+"""The breadcrumb that stores a context: its id, its tags and its content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from breadcrumbs.context_builder.assembly import Assembled
+from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAGS, SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.placement import derive_id_beside
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.workers.errors import TurnFailed
+
+MAX_HOPS: Final = 16
+"""How often contexts may trigger contexts of other consumers in a row. Agents have limits of their own."""
+
+
+def context_id(store: Store, config: ContextConfig, trigger: Breadcrumb | Event) -> UUID:
+    """Return the id of the context: one per consumer and session, or per trigger without a session."""
+    scope = (
+        ("session", trigger.session_id) if trigger.session_id is not None else ("trigger", str(trigger.id))
+    )
+    return derive_id_beside(store, trigger, "context", str(trigger.owner_id), config.consumer_id, *scope)
+
+
+def context_breadcrumb(
+    config: ContextConfig,
+    trigger: Breadcrumb,
+    made: Assembled,
+    *,
+    as_of: int,
+    inherited: tuple[str, ...],
+) -> BreadcrumbCreate:
+    """Return the breadcrumb that stores a context."""
+    parts = made.parts()
+    context: dict[str, Any] = {
+        "consumer_id": config.consumer_id,
+        "trigger_id": str(trigger.id),
+        "trigger_version": trigger.version,
+        "trigger_created": trigger.created,
+        "as_of": as_of,
+        "as_of_time": times.to_text(as_of),
+        "config": config.digest,
+        "parts": parts,
+        "explain": made.explain(parts),
+    }
+    if hops := _count_hops(trigger):
+        context["hops"] = hops
+    fields: dict[str, Any] = {
+        "schema_name": config.output.schema_name,
+        "title": f"Context for {config.consumer_id}",
+        "tags": _context_tags(config, inherited_tags(trigger.tags, inherited)),
+        "context": context,
+    }
+    if config.output.ttl_seconds is not None:
+        fields |= {"ttl_type": "duration", "ttl_config": {"duration_seconds": config.output.ttl_seconds}}
+    return BreadcrumbCreate.parse(fields)
+
+
+def _context_tags(config: ContextConfig, inherited: Sequence[str]) -> list[str]:
+    tags = list(dict.fromkeys([*config.output.tags, config.consumer_tag, *inherited]))
+    if len(tags) > MAX_TAGS:  # drop inherited tags, but never the session
+        tags = sorted(tags, key=lambda tag: not tag.startswith(SESSION))[:MAX_TAGS]
+    return tags
+
+
+def _count_hops(trigger: Breadcrumb) -> int:
+    """Count the agents and contexts that led to a trigger. Configs may trigger each other: fail at the limit."""
+    hops = trigger.context.get("hops")
+    hops = hops if isinstance(hops, int) else 0
+    if any(tag.startswith(CONSUMER) for tag in trigger.tags):
+        hops += 1
+    if hops > MAX_HOPS:
+        raise TurnFailed(f"contexts triggered each other {hops} times in a row: stopped")
+    return hops

@@ -1,0 +1,100 @@
+"""Loads everything that contexts are built from, in one round trip per node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.context_breadcrumb import context_id
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.retrieval.sources import Fetching
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.batched_reads import Read, newest_of, version_of
+from breadcrumbs.runtime.store.placement import last_write_beside
+from breadcrumbs.runtime.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInputs:
+    """Everything that one context is built from."""
+
+    as_of: int
+    """Everything that was written up to this time is included."""
+    previous: Breadcrumb | None
+    """The newest stored version of the context."""
+    paused_at: int | None
+    """Since when the session is paused; None: it is not."""
+    fetching: Fetching
+
+
+class InputLoader:
+    """Loads the inputs of contexts."""
+
+    def __init__(self, store: Store, hints: SchemaHints) -> None:
+        self._store = store
+        self._hints = hints
+        self._sessions = Sessions(store)
+
+    async def load_with_trigger(
+        self, configs: Sequence[ContextConfig], event: Event
+    ) -> tuple[Breadcrumb | None, list[ContextInputs]]:
+        """Return the breadcrumb of an event (None: it is gone), and the inputs of each config.
+
+        The event has all that the other reads need, so they need not wait for the breadcrumb.
+        """
+        trigger = version_of(self._store, event.owner_id, event.id, event.version)
+        inputs, (crumb,) = await self._load(configs, event, trigger)
+        return crumb, inputs
+
+    async def load(self, config: ContextConfig, trigger: Breadcrumb) -> ContextInputs:
+        """Return the inputs of one config."""
+        (inputs,), _ = await self._load([config], trigger)
+        return inputs
+
+    async def _load(
+        self, configs: Sequence[ContextConfig], trigger: Event | Breadcrumb, *others: Read[Any]
+    ) -> tuple[list[ContextInputs], tuple[Any, ...]]:
+        """Return the inputs of each config, and the results of other reads."""
+        store, owner, session = self._store, trigger.owner_id, trigger.session_id
+        # The time comes first: breadcrumbs that are written after it may be missing in the results below.
+        reads: list[Read[Any]] = [*others, last_write_beside(store, trigger)]
+        if session is not None:
+            reads.append(self._sessions.paused_at(owner, session))
+        fetchings = []
+        for config in configs:
+            fetching = Fetching(store, config.sources, trigger)
+            reads += [newest_of(store, owner, context_id(store, config, trigger)), *fetching.reads]
+            fetchings.append(fetching)
+        definitions = self._hints.missing(owner, _schemas_of(configs, trigger))
+        reads += definitions.reads.values()
+        results = iter(await self._read(reads, fetchings))  # in the order of `reads`
+        read_beside = tuple(islice(results, len(others)))
+        as_of = next(results)
+        paused_at = None if session is None else next(results)
+        loaded = []
+        for fetching in fetchings:
+            loaded.append(ContextInputs(as_of, next(results), paused_at, fetching))
+            fetching.take_results(results)
+        self._hints.store_results(definitions, results)
+        return loaded, read_beside
+
+    async def _read(self, reads: Sequence[Read[Any]], fetchings: Sequence[Fetching]) -> Sequence[Any]:
+        # Listings take several round trips: they run beside the reads.
+        listings: list[Awaitable[Any]] = [entry.list_all() for entry in fetchings if entry.has_listings]
+        if not listings:
+            return await self._store.read_batch(*reads)
+        results: Sequence[Any]
+        results, *_ = await asyncio.gather(self._store.read_batch(*reads), *listings)
+        return results
+
+
+def _schemas_of(configs: Sequence[ContextConfig], trigger: Event | Breadcrumb) -> set[str]:
+    """Return the schemas of the sources and of the trigger."""
+    names = {source.schema_name for config in configs for source in config.sources} | {trigger.schema_name}
+    return {name for name in names if name is not None}

@@ -1,0 +1,167 @@
+"""Previews the context that a config would build for a message. Nothing here writes.
+
+A breadcrumb that the reader may not see is treated as missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from breadcrumbs.context_builder.assembly import Assembled, ContextItem, LeftOut, TriggerWithheld
+from breadcrumbs.context_builder.builder import build_context
+from breadcrumbs.context_builder.config import ContextConfig
+from breadcrumbs.context_builder.context_breadcrumb import context_id
+from breadcrumbs.context_builder.explanation import (
+    ExplainedItem,
+    ExplainedLeftOut,
+    Explanation,
+    describe_breadcrumb,
+    make_excerpt,
+)
+from breadcrumbs.runtime.breadcrumb import times
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.selectors import Selector
+from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
+from breadcrumbs.runtime.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewInput:
+    """What to preview, and for whom."""
+
+    owner_id: UUID
+    session_id: str
+    config: ContextConfig
+    trigger_id: UUID | None = None
+    """None: the newest message of the session that the config reacts to."""
+    may_see: Callable[[Breadcrumb], bool] | None = None
+    """Whether the reader may see a breadcrumb; None: all of them."""
+
+    def sees(self, crumb: Breadcrumb) -> bool:
+        return self.may_see is None or self.may_see(crumb)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A context that was not stored."""
+
+    explanation: Explanation
+    parts: list[dict[str, Any]]
+
+
+async def preview(store: Store, wanted: PreviewInput, *, hints: SchemaHints | None = None) -> Preview:
+    """Build the context for a message without storing it.
+
+    Only what was written before the stored context for the same message is used, so that only the config can make a
+    difference.
+    """
+    config = wanted.config
+    trigger = await _load_trigger(store, wanted)
+    as_of = await _build_time(store, config, trigger)
+
+    def keep(crumb: Breadcrumb) -> bool:
+        return crumb.created <= as_of and wanted.sees(crumb)
+
+    try:
+        made = await build_context(store, config, trigger, hints=hints or SchemaHints(store), keep=keep)
+    except TriggerWithheld as error:
+        raise InvalidInput(error.reason, where="trigger_id") from None
+    if not config.reacts_to(trigger):
+        made.notes.append("this config does not react to this breadcrumb: update_triggers do not match it")
+    return Preview(_explain_assembled(config, trigger, made, as_of), made.parts())
+
+
+async def _load_trigger(store: Store, wanted: PreviewInput) -> Breadcrumb:
+    if wanted.trigger_id is None:
+        return await _newest_trigger(store, wanted)
+    try:
+        trigger = await store.get(wanted.owner_id, wanted.trigger_id, count_read=False)
+    except NotFound:
+        trigger = None
+    if trigger is None or trigger.session_id != wanted.session_id or not wanted.sees(trigger):
+        raise NotFound(f"there is no breadcrumb {wanted.trigger_id} in session {wanted.session_id!r}")
+    return trigger
+
+
+async def _newest_trigger(store: Store, wanted: PreviewInput) -> Breadcrumb:
+    """Return the newest breadcrumb of the session that the config reacts to."""
+
+    def newest(selector: Selector) -> Query:
+        def keep(crumb: Breadcrumb) -> bool:
+            return selector.matches(crumb) and wanted.sees(crumb)
+
+        return Query(session_id=wanted.session_id, schema_name=selector.schema_name, limit=1, keep=keep)
+
+    pages = await asyncio.gather(
+        *(store.list(wanted.owner_id, newest(selector)) for selector in wanted.config.update_triggers)
+    )
+    found = [crumb for page in pages for crumb in page.items]
+    if not found:
+        raise NotFound(
+            f"session {wanted.session_id!r} has nothing that this config reacts to (update_triggers)"
+        )
+    return max(found, key=lambda crumb: crumb.created)
+
+
+async def _build_time(store: Store, config: ContextConfig, trigger: Breadcrumb) -> int:
+    """Return when the context for a trigger was built. If there is none: when the trigger was posted."""
+    try:
+        async for version in store.versions(trigger.owner_id, context_id(store, config, trigger)):
+            built = version.context.get("as_of")
+            is_for_trigger = version.context.get("trigger_id") == str(trigger.id)
+            if is_for_trigger and isinstance(built, int) and built <= times.LATEST:
+                return max(trigger.created, built)
+    except NotFound:
+        pass
+    return trigger.created
+
+
+def _explain_assembled(
+    config: ContextConfig, trigger: Breadcrumb, made: Assembled, as_of: int
+) -> Explanation:
+    return Explanation(
+        consumer_id=config.consumer_id,
+        session_id=trigger.session_id,
+        trigger_id=str(trigger.id),
+        trigger_version=trigger.version,
+        as_of=times.to_text(as_of),
+        config=config.digest,
+        tokens=made.tokens,
+        budget=made.budget,
+        counted_by=made.method,
+        sources=made.sources,
+        items=[_explain_item(item, trigger) for item in made.items],
+        left_out=[_explain_left_out(out) for out in made.left_out],
+        notes=made.notes,
+    )
+
+
+def _explain_item(item: ContextItem, trigger: Breadcrumb) -> ExplainedItem:
+    return ExplainedItem(
+        source=item.source,
+        number=item.number,
+        place=item.place,
+        rank=item.rank,
+        tokens=item.tokens,
+        session_id=item.crumb.session_id if item.place == "elsewhere" else None,
+        excerpt=make_excerpt(item.content),
+        matched=item.matched,
+        is_trigger=item.crumb.id == trigger.id,
+        **describe_breadcrumb(item.crumb),
+    )
+
+
+def _explain_left_out(out: LeftOut) -> ExplainedLeftOut:
+    return ExplainedLeftOut(
+        source=out.source,
+        number=out.number,
+        reason=out.reason,
+        tokens=out.tokens,
+        **describe_breadcrumb(out.crumb),
+    )

@@ -1,0 +1,69 @@
+"""Renders a stored context again from its references."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from breadcrumbs.context_builder.assembly import checksum, group_parts, render_item
+from breadcrumbs.context_builder.referenced import (
+    ReferencedBreadcrumbs,
+    group_references,
+    load_context,
+    load_version,
+)
+from breadcrumbs.context_builder.references import Reference
+from breadcrumbs.runtime.breadcrumb.breadcrumb import users_of
+from breadcrumbs.runtime.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltContext:
+    """A version of a context, rendered again."""
+
+    context_id: UUID
+    version: int
+    parts: list[dict[str, Any]]
+    same: bool | None
+    """Whether the parts equal those that the model was shown, byte for byte; None: only some were rendered."""
+    gone: tuple[Reference, ...]
+    """Items that are missing, because they or the schema definition with their hints were deleted."""
+
+    @property
+    def json(self) -> bytes:
+        return orjson.dumps(self.parts)
+
+
+async def rebuild(
+    store: Store,
+    owner: UUID,
+    context_id: UUID,
+    version: int | None = None,
+    *,
+    only: slice = slice(None),
+) -> RebuiltContext:
+    """Render a version of a context again. `only`: a range of its items."""
+    context, record = await load_context(store, owner, context_id, version)
+    if "parts" in context.context:
+        parts = context.context["parts"]
+        return RebuiltContext(context.id, context.version, parts, checksum(parts) == record.checksum, ())
+    trigger = await load_version(store, owner, record.trigger_id, record.trigger_version)
+    trigger_users = [] if trigger is None else users_of(trigger.then.tags)
+    rendered, gone = [], []
+    wanted = record.items[only]
+    for group in group_references(wanted):
+        loaded = await ReferencedBreadcrumbs.load(store, owner, record, group)
+        for reference in group:
+            crumb = loaded.get(reference)
+            content = None if crumb is None else loaded.content(crumb)
+            if crumb is None or content is None:
+                gone.append(reference)
+            else:
+                item = render_item(crumb, reference.place, content, trigger_users)
+                rendered.append((reference.place, reference.source, item))
+    parts = group_parts(rendered)
+    same = checksum(parts) == record.checksum if len(wanted) == len(record.items) else None
+    return RebuiltContext(context.id, context.version, parts, same, tuple(gone))

@@ -1,0 +1,171 @@
+"""Loads the breadcrumbs that a context refers to, as far as a reader may see them.
+
+A stored context keeps references to its items. Explanations and rebuilt prompts follow them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
+
+from breadcrumbs.context_builder.references import ContextRecord, NotAContext, Reference, read_record
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of
+from breadcrumbs.runtime.retrieval.schema_hints import DEFINES, DEFINITION, speaks_for_all
+from breadcrumbs.runtime.store.store import Store
+
+_GROUP_SIZE: Final = 8  # references that are followed together: two versions of each are in memory
+_REFERENCE_BYTES: Final = 1_024  # what each reference counts against a byte budget, also if it leads nowhere
+
+_VersionKey: TypeAlias = tuple[UUID, int]
+_R = TypeVar("_R", bound=Reference)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Which breadcrumbs the reader of an explanation may see."""
+
+    may_see: Callable[[Breadcrumb], bool] | None = None
+    """None: all of them."""
+    conceals_gone: bool = False
+    """Show a deleted breadcrumb like one that the reader may not see. A client may have made up the reference."""
+
+    def sees(self, crumb: Breadcrumb) -> bool:
+        return self.may_see is None or self.may_see(crumb)
+
+
+UNRESTRICTED: Final = Reader()
+
+
+class LoadedVersion(NamedTuple):
+    """A version that a context refers to, and the newest version of the same breadcrumb."""
+
+    then: Breadcrumb
+    newest: Breadcrumb
+
+    @property
+    def size(self) -> int:
+        """The bytes that were read."""
+        return len(self.then.json) + (0 if self.newest is self.then else len(self.newest.json))
+
+
+class ReferencedBreadcrumbs:
+    """The breadcrumbs that some references of a context lead to now."""
+
+    def __init__(
+        self,
+        versions: dict[_VersionKey, LoadedVersion],
+        hidden: set[_VersionKey],
+        record: ContextRecord,
+        definitions: dict[str, Breadcrumb],
+    ) -> None:
+        self._versions = versions
+        self._hidden = hidden
+        self._recorded_hints = record.hints
+        self._definitions = definitions
+
+    @classmethod
+    async def load(
+        cls,
+        store: Store,
+        owner: UUID,
+        record: ContextRecord,
+        references: Iterable[Reference],
+        reader: Reader = UNRESTRICTED,
+    ) -> ReferencedBreadcrumbs:
+        """Load each referenced version once, all concurrently."""
+        wanted = list({(reference.id, reference.version) for reference in references})
+        loaded = await asyncio.gather(*(load_version(store, owner, *key) for key in wanted))
+        versions = {key: found for key, found in zip(wanted, loaded, strict=True) if found is not None}
+        # A breadcrumb that became secret is secret in its older versions too.
+        hidden = {
+            key
+            for key, found in versions.items()
+            if not (reader.sees(found.then) and reader.sees(found.newest))
+        }
+        if reader.conceals_gone:
+            hidden |= set(wanted) - versions.keys()
+        schemas = {found.then.schema_name or "" for found in versions.values()}
+        return cls(versions, hidden, record, await _load_definitions(store, owner, record, schemas))
+
+    @property
+    def size(self) -> int:
+        """The bytes that were read."""
+        return sum(found.size for found in self._versions.values())
+
+    def is_hidden(self, reference: Reference) -> bool:
+        """Whether the reader may not see the breadcrumb."""
+        return (reference.id, reference.version) in self._hidden
+
+    def get(self, reference: Reference) -> Breadcrumb | None:
+        """Return the referenced version, or None if it was deleted or has expired."""
+        found = self._versions.get((reference.id, reference.version))
+        return None if found is None else found.then
+
+    def content(self, crumb: Breadcrumb) -> dict[str, Any] | None:
+        """Return the content that the model was shown.
+
+        None: the schema definition with the hints is gone, and it may have said to hide something.
+        """
+        schema = crumb.schema_name or ""
+        hints, _ = hints_for(crumb, self._definitions)
+        if hints is None and schema in self._recorded_hints and schema not in self._definitions:
+            return None
+        return view_of(crumb, hints)
+
+
+async def load_context(
+    store: Store, owner: UUID, id: UUID, version: int | None
+) -> tuple[Breadcrumb, ContextRecord]:
+    """Return a version of a context (None: the newest), and its record."""
+    if version is None:
+        context = await store.get(owner, id, count_read=False)
+    else:
+        context = await store.get_version(owner, id, version)
+    try:
+        return context, read_record(context)
+    except NotAContext as error:
+        raise NotFound(str(error)) from None
+
+
+async def load_version(store: Store, owner: UUID, id: UUID, version: int) -> LoadedVersion | None:
+    """Return a version and the newest one, or None if the breadcrumb or the version is gone."""
+    try:
+        newest = await store.get(owner, id, count_read=False)
+        then = newest if newest.version == version else await store.get_version(owner, id, version)
+    except NotFound:
+        return None
+    return LoadedVersion(then, newest)
+
+
+def group_references(references: Sequence[_R]) -> Iterator[Sequence[_R]]:
+    """Split references into groups that are loaded together."""
+    for start in range(0, len(references), _GROUP_SIZE):
+        yield references[start : start + _GROUP_SIZE]
+
+
+def cost_of(group: Sequence[Reference], loaded: ReferencedBreadcrumbs) -> int:
+    """Return the bytes that a group counts against the budget of a page."""
+    return loaded.size + len(group) * _REFERENCE_BYTES
+
+
+async def _load_definitions(
+    store: Store, owner: UUID, record: ContextRecord, schemas: set[str]
+) -> dict[str, Breadcrumb]:
+    """Return the schema definitions whose hints the context used, by schema."""
+    wanted = list(schemas & record.hints.keys())
+    loaded = await asyncio.gather(*(load_version(store, owner, *record.hints[name]) for name in wanted))
+    return {
+        schema: found.then
+        for schema, found in zip(wanted, loaded, strict=True)
+        if found is not None and all(_defines(version, schema) for version in found)
+    }
+
+
+def _defines(crumb: Breadcrumb, schema: str) -> bool:
+    """Whether a breadcrumb may give hints for a schema. Any client can write a context that names any breadcrumb."""
+    return crumb.schema_name == DEFINITION and DEFINES + schema in crumb.tags and speaks_for_all(crumb)

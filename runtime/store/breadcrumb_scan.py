@@ -1,0 +1,100 @@
+"""Scans all stored breadcrumbs, and checks that each is stored where its session is. Not for the path of a request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
+from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.keys import BODY
+from breadcrumbs.runtime.store.scan import FoundKey, scan
+from breadcrumbs.runtime.store.store import Store
+
+_BATCH_SIZE: Final = 200
+
+
+class StoredBreadcrumb(NamedTuple):
+    """A breadcrumb, and the lane that it is stored in."""
+
+    lane: int
+    crumb: Breadcrumb
+
+
+async def scan_breadcrumbs(store: Store, owner: UUID | None = None) -> AsyncIterator[list[StoredBreadcrumb]]:
+    """Yield all breadcrumbs of an owner, or of all owners, in batches. Expired ones are left out."""
+    seen: set[int] = set()  # a scan may return a key twice
+    batch: list[FoundKey] = []
+    async for found in scan(store):
+        if found.kind != BODY or (owner is not None and found.name[:16] != owner.bytes):
+            continue
+        if hash(found.key) in seen:
+            continue
+        seen.add(hash(found.key))
+        batch.append(found)
+        if len(batch) == _BATCH_SIZE:
+            yield await _load_batch(store, batch)
+            batch = []
+    if batch:
+        yield await _load_batch(store, batch)
+
+
+async def get_stored(store: Store, owner: UUID, id: UUID) -> Breadcrumb | None:
+    """Return the newest version of a breadcrumb, also if it has expired, or None."""
+    _, body = await store.look_up(owner, id)
+    return None if body is None else record.decode(owner, id, body)
+
+
+def tagged_sessions(crumb: Breadcrumb) -> list[str]:
+    """Return the sessions that the tags name. A valid breadcrumb has at most one."""
+    return sorted({tag[len(SESSION) :] for tag in crumb.tags if tag.startswith(SESSION)})
+
+
+def describe_wrong_lane(store: Store, stored: StoredBreadcrumb, session: str) -> str | None:
+    """Say that a breadcrumb is not stored in the lane of its session, or return None if it is."""
+    lane = lane_for(stored.crumb.owner_id, "session", session, store.lanes)
+    if lane == stored.lane:
+        return None
+    return f"it is of session {session!r}, whose lane is {lane}, but lies in lane {stored.lane}"
+
+
+async def find_unindexed(store: Store, stored: Sequence[StoredBreadcrumb]) -> list[Breadcrumb]:
+    """Return the breadcrumbs that are missing from the index of their session.
+
+    A breadcrumb may be changed or deleted between two reads, so the missing ones are checked again.
+    """
+    missing = await _not_indexed(store, stored)
+    again = [(lane, await get_stored(store, crumb.owner_id, crumb.id)) for lane, crumb in missing]
+    still = [StoredBreadcrumb(lane, crumb) for lane, crumb in again if crumb is not None]
+    return [crumb for _, crumb in await _not_indexed(store, still)]
+
+
+async def _load_batch(store: Store, keys: Sequence[FoundKey]) -> list[StoredBreadcrumb]:
+    raw = await store.connection.call_all([(found.lane, (b"GET", found.key)) for found in keys])
+    now = store.now()
+    loaded = [
+        StoredBreadcrumb(
+            found.lane, record.decode(UUID(bytes=found.name[:16]), UUID(bytes=found.name[16:]), body)
+        )
+        for found, body in zip(keys, raw, strict=True)
+        if body is not None
+    ]
+    return [stored for stored in loaded if not record.is_gone(stored.crumb, now)]
+
+
+async def _not_indexed(store: Store, stored: Sequence[StoredBreadcrumb]) -> list[StoredBreadcrumb]:
+    indexes = [
+        store.keys.by_session(
+            lane, crumb.owner_id, "".join(tagged_sessions(crumb)[:1]), crumb.schema_name or ""
+        )
+        for lane, crumb in stored
+    ]
+    scores = await store.connection.call_all(
+        [
+            (lane, (b"ZSCORE", index, crumb.id.bytes))
+            for (lane, crumb), index in zip(stored, indexes, strict=True)
+        ]
+    )
+    return [entry for entry, score in zip(stored, scores, strict=True) if score is None]

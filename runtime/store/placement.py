@@ -1,0 +1,40 @@
+"""Ids and times of breadcrumbs that are stored beside another breadcrumb, in the same lane."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from uuid import UUID
+
+from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane, lane_for
+from breadcrumbs.runtime.store.batched_reads import Read, read_command
+from breadcrumbs.runtime.store.store import Store
+
+
+class Placed(Protocol):
+    """A breadcrumb, or an event about one."""
+
+    @property
+    def owner_id(self) -> UUID: ...
+
+    @property
+    def session_id(self) -> str | None: ...
+
+    @property
+    def id(self) -> UUID: ...
+
+
+def derive_id_beside(store: Store, beside: Placed, *parts: str) -> UUID:
+    """Return the same id for the same parts, in the lane of a breadcrumb."""
+    return derived_id(_lane_of(store, beside), *parts)
+
+
+def last_write_beside(store: Store, beside: Placed) -> Read[int]:
+    """Read the time of the last write in the lane of a breadcrumb; 0: there was none."""
+    lane = _lane_of(store, beside)
+    return read_command(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
+
+
+def _lane_of(store: Store, placed: Placed) -> int:
+    if placed.session_id is None:
+        return home_lane(placed.id, store.lanes)
+    return lane_for(placed.owner_id, "session", placed.session_id, store.lanes)
