@@ -9,6 +9,7 @@ import anyio
 import structlog
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, Content
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE
 from breadcrumbs.runtime.workers.turn import Turn
@@ -35,7 +36,9 @@ async def commit(
             # Shielded: a cancelled commit could not know whether it was written.
             with anyio.CancelScope(shield=True):
                 fence = turn.fence(acknowledge=acknowledge)
-                written = await store.create(turn.event.owner_id, new, content=content, id=id, fence=fence)
+                written = await store.create(
+                    turn.event.owner_id, new, options=CreateOptions(content=content, fence=fence), id=id
+                )
                 if written.found and acknowledge:
                     await turn.acknowledge()
             return

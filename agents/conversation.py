@@ -47,12 +47,14 @@ async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, L
     owner, session = event.owner_id, event.session_id
     trigger = version_of(store, owner, event.id, event.version)
     if session is None:
-        await store.ask(trigger)
-        return trigger.answer, LastWords([], [])
-    answers = recent_of(store, owner, session, RESPONSE, _LAST_ANSWERS)
-    cancels = recent_of(store, owner, session, CANCEL, 1)
-    await store.ask(trigger, answers, cancels)
-    return trigger.answer, LastWords(answers.answer, cancels.answer)
+        (crumb,) = await store.read_batch(trigger)
+        return crumb, LastWords([], [])
+    crumb, answers, cancels = await store.read_batch(
+        trigger,
+        recent_of(store, owner, session, RESPONSE, _LAST_ANSWERS),
+        recent_of(store, owner, session, CANCEL, 1),
+    )
+    return crumb, LastWords(answers, cancels)
 
 
 def creator_of(crumb: Breadcrumb) -> str | None:

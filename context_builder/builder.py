@@ -26,7 +26,7 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetched, Keep, Source, fetch
 from breadcrumbs.runtime.sessions.pauses import written_while_paused
-from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import report_unusable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from breadcrumbs.context_builder.config import ContextConfig
@@ -14,7 +15,7 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetching
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import Question, newest_of, version_of
+from breadcrumbs.runtime.store.batched_reads import Read, newest_of, version_of
 from breadcrumbs.runtime.store.placement import last_write_beside
 from breadcrumbs.runtime.store.store import Store
 
@@ -48,41 +49,49 @@ class InputLoader:
         The event has all that the other reads need, so they need not wait for the breadcrumb.
         """
         trigger = version_of(self._store, event.owner_id, event.id, event.version)
-        inputs = await self._load(configs, event, trigger)
-        return trigger.answer, inputs
+        inputs, (crumb,) = await self._load(configs, event, trigger)
+        return crumb, inputs
 
     async def load(self, config: ContextConfig, trigger: Breadcrumb) -> ContextInputs:
         """Return the inputs of one config."""
-        (inputs,) = await self._load([config], trigger)
+        (inputs,), _ = await self._load([config], trigger)
         return inputs
 
     async def _load(
-        self, configs: Sequence[ContextConfig], trigger: Event | Breadcrumb, *others: Question[Any]
-    ) -> list[ContextInputs]:
+        self, configs: Sequence[ContextConfig], trigger: Event | Breadcrumb, *others: Read[Any]
+    ) -> tuple[list[ContextInputs], tuple[Any, ...]]:
+        """Return the inputs of each config, and the results of other reads."""
         store, owner, session = self._store, trigger.owner_id, trigger.session_id
         # The time comes first: breadcrumbs that are written after it may be missing in the results below.
-        as_of = last_write_beside(store, trigger)
-        questions: list[Question[Any]] = [*others, as_of]
-        paused_at = None if session is None else self._sessions.paused_at(owner, session)
-        if paused_at is not None:
-            questions.append(paused_at)
-        loading = []
+        reads: list[Read[Any]] = [*others, last_write_beside(store, trigger)]
+        if session is not None:
+            reads.append(self._sessions.paused_at(owner, session))
+        fetchings = []
         for config in configs:
-            previous = newest_of(store, owner, context_id(store, config, trigger))
             fetching = Fetching(store, config.sources, trigger)
-            questions += [previous, *fetching.questions]
-            loading.append((previous, fetching))
-        looking_up = self._hints.looking_up(owner, _schemas_of(configs, trigger))
-        questions += looking_up.questions.values()
-        # Listings take several round trips: they run beside the questions.
-        listings: list[Awaitable[Any]] = [entry.list_all() for _, entry in loading if entry.has_listings]
-        if listings:
-            await asyncio.gather(store.ask(*questions), *listings)
-        else:
-            await store.ask(*questions)
-        self._hints.learn(looking_up)
-        paused = None if paused_at is None else paused_at.answer
-        return [ContextInputs(as_of.answer, previous.answer, paused, entry) for previous, entry in loading]
+            reads += [newest_of(store, owner, context_id(store, config, trigger)), *fetching.reads]
+            fetchings.append(fetching)
+        definitions = self._hints.missing(owner, _schemas_of(configs, trigger))
+        reads += definitions.reads.values()
+        results = iter(await self._read(reads, fetchings))  # in the order of `reads`
+        read_beside = tuple(islice(results, len(others)))
+        as_of = next(results)
+        paused_at = None if session is None else next(results)
+        loaded = []
+        for fetching in fetchings:
+            loaded.append(ContextInputs(as_of, next(results), paused_at, fetching))
+            fetching.take_results(results)
+        self._hints.store_results(definitions, results)
+        return loaded, read_beside
+
+    async def _read(self, reads: Sequence[Read[Any]], fetchings: Sequence[Fetching]) -> Sequence[Any]:
+        # Listings take several round trips: they run beside the reads.
+        listings: list[Awaitable[Any]] = [entry.list_all() for entry in fetchings if entry.has_listings]
+        if not listings:
+            return await self._store.read_batch(*reads)
+        results: Sequence[Any]
+        results, *_ = await asyncio.gather(self._store.read_batch(*reads), *listings)
+        return results
 
 
 def _schemas_of(configs: Sequence[ContextConfig], trigger: Event | Breadcrumb) -> set[str]:

@@ -17,7 +17,7 @@ from hypothesis import settings
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.store import record
-from breadcrumbs.runtime.store.write_cache import Fresh
+from breadcrumbs.runtime.store.write_cache import WriteCache
 from tests.support.servers import Cluster, Server, redis_binary
 from tests.support.supervisor import restore_interrupts
 
@@ -54,7 +54,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 def nobody_changes_what_was_read() -> Iterator[None]:
     """Who reads the same version gets the same object. All that was read is looked at again in the end."""
     given: dict[int, Breadcrumb] = {}
-    remembered, note = record._remembered, Fresh.note
+    remembered, put = record._remembered, WriteCache.put
 
     def keep(crumb: Breadcrumb) -> None:
         if len(given) < 50_000:
@@ -65,13 +65,13 @@ def nobody_changes_what_was_read() -> Iterator[None]:
         keep(crumb)
         return crumb
 
-    def noted_as_written(fresh: Fresh, crumb: Breadcrumb, *, lasts: bool) -> None:
-        note(fresh, crumb, lasts=lasts)
+    def put_and_keep(cache: WriteCache, crumb: Breadcrumb, *, permanent: bool) -> None:
+        put(cache, crumb, permanent=permanent)
         keep(crumb)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "_remembered", noted)
-        patch.setattr(Fresh, "note", noted_as_written)
+        patch.setattr(WriteCache, "put", put_and_keep)
         yield
     parsed = [crumb for crumb in given.values() if "document" in crumb.__dict__]
     changed = [(crumb.document, crumb.json) for crumb in parsed if crumb.document != orjson.loads(crumb.json)]

@@ -135,18 +135,17 @@ class _RemoteTurn:
             (tag[len(_USERS) :] for tag in inherited_tags(self._trigger.tags, ("user",))), None
         )
         if session is not None:
-            messages = count_of(store, owner, session, MESSAGE, before=self._origin.created)
-            answers = count_of(store, owner, session, RESPONSE)
-            known = state_of(store, owner, session)
-            record = newest_of(store, owner, self._record_id)
-            await store.ask(messages, answers, known, record)
-            self._record = record.answer
-            state, about = known.answer
+            messages, answers, (state, about), self._record = await store.read_batch(
+                count_of(store, owner, session, MESSAGE, before=self._origin.created),
+                count_of(store, owner, session, RESPONSE),
+                state_of(store, owner, session),
+                newest_of(store, owner, self._record_id),
+            )
             user = user or about.user_id
             self._state = {name: value for name, value in state.items() if not name.startswith(_SHARED)}
             # The state of the app is left out: all users share it, and a client may have written it here.
             self._user_state = {name: value for name, value in state.items() if name.startswith(_USERS)}
-            self._extent = _Extent(messages.answer, answers.answer)
+            self._extent = _Extent(messages, answers)
         if background:
             self._state[BACKGROUND] = background
         self._extent = _Extent(self._extent.messages, self._extent.answers, _digest(self._state))

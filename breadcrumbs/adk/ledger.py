@@ -42,8 +42,10 @@ from breadcrumbs.runtime.errors import (
     VersionMismatch,
 )
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.state import ADK_EVENT, SESSION_RECORD
-from breadcrumbs.runtime.store.store import Store, Written
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 
 _GROUP: Final = 16
 """Sessions whose state, or last event, is in memory at once."""
@@ -145,7 +147,7 @@ class AdkSessions:
         record = event_record(names, event, deltas.session)
         try:
             written = await self._store.create(
-                who.owner_id, record, by=who.agent_id, id=id, session_version="*"
+                who.owner_id, record, by=who.agent_id, id=id, options=CreateOptions(session_version="*")
             )
         except (NotFound, SessionGone):
             raise NotFound(f"there is no session {names.id!r} of this user") from None
@@ -235,8 +237,7 @@ class AdkSessions:
                 session_record(names, state, split(state), new.events),
                 by=who.agent_id,
                 idempotency_key=new.idempotency_key,
-                session_version=0,
-                along=along,
+                options=CreateOptions(session_version=0, along=along),
             )
         except VersionMismatch:
             await self._finish_creation(who, names)

@@ -14,6 +14,7 @@ from breadcrumbs.runtime.backend.embedded import EmbeddedServer, default_data_di
 from breadcrumbs.runtime.errors import StartupError, StoreUnavailable
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.opening import store_exists
+from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.store import Store
 
 
@@ -109,11 +110,13 @@ async def open_store(settings: Settings, url: str) -> Store:
             url,
             lanes=settings.lanes,
             namespace=settings.namespace,
-            ttl_defaults=settings.expiries,
-            idempotency_seconds=int(settings.idempotency_ttl.total_seconds()),
-            max_content_bytes=settings.max_body_bytes,
-            max_state_bytes=settings.max_state_bytes,
-            quotas=settings.quotas,
+            options=StoreOptions(
+                ttl_defaults=settings.expiries,
+                idempotency_seconds=int(settings.idempotency_ttl.total_seconds()),
+                max_content_bytes=settings.max_body_bytes,
+                max_state_bytes=settings.max_state_bytes,
+                quotas=settings.quotas,
+            ),
         )
     except StoreUnavailable as error:
         raise _unusable_server(url, error) from error

@@ -109,41 +109,51 @@ NEVER = Expiry()
 
 
 def plan(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | None) -> Expiry:
-    """Turn what a client wrote into what the store enforces, or say what is missing."""
+    """Turn the TTL fields of a breadcrumb into the limits that the store enforces, or say what is missing."""
     config = config or TtlConfig()
-    lifetime = config.lifetime
-    kind = ttl_type or (
-        "datetime" if ttl else "duration" if lifetime else "usage" if config.max_reads else "never"
-    )
+    at, after, max_reads = _deadline(ttl), _lifetime(config), config.max_reads
+    match ttl_type or _implied_type(ttl, config):
+        case "never":
+            return NEVER
+        case "datetime":
+            return Expiry(at=_required(at, "ttl_type 'datetime' needs a ttl (an RFC 3339 time)", "ttl"))
+        case "duration":
+            needed = "ttl_type 'duration' needs ttl_config.duration"
+            return Expiry(after=_required(after, needed, "ttl_config.duration"))
+        case "usage":
+            needed = "ttl_type 'usage' needs ttl_config.max_reads"
+            return Expiry(max_reads=_required(max_reads, needed, "ttl_config.max_reads"))
+        case "hybrid":
+            needed = "ttl_type 'hybrid' needs ttl_config.max_reads"
+            max_reads = _required(max_reads, needed, "ttl_config.max_reads")
+            _required(at or after, "ttl_type 'hybrid' needs a ttl or ttl_config.duration", "ttl")
+            needs_all = config.hybrid_mode == "all"
+            return Expiry(at=at, after=0 if at else after, max_reads=max_reads, needs_all=needs_all)
+
+
+def _implied_type(ttl: datetime | None, config: TtlConfig) -> TtlType:
+    """Return the type that the other TTL fields mean."""
+    if ttl:
+        return "datetime"
+    if config.lifetime:
+        return "duration"
+    return "usage" if config.max_reads else "never"
+
+
+def _deadline(ttl: datetime | None) -> int:
     at = times.from_datetime(ttl) if ttl else 0
-    after = int(lifetime.total_seconds() * 1_000_000) if lifetime else 0
     if at > times.LATEST:
         raise InvalidInput("ttl is too far in the future: leave it out for no limit", where="ttl")
     if at < 0:
         raise InvalidInput("ttl lies before 1970", where="ttl")
-    match kind:
-        case "never":
-            return NEVER
-        case "datetime":
-            _need(at, "ttl_type 'datetime' needs a ttl (an RFC 3339 time)", "ttl")
-            return Expiry(at=at)
-        case "duration":
-            _need(after, "ttl_type 'duration' needs ttl_config.duration", "ttl_config.duration")
-            return Expiry(after=after)
-        case "usage":
-            _need(config.max_reads, "ttl_type 'usage' needs ttl_config.max_reads", "ttl_config.max_reads")
-            return Expiry(max_reads=config.max_reads or 0)
-        case "hybrid":
-            _need(config.max_reads, "ttl_type 'hybrid' needs ttl_config.max_reads", "ttl_config.max_reads")
-            _need(at or after, "ttl_type 'hybrid' needs a ttl or ttl_config.duration", "ttl")
-            return Expiry(
-                at=at,
-                after=0 if at else after,
-                max_reads=config.max_reads or 0,
-                needs_all=config.hybrid_mode == "all",
-            )
+    return at
 
 
-def _need(value: object, message: str, where: str) -> None:
+def _lifetime(config: TtlConfig) -> int:
+    return int(config.lifetime.total_seconds() * 1_000_000) if config.lifetime else 0
+
+
+def _required(value: int | None, message: str, where: str) -> int:
     if not value:
         raise InvalidInput(message, where=where)
+    return value

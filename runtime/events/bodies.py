@@ -27,7 +27,7 @@ def has_body(event: Event) -> bool:
 
 def cached_version(store: Store, event: Event) -> Breadcrumb | None:
     """Return the version that an event names if this process has just written it."""
-    return store.fresh.written_at(event.owner_id, event.id, event.version, event.at)
+    return store.write_cache.get_permanent(event.owner_id, event.id, event.version, event.at)
 
 
 async def load_or_cached(store: Store, events: list[Event]) -> list[Breadcrumb | None]:

@@ -29,7 +29,9 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound
 from breadcrumbs.runtime.store import record
-from breadcrumbs.runtime.store.store import WALK_BYTES, Store, VersionPage
+from breadcrumbs.runtime.store.history import VersionPage
+from breadcrumbs.runtime.store.lookup import WALK_BYTES
+from breadcrumbs.runtime.store.store import Store
 
 _SET_BY_THE_STORE = (
     "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "expires_at",

@@ -17,6 +17,7 @@ from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.store import Store
 
 _log = structlog.get_logger("breadcrumbs.hygiene")
@@ -51,7 +52,7 @@ class Hygiene:
         purged = trimmed = errors = 0
         for lane in range(self._store.lanes):
             try:
-                while removed := await self._store.purge_expired(lane):
+                while removed := await purge_expired(self._store, lane):
                     purged += removed
                 purged += await self._sessions.finish_deletions(lane)
                 trimmed += await self._trim(lane, await self._required_kinds())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from breadcrumbs.runtime.access.policy import restriction_of
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
-from breadcrumbs.runtime.store.batched_reads import Question, newest_tagged
+from breadcrumbs.runtime.store.batched_reads import Read, newest_tagged
 from breadcrumbs.runtime.store.store import Store
 
 DEFINITION: Final = "schema.def.v1"
@@ -24,12 +25,12 @@ def own_hints(crumb: Breadcrumb) -> Any:
     return crumb.document.get("llm_hints") or crumb.context.get("llm_hints")
 
 
-class LookingUp(NamedTuple):
-    """Definitions that are asked for."""
+class DefinitionReads(NamedTuple):
+    """The reads of definitions that are not cached."""
 
     owner: UUID
     at: float
-    questions: dict[str, Question[list[Breadcrumb]]]
+    reads: dict[str, Read[list[Breadcrumb]]]
     """By schema."""
 
 
@@ -47,33 +48,34 @@ class SchemaHints:
 
     async def definitions(self, owner: UUID, schema_names: set[str]) -> dict[str, Breadcrumb]:
         """The definitions of those schemas that have one, looked up side by side."""
-        looking_up = self.looking_up(owner, schema_names)
-        asked = looking_up.questions
-        # Now: while we ask, others may learn so much that this is forgotten.
-        found = {name: self._known[owner, name][1] for name in schema_names - asked.keys()}
-        if asked:
-            await self._store.ask(*asked.values())
-            self.learn(looking_up)
-            found |= {name: next(iter(question.answer), None) for name, question in asked.items()}
+        missing = self.missing(owner, schema_names)
+        # Before the reads: entries stored meanwhile may evict these.
+        found = {name: self._known[owner, name][1] for name in schema_names - missing.reads.keys()}
+        if missing.reads:
+            found |= self.store_results(missing, await self._store.read_batch(*missing.reads.values()))
         return {name: crumb for name in sorted(found) if (crumb := found[name]) is not None}
 
-    def looking_up(self, owner: UUID, schema_names: set[str]) -> LookingUp:
-        """What has to be asked now. It may be asked together with other things."""
+    def missing(self, owner: UUID, schema_names: set[str]) -> DefinitionReads:
+        """Return the reads of definitions that are not cached. They may be sent together with other reads."""
         now = time.monotonic()
-        questions = {
+        reads = {
             name: newest_tagged(self._store, owner, DEFINITION, DEFINES + name, speaks_for_all)
             for name in schema_names
             if (known := self._known.get((owner, name))) is None or known[0] <= now
         }
-        return LookingUp(owner, now, questions)
+        return DefinitionReads(owner, now, reads)
 
-    def learn(self, looked_up: LookingUp) -> None:
-        """Take the answers."""
-        for name, question in looked_up.questions.items():
-            self._known[looked_up.owner, name] = (looked_up.at + _LIFETIME, next(iter(question.answer), None))
-            self._known.move_to_end((looked_up.owner, name))
+    def store_results(
+        self, missing: DefinitionReads, results: Iterable[list[Breadcrumb]]
+    ) -> dict[str, Breadcrumb | None]:
+        """Cache the results of the reads and return them by schema."""
+        found = {name: next(iter(crumbs), None) for name, crumbs in zip(missing.reads, results, strict=True)}
+        for name, crumb in found.items():
+            self._known[missing.owner, name] = (missing.at + _LIFETIME, crumb)
+            self._known.move_to_end((missing.owner, name))
         while len(self._known) > _MOST:
             self._known.popitem(last=False)
+        return found
 
 
 async def all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:

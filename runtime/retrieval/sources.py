@@ -7,8 +7,9 @@ If the trigger has no session, such a source finds nothing, and a note says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Question, recent_of, recent_shared
+from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Read, recent_of, recent_shared
 from breadcrumbs.runtime.store.store import Store
 
 Scope = Literal["current", "user", "all"]
@@ -180,15 +181,15 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one source finds its breadcrumbs: by the first question with a result, or by a listing."""
+    """How one source finds its breadcrumbs: by the first read with a result, or by a listing."""
 
-    questions: tuple[Question[list[Breadcrumb]], ...] = ()
+    reads: tuple[Read[list[Breadcrumb]], ...] = ()
     listing: Callable[[], Awaitable[list[Breadcrumb]]] | None = None
     is_trigger: bool = False
 
 
 class Fetching:
-    """The questions and listings of some sources. The questions may be sent together with others."""
+    """The reads and listings of some sources. The reads may be sent together with others."""
 
     def __init__(
         self,
@@ -207,20 +208,26 @@ class Fetching:
         self._notes: list[str] = []
         request = _Request(store, trigger, keep, max_bytes // max(1, len(sources)), self._notes)
         self._plans = [_plan(request, source) for source in sources]
+        self._results: list[list[list[Breadcrumb]]] = []
+        """By plan, the results of its reads."""
         self._listed: dict[int, list[Breadcrumb]] = {}
         self._failure: Exception | None = None
 
     @property
-    def questions(self) -> list[Question[list[Breadcrumb]]]:
-        return [question for plan in self._plans for question in plan.questions]
+    def reads(self) -> list[Read[list[Breadcrumb]]]:
+        return [read for plan in self._plans for read in plan.reads]
+
+    def take_results(self, results: Iterator[list[Breadcrumb]]) -> None:
+        """Take the results of `reads` from the beginning of an iterator."""
+        self._results = [list(islice(results, len(plan.reads))) for plan in self._plans]
 
     @property
     def has_listings(self) -> bool:
-        """Whether some sources need more than questions."""
+        """Whether some sources need more than reads."""
         return any(plan.listing is not None for plan in self._plans)
 
     async def list_all(self) -> None:
-        """Run the listings. They may run beside the questions."""
+        """Run the listings. They may run beside the reads."""
         numbers = [number for number, plan in enumerate(self._plans) if plan.listing is not None]
         try:
             listed = await asyncio.gather(
@@ -245,7 +252,7 @@ class Fetching:
             return None
         if plan.listing is not None:
             return self._listed[number]
-        return next((question.answer for question in plan.questions if question.answer), [])
+        return next(filter(None, self._results[number]), [])
 
 
 async def fetch(
@@ -258,7 +265,8 @@ async def fetch(
 ) -> Fetched:
     """Fetch all sources concurrently."""
     fetching = Fetching(store, sources, trigger, keep=keep, max_bytes=max_bytes)
-    await asyncio.gather(store.ask(*fetching.questions), fetching.list_all())
+    results, _ = await asyncio.gather(store.read_batch(*fetching.reads), fetching.list_all())
+    fetching.take_results(iter(results))
     return fetching.fetched()
 
 
@@ -317,7 +325,7 @@ def _plan_session_or_shared(request: _Request, source: Source) -> _Plan:
     if session is None:
         return _Plan((shared,))
     own = _plan_session(request, source, session)
-    return replace(own, questions=(*own.questions, shared))
+    return replace(own, reads=(*own.reads, shared))
 
 
 async def _list_session_or_shared(request: _Request, source: Source) -> list[Breadcrumb]:

@@ -7,7 +7,7 @@ session and the originals', so a fork that was broken off can be gone on with.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
 from uuid import UUID
@@ -25,6 +25,7 @@ from breadcrumbs.runtime.sessions.messages import message_in
 from breadcrumbs.runtime.sessions.outcome_matching import ERROR
 from breadcrumbs.runtime.sessions.outcomes import CONTEXT
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.quotas import Usage
 from breadcrumbs.runtime.store.state import (
     ONLY_CREDENTIALS,
@@ -36,7 +37,8 @@ from breadcrumbs.runtime.store.state import (
     is_about_session,
     state_changes,
 )
-from breadcrumbs.runtime.store.store import Store, Written
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 
 CANCEL: Final = "agent.cancel.v1"
 
@@ -49,26 +51,30 @@ _COPIED_BYTES: Final = 1 << 20
 """How many bytes of breadcrumbs are copied at a time; one breadcrumb may be larger."""
 
 
-async def fork(
-    store: Store,
-    principal: Principal,
-    origin: str,
-    session: str,
-    *,
-    message_id: UUID | None,
-    title: str | None,
-    user_id: str | None,
-    request: str | None,
-) -> Written:
-    """Make `session` out of what `origin` has up to a message, that one included, or out of all of it.
+@dataclass(frozen=True, slots=True)
+class ForkOptions:
+    """The end of a fork, and the facts of the new session."""
 
-    The state is the one that `origin` had then, as far as the breadcrumbs that set it are still there. `request`
-    names the request that this is for: the same one again gives the same fork. None: there is no again.
+    message_id: UUID | None = None
+    """The last message to copy. None: all of them."""
+    title: str | None = None
+    user_id: str | None = None
+    request: str | None = None
+    """Names the request that the fork is for: the same request again gives the same fork. None: it is not repeated."""
+
+
+async def fork(
+    store: Store, principal: Principal, origin: str, session: str, options: ForkOptions
+) -> Written:
+    """Make `session` from the breadcrumbs of `origin`, up to a message or all of them.
+
+    The state is the one that `origin` had then, as far as the breadcrumbs that set it still exist.
     """
     owner, lane = principal.owner_id, Sessions(store).lane(principal.owner_id, session)
     until = None
-    if message_id is not None:
-        last = await message_in(store, principal, origin, message_id)
+    request = options.request
+    if options.message_id is not None:
+        last = await message_in(store, principal, origin, options.message_id)
         until = SortKey(last.created, last.id.bytes)
     survey = await _surveyed(store, principal, origin, until)
     if store.quotas is not None:
@@ -76,10 +82,10 @@ async def fork(
     try:
         written = await store.create(
             owner,
-            _record(session, origin, survey, request, title, user_id),
+            _record(session, origin, survey, options),
             by=principal.agent_id,
             id=None if request is None else derived_id(lane, "fork", str(owner), session),
-            session_version=0,
+            options=CreateOptions(session_version=0),
         )
     except VersionMismatch:
         raise _taken(session) from None
@@ -183,20 +189,14 @@ async def _first_version(store: Store, crumb: Breadcrumb) -> Breadcrumb:
         return crumb
 
 
-def _record(
-    session: str,
-    origin: str,
-    survey: _Survey,
-    request: str | None,
-    title: str | None,
-    user_id: str | None,
-) -> BreadcrumbCreate:
+def _record(session: str, origin: str, survey: _Survey, options: ForkOptions) -> BreadcrumbCreate:
+    title, user_id = options.title, options.user_id
     forked_from: dict[str, Any] = {"session_id": origin}
     if survey.last is not None:
         last, created = survey.last
         forked_from |= {"message_id": str(last), "until": created}
-    if request is not None:
-        forked_from["request"] = request
+    if options.request is not None:
+        forked_from["request"] = options.request
     state, guard = survey.state.record()
     context: dict[str, Any] = {
         "session_id": session,

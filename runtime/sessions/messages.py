@@ -46,17 +46,19 @@ class MessagePage:
     after: str | None
 
 
-async def read_page(
-    store: Store,
-    principal: Principal,
-    session: str,
-    *,
-    limit: int,
-    before: str | None = None,
-    after: str | None = None,
-    max_bytes: int | None = None,
-) -> MessagePage:
-    """One page: the newest, what is older than a place, or what is newer. Costs the same in any session."""
+@dataclass(frozen=True, slots=True)
+class PageRange:
+    """The part of a session that a page shows: the newest messages, or those before or after a cursor."""
+
+    limit: int
+    before: str | None = None
+    after: str | None = None
+    max_bytes: int | None = None
+
+
+async def read_page(store: Store, principal: Principal, session: str, asked: PageRange) -> MessagePage:
+    """Return one page. It costs the same in a session of any length."""
+    limit, before, after = asked.limit, asked.before, asked.after
     if before is not None and after is not None:
         raise InvalidInput("before and after exclude each other: a page goes one way", where="after")
     if not 1 <= limit <= MOST_MESSAGES:
@@ -64,7 +66,7 @@ async def read_page(
     # A cursor says where, not in which direction: all of them are signed for the same query.
     signed = policy.restrict_query(principal, Query(schema_names=tuple(ROLES), session_id=session))
     query = replace(
-        signed, sort="created_at" if after is not None else None, limit=limit, max_bytes=max_bytes
+        signed, sort="created_at" if after is not None else None, limit=limit, max_bytes=asked.max_bytes
     )
     start = open_cursor(store.secret, principal.owner_id, replace(signed, cursor=before or after))
     if start is not None:

@@ -10,7 +10,8 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR, is_outcome
-from breadcrumbs.runtime.store.store import WALK_BYTES, Store
+from breadcrumbs.runtime.store.lookup import WALK_BYTES
+from breadcrumbs.runtime.store.store import Store
 
 CONTEXT: Final = "agent.context.v1"
 

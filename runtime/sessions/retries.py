@@ -9,12 +9,13 @@ from uuid import UUID
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.errors import NotFound, NothingToRetry, SessionGone
+from breadcrumbs.runtime.errors import NotFound, NothingToRetry
 from breadcrumbs.runtime.sessions.messages import message_in
 from breadcrumbs.runtime.sessions.outcome_matching import ERROR
 from breadcrumbs.runtime.sessions.outcomes import CONTEXT, find_outcome
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.script_replies import decode_announce
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.dead_letters import DeadLetter, DeadLetters
 
@@ -111,7 +112,7 @@ async def _announce(
     private_to = crumb.created_by if crumb.visibility == "private" else None
     note = record.event_note(crumb.schema_name or "", crumb.tags, private_to, only_for=only_for)
     message = _message_of(crumb) or crumb.id
-    announced = int(
+    return decode_announce(
         await store.connection.run(
             lane,
             _ANNOUNCE,
@@ -127,13 +128,9 @@ async def _announce(
                 int(only_for is not None),
                 *(letter.event for letter in letters),
             ],
-        )
+        ),
+        session,
     )
-    if announced == 0:
-        raise SessionGone(f"session {session!r} is being deleted, or gone")
-    if announced < 0:
-        raise NotFound("no such dead letter: somebody else has taken it")
-    return announced
 
 
 def _message_of(crumb: Breadcrumb) -> UUID | None:

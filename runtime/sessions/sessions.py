@@ -7,18 +7,14 @@ state) is written by the same scripts that write the breadcrumbs, so it is never
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 import anyio
 import orjson
 import structlog
-from joserfc import jwe
-from joserfc.jwk import OctKey
 
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import visible_state
@@ -39,15 +35,17 @@ from breadcrumbs.runtime.breadcrumb.ids import derived_id, lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import (
     AnotherSession,
-    InvalidCursor,
     NotFound,
     StateTooLarge,
     StoreUnavailable,
-    VersionMismatch,
 )
 from breadcrumbs.runtime.sessions.messages import text_of
 from breadcrumbs.runtime.store import record, script_calls
-from breadcrumbs.runtime.store.batched_reads import Question, plain
+from breadcrumbs.runtime.store.batched_reads import Read, read_command
+from breadcrumbs.runtime.store.cursors import decrypt_session_cursor, encrypt_session_cursor
+from breadcrumbs.runtime.store.lookup import WALK_BYTES
+from breadcrumbs.runtime.store.options import CreateOptions, SessionVersion
+from breadcrumbs.runtime.store.script_replies import decode_close
 from breadcrumbs.runtime.store.state import (
     ABOUT_NAMES,
     ACTIVE,
@@ -60,7 +58,8 @@ from breadcrumbs.runtime.store.state import (
     paused_at,
     state_changes,
 )
-from breadcrumbs.runtime.store.store import WALK_BYTES, Store, Written
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.workers.dead_letters import DeadLetters
 
 _log = structlog.get_logger("breadcrumbs.sessions")
@@ -86,8 +85,6 @@ _LOADED_AT_ONCE: Final = 32
 """Sessions of a list that are looked at together."""
 _BEGINNING: Final = 400
 """Characters of a large message that a list keeps."""
-
-_SEALED: Final = {"alg": "dir", "enc": "A256GCM"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +269,12 @@ class Sessions:
         new: BreadcrumbCreate,
         *,
         idempotency_key: str | None = None,
-        session_version: int | Literal["*"] | None = None,
+        session_version: SessionVersion = None,
     ) -> Written:
         """Write a breadcrumb of a principal into a session that exists for it, or begin a session with it.
 
         A context of another session, made for the new message, would show a narrowed token what others said there.
-        `session_version`: see `Store.create`.
+        `session_version`: see `CreateOptions`.
         """
 
         async def write(began: int | None) -> Written:
@@ -286,8 +283,7 @@ class Sessions:
                 new,
                 by=principal.agent_id,
                 idempotency_key=idempotency_key,
-                session_version=session_version,
-                session_began=began,
+                options=CreateOptions(session_version=session_version, session_began=began),
             )
 
         session = session_of(new.tags) or new.context.get("session_id")
@@ -350,10 +346,11 @@ class Sessions:
         # A token from before the deletion is for the deleted session: it may see that session's last events.
         return principal.issued if principal.issued > deleted > 0 else 0
 
-    def paused_at(self, owner: UUID, session: str) -> Question[int | None]:
-        """Since when a session is paused; None: it is not. One small read."""
+    def paused_at(self, owner: UUID, session: str) -> Read[int | None]:
+        """Read since when a session is paused; None: it is not."""
         lane = self.lane(owner, session)
-        return plain(lane, (b"HGET", self._store.keys.state(lane, owner, session), ACTIVE), paused_at)
+        key = self._store.keys.state(lane, owner, session)
+        return read_command(lane, (b"HGET", key, ACTIVE), paused_at)
 
     async def page(
         self,
@@ -367,12 +364,12 @@ class Sessions:
 
         `next_cursor` is there exactly as long as there is more.
         """
-        seal = _seal(self._store.secret, owner)
-        place = None if cursor is None else _open_cursor(seal, cursor)
+        secret = self._store.secret
+        place = None if cursor is None else decrypt_session_cursor(secret, owner, cursor)
         found: list[SessionFacts] = []
         seen = 0
         while True:
-            # Who is choosy looks at many: not in small coin.
+            # A filter may reject most sessions: fetch at least 100 at a time.
             wanted = limit + 1 - len(found) if keep is None else max(_AT_ONCE, limit + 1 - len(found))
             names, more = await self._names(owner, place, wanted)
             seen += len(names)
@@ -380,15 +377,15 @@ class Sessions:
             all_facts = await self._listed_facts(owner, [name.decode() for _, name in talks])
             for here, facts in zip(talks, all_facts, strict=True):
                 if facts is not None and (keep is None or keep(facts)):
-                    if len(found) == limit:
-                        return SessionPage(found, _spell_cursor(seal, place))
+                    if len(found) == limit and place is not None:
+                        return SessionPage(found, encrypt_session_cursor(secret, owner, *place))
                     found.append(facts)
                 place = here
             if not more:
                 return SessionPage(found, None)
             place = names[-1]
             if seen >= _MOST_SEEN:
-                return SessionPage(found, _spell_cursor(seal, place))
+                return SessionPage(found, encrypt_session_cursor(secret, owner, *place))
 
     async def delete(self, owner: UUID, session: str, *, expected_version: int | None = None) -> int:
         """Remove a session with everything in it. Nothing can be written into it from the first moment on.
@@ -421,12 +418,7 @@ class Sessions:
                 script_calls.DELETION_REMEMBERED,
             ],
         )
-        match int(reply[0]):
-            case 1:
-                raise VersionMismatch(int(reply[1]), expected_version or 0)
-            case 2:
-                raise NotFound(f"there is no session {session!r}")
-        return await self._clear(lane, owner, session, int(reply[2]))
+        return await self._clear(lane, owner, session, decode_close(reply, session, expected_version))
 
     async def finish_deletions(self, lane: int) -> int:
         """Go on with deletions whose process died. Safe to run in several processes at once."""
@@ -619,29 +611,3 @@ def _user_of(about: About, created: int, first_message: Breadcrumb | None) -> st
     if first_message is not None and first_message.created == created:
         return user_in(first_message.tags)
     return None
-
-
-# Cursors are encrypted: a page may end at a session that its reader must not know of.
-
-
-def _seal(secret: bytes, owner: UUID) -> OctKey:
-    return OctKey.import_key(
-        hmac.new(secret, b"breadcrumbs session cursor" + owner.bytes, hashlib.sha256).digest()
-    )
-
-
-def _spell_cursor(seal: OctKey, place: tuple[int, bytes] | None) -> str:
-    assert place is not None  # noqa: S101 - a full page has a last item
-    return jwe.encrypt_compact(_SEALED, place[0].to_bytes(8) + place[1], seal)
-
-
-def _open_cursor(seal: OctKey, text: str) -> tuple[int, bytes]:
-    try:
-        raw = jwe.decrypt_compact(text, seal, algorithms=list(_SEALED.values())).plaintext
-    except Exception:  # whatever is wrong with it, and however the parser trips over it
-        raw = None
-    if raw is None or len(raw) < 9:
-        raise InvalidCursor(
-            "this cursor was not given out here: take it unchanged from the last answer", where="cursor"
-        )
-    return int.from_bytes(raw[:8]), raw[8:]

@@ -1,15 +1,15 @@
-"""Questions to a store that are asked together: all of them in one round trip.
+"""Reads that are sent together, in one round trip per node.
 
-A turn needs the trigger, the last messages, the context there is, and more. Asked one by one, each costs a
-task and a write of its own, and a turn is mostly that.
+A turn needs the trigger, the last messages, the existing context, and more. Each single read costs a task and a write
+to the socket, and these costs are most of a turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
@@ -18,27 +18,26 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query, check_limit
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store import listing, lookup, record
 from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.lookup import ReadContext
 from breadcrumbs.runtime.store.state import About, decode_about, decode_state
 from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
-
-if TYPE_CHECKING:
-    from breadcrumbs.runtime.store.store import Store
 
 _RECENT = Script("recent")
 
 RECENT_BYTES: Final = 16 << 20
-"""How much a question for recent breadcrumbs reads: the newest that fit. As in recent.lua."""
+"""Bytes that a read of recent breadcrumbs loads: the newest ones that fit. As in recent.lua."""
 
 T = TypeVar("T")
+Keep: TypeAlias = Callable[[Breadcrumb], bool]
 
 
-class NotTold(Exception):
-    """The replies do not say: the question has to be asked in another way."""
+class NeedsFullScan(Exception):
+    """The replies do not determine the result. `Read.fallback` finds it."""
 
 
-class End(NamedTuple):
+class IndexHead(NamedTuple):
     """The newest entries of an index with their bodies: id, body, id, body …, the newest first."""
 
     key: bytes
@@ -47,252 +46,268 @@ class End(NamedTuple):
     limit: int
 
 
-@dataclass(slots=True)
-class Question(Generic[T]):
-    """The commands that answer a question, each with its lane, and how to read their replies."""
+@dataclass(frozen=True, slots=True)
+class Read(Generic[T]):
+    """The commands of a read, each with its lane, and how to decode their replies."""
 
-    commands: Sequence[tuple[int, Command | End]]
-    read: Callable[[list[Any]], T]
-    otherwise: Callable[[], Awaitable[T]] | None = None
-    """Answers where `read` says `NotTold`; slower."""
-    _answers: list[T] = field(default_factory=list)
-
-    @property
-    def answer(self) -> T:
-        """What was found out; there once it was asked."""
-        return self._answers[-1]
-
-    async def take(self, replies: list[Any]) -> None:
-        try:
-            self._answers.append(self.read(replies))
-        except NotTold:
-            if self.otherwise is None:
-                raise
-            self._answers.append(await self.otherwise())
+    commands: Sequence[tuple[int, Command | IndexHead]]
+    decode: Callable[[list[Any]], T]
+    fallback: Callable[[], Awaitable[T]] | None = None
+    """A slower way to the result, for replies that raise `NeedsFullScan` in `decode`. None: the caller handles that."""
 
 
-class Asking:
-    """Some questions as the commands that leave together: all ends of indexes on one server are one script."""
+class ReadBatch:
+    """The commands of some reads. All index heads on one server become one script."""
 
-    def __init__(self, questions: Sequence[Question[Any]], group_of: Mapping[int, int]) -> None:
-        self._questions = questions
+    def __init__(self, reads: Sequence[Read[Any]], group_of: Mapping[int, int]) -> None:
+        self._reads = reads
         self.commands: list[tuple[int, Command | ScriptCall]] = []
-        self._places: list[tuple[int, int | None]] = []
-        """Where the reply to each command of each question is: a whole one, or which part of it."""
+        self._parts: list[tuple[int, int | None]] = []
+        """For each command of each read, the number of its reply, and which part of that; None: all of it."""
         runs: dict[int, tuple[int, ScriptCall]] = {}
-        for question in questions:
-            for lane, command in question.commands:
-                if not isinstance(command, End):
-                    self._places.append((len(self.commands), None))
+        for read in reads:
+            for lane, command in read.commands:
+                if not isinstance(command, IndexHead):
+                    self._parts.append((len(self.commands), None))
                     self.commands.append((lane, command))
                     continue
                 group = group_of[lane]
                 if group not in runs:
                     runs[group] = len(self.commands), ScriptCall(_RECENT, [], [])
                     self.commands.append((lane, runs[group][1]))
-                place, run = runs[group]
-                self._places.append((place, len(run.keys)))
+                number, run = runs[group]
+                self._parts.append((number, len(run.keys)))
                 run.keys.append(command.key)
                 run.args.extend((command.bodies, command.limit - 1))
 
-    async def take(self, replies: list[Any]) -> None:
-        """Give each question what it is told."""
-        parts = [replies[place] if part is None else replies[place][part] for place, part in self._places]
+    async def resolve(self, replies: list[Any]) -> tuple[Any, ...]:
+        """Return the result of each read."""
+        parts = [replies[number] if part is None else replies[number][part] for number, part in self._parts]
+        results: list[Any] = []
         first = 0
-        for question in self._questions:
-            end = first + len(question.commands)
-            await question.take(parts[first:end])
+        for read in self._reads:
+            end = first + len(read.commands)
+            try:
+                results.append(read.decode(parts[first:end]))
+            except NeedsFullScan:
+                if read.fallback is None:
+                    raise
+                results.append(await read.fallback())
             first = end
+        return tuple(results)
 
 
-def plain(lane: int, command: Command, read: Callable[[Any], T]) -> Question[T]:
-    """What one command answers."""
-    return Question([(lane, command)], lambda replies: read(replies[0]))
+def read_command(lane: int, command: Command, decode: Callable[[Any], T]) -> Read[T]:
+    """Read the reply of one command."""
+    return Read([(lane, command)], lambda replies: decode(replies[0]))
 
 
-def version_of(store: Store, owner: UUID, id: UUID, version: int) -> Question[Breadcrumb | None]:
-    """One version of a breadcrumb; None: deleted or expired, all of it or this version."""
+def version_of(context: ReadContext, owner: UUID, id: UUID, version: int) -> Read[Breadcrumb | None]:
+    """Read one version of a breadcrumb; None: the breadcrumb or this version is deleted or expired."""
 
-    def read(crumb: Breadcrumb | None) -> Breadcrumb | None:
-        if crumb is None or record.is_gone(crumb, store.now()):
+    def check(crumb: Breadcrumb | None) -> Breadcrumb | None:
+        if crumb is None or record.is_gone(crumb, context.clock.now()):
             return None
         if crumb.version != version:
-            raise NotTold  # it is history
+            raise NeedsFullScan  # it is in the history
         return crumb
 
-    async def otherwise() -> Breadcrumb | None:
+    async def fallback() -> Breadcrumb | None:
         try:
-            return await store.get_version(owner, id, version)
+            return await lookup.get_version(context, owner, id, version)
         except NotFound:
             return None
 
-    return _body(store, owner, id, version, read, otherwise)
+    if context.write_cache.has(owner, id, version):
+        return _read_cached(context, owner, id, check, fallback)
+    return _read_body(context, owner, id, check, fallback)
 
 
-def newest_of(store: Store, owner: UUID, id: UUID) -> Question[Breadcrumb | None]:
-    """The newest version of a breadcrumb, without counting it as a read; None: deleted or expired."""
+def newest_of(context: ReadContext, owner: UUID, id: UUID) -> Read[Breadcrumb | None]:
+    """Read the newest version of a breadcrumb without counting the read; None: deleted or expired."""
 
-    def read(crumb: Breadcrumb | None) -> Breadcrumb | None:
-        return None if crumb is None or record.is_gone(crumb, store.now()) else crumb
+    def check(crumb: Breadcrumb | None) -> Breadcrumb | None:
+        return None if crumb is None or record.is_gone(crumb, context.clock.now()) else crumb
 
-    async def otherwise() -> Breadcrumb | None:
+    async def fallback() -> Breadcrumb | None:
         try:
-            return await store.get(owner, id, count_read=False)
+            return await lookup.get(context, owner, id, count_read=False)
         except NotFound:
             return None
 
-    return _body(store, owner, id, None, read, otherwise)
+    if context.write_cache.has(owner, id):
+        return _read_cached(context, owner, id, check, fallback)
+    return _read_body(context, owner, id, check, fallback)
 
 
-def _body(
-    store: Store,
+def _read_cached(
+    context: ReadContext,
     owner: UUID,
     id: UUID,
-    version: int | None,
-    read: Callable[[Breadcrumb | None], Breadcrumb | None],
-    otherwise: Callable[[], Awaitable[Breadcrumb | None]],
-) -> Question[Breadcrumb | None]:
-    lane, keys, raw = home_lane(id, store.lanes), store.keys, id.bytes
-    if store.fresh.knows(owner, id, version):
-        # We have written it: is it still there, and still that one?
-        def still(replies: list[Any]) -> Breadcrumb | None:
-            header = replies[0]
-            crumb = store.fresh.read(owner, id, header) if header else None
-            if header and crumb is None:
-                raise NotTold  # somebody else has written since
-            return read(crumb)
+    check: Callable[[Breadcrumb | None], Breadcrumb | None],
+    fallback: Callable[[], Awaitable[Breadcrumb | None]],
+) -> Read[Breadcrumb | None]:
+    """Read only the header of a cached breadcrumb: it tells whether the cached version is the newest."""
 
-        return Question(
-            [(lane, (b"GETRANGE", keys.body(lane, owner, raw), 0, HEADER_BYTES))], still, otherwise
-        )
+    def decode(replies: list[Any]) -> Breadcrumb | None:
+        header = replies[0]
+        crumb = context.write_cache.get_by_header(owner, id, header) if header else None
+        if header and crumb is None:
+            raise NeedsFullScan  # somebody else has written since
+        return check(crumb)
 
-    def decoded(replies: list[Any]) -> Breadcrumb | None:
+    lane = home_lane(id, context.keys.lanes)
+    body = context.keys.body(lane, owner, id.bytes)
+    return Read([(lane, (b"GETRANGE", body, 0, HEADER_BYTES))], decode, fallback)
+
+
+def _read_body(
+    context: ReadContext,
+    owner: UUID,
+    id: UUID,
+    check: Callable[[Breadcrumb | None], Breadcrumb | None],
+    fallback: Callable[[], Awaitable[Breadcrumb | None]],
+) -> Read[Breadcrumb | None]:
+    def decode(replies: list[Any]) -> Breadcrumb | None:
         body, signpost = replies
         if body is None and signpost is not None:
-            raise NotTold  # it lives in another lane
-        return read(None if body is None else record.decode(owner, id, body))
+            raise NeedsFullScan  # it lives in another lane
+        return check(None if body is None else record.decode(owner, id, body))
 
-    return Question(
+    keys, raw = context.keys, id.bytes
+    lane = home_lane(id, keys.lanes)
+    return Read(
         [(lane, (b"GET", keys.body(lane, owner, raw))), (lane, (b"GET", keys.signpost(lane, owner, raw)))],
-        decoded,
-        otherwise,
+        decode,
+        fallback,
     )
 
 
 def count_of(
-    store: Store, owner: UUID, session_id: str, schema_name: str, *, before: int | None = None
-) -> Question[int]:
+    context: ReadContext, owner: UUID, session_id: str, schema_name: str, *, before: int | None = None
+) -> Read[int]:
     """Count the breadcrumbs of a schema in a session, or those created before a time."""
-    lane, newest = (
-        lane_for(owner, "session", session_id, store.lanes),
-        b"+inf" if before is None else b"(%d" % before,
-    )
-    return plain(
-        lane, (b"ZCOUNT", store.keys.by_session(lane, owner, session_id, schema_name), b"-inf", newest), int
-    )
+    lane = lane_for(owner, "session", session_id, context.keys.lanes)
+    newest = b"+inf" if before is None else b"(%d" % before
+    key = context.keys.by_session(lane, owner, session_id, schema_name)
+    return read_command(lane, (b"ZCOUNT", key, b"-inf", newest), int)
 
 
-def state_of(store: Store, owner: UUID, session_id: str) -> Question[tuple[dict[str, Any], About]]:
+def state_of(context: ReadContext, owner: UUID, session_id: str) -> Read[tuple[dict[str, Any], About]]:
     """Read the state of a session and what is known about it."""
-    lane = lane_for(owner, "session", session_id, store.lanes)
-    command = (b"HGETALL", store.keys.state(lane, owner, session_id))
-    return plain(lane, command, lambda flat: (decode_state(flat), decode_about(flat)))
+    lane = lane_for(owner, "session", session_id, context.keys.lanes)
+    command = (b"HGETALL", context.keys.state(lane, owner, session_id))
+    return read_command(lane, command, lambda flat: (decode_state(flat), decode_about(flat)))
 
 
 def recent_of(
-    store: Store,
+    context: ReadContext,
     owner: UUID,
     session_id: str,
     schema_name: str,
     limit: int,
     *,
     max_bytes: int = RECENT_BYTES,
-) -> Question[list[Breadcrumb]]:
-    """The last breadcrumbs of a schema in a session, the newest first.
+) -> Read[list[Breadcrumb]]:
+    """Read the last breadcrumbs of a schema in a session, the newest first.
 
-    `max_bytes`: how much of them there may be where the questions asked together exceed `RECENT_BYTES`.
+    `max_bytes`: their size at most, where the reads of a batch together exceed `RECENT_BYTES`.
     """
-    lane, keys = lane_for(owner, "session", session_id, store.lanes), store.keys
-    end = End(keys.by_session(lane, owner, session_id, schema_name), keys.body(lane, owner, b""), limit)
-    otherwise = Query(session_id=session_id, schema_name=schema_name, limit=limit, max_bytes=max_bytes)
-    return _recent(store, owner, [(lane, end)], otherwise)
+    keys = context.keys
+    lane = lane_for(owner, "session", session_id, keys.lanes)
+    head = IndexHead(
+        keys.by_session(lane, owner, session_id, schema_name), keys.body(lane, owner, b""), limit
+    )
+    query = Query(session_id=session_id, schema_name=schema_name, limit=limit, max_bytes=max_bytes)
+    return _read_heads(context, owner, [(lane, head)], query)
 
 
 def recent_shared(
-    store: Store,
+    context: ReadContext,
     owner: UUID,
     schema_name: str,
     limit: int,
-    keep: Callable[[Breadcrumb], bool] | None = None,
+    keep: Keep | None = None,
     *,
     max_bytes: int = RECENT_BYTES,
-) -> Question[list[Breadcrumb]]:
-    """The last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
-    ends = _outside_sessions(store.keys, owner, schema_name, limit)
-    otherwise = Query(sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep)
-    return _recent(store, owner, ends, otherwise)
+) -> Read[list[Breadcrumb]]:
+    """Read the last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
+    heads = _sessionless_heads(context.keys, owner, schema_name, limit)
+    query = Query(sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep)
+    return _read_heads(context, owner, heads, query)
 
 
 def newest_tagged(
-    store: Store, owner: UUID, schema_name: str, tag: str, keep: Callable[[Breadcrumb], bool]
-) -> Question[list[Breadcrumb]]:
-    """The newest breadcrumb of a schema with a tag that `keep` admits; none, or one."""
-    otherwise = Query(schema_name=schema_name, all_tags=(tag,), limit=1, max_bytes=RECENT_BYTES, keep=keep)
-    return _recent(store, owner, _tagged(store.keys, owner, tag), otherwise)
+    context: ReadContext, owner: UUID, schema_name: str, tag: str, keep: Keep
+) -> Read[list[Breadcrumb]]:
+    """Read the newest breadcrumb of a schema with a tag that `keep` admits: a list of one, or an empty one."""
+    query = Query(schema_name=schema_name, all_tags=(tag,), limit=1, max_bytes=RECENT_BYTES, keep=keep)
+    return _read_heads(context, owner, _tag_heads(context.keys, owner, tag), query)
 
 
 @lru_cache(1_024)
-def _outside_sessions(keys: Keys, owner: UUID, schema_name: str, limit: int) -> tuple[tuple[int, End], ...]:
-    """One in each lane. Every turn asks for the same ones."""
+def _sessionless_heads(
+    keys: Keys, owner: UUID, schema_name: str, limit: int
+) -> tuple[tuple[int, IndexHead], ...]:
+    """Return one head per lane. Cached, because every turn needs the same ones."""
     return tuple(
-        (lane, End(keys.by_session(lane, owner, "", schema_name), keys.body(lane, owner, b""), limit))
+        (lane, IndexHead(keys.by_session(lane, owner, "", schema_name), keys.body(lane, owner, b""), limit))
         for lane in range(keys.lanes)
     )
 
 
 @lru_cache(1_024)
-def _tagged(keys: Keys, owner: UUID, tag: str) -> tuple[tuple[int, End], ...]:
+def _tag_heads(keys: Keys, owner: UUID, tag: str) -> tuple[tuple[int, IndexHead], ...]:
     return tuple(
-        (lane, End(keys.by_tag(lane, owner, tag), keys.body(lane, owner, b""), 1))
+        (lane, IndexHead(keys.by_tag(lane, owner, tag), keys.body(lane, owner, b""), 1))
         for lane in range(keys.lanes)
     )
 
 
-def _recent(
-    store: Store, owner: UUID, ends: Sequence[tuple[int, End]], query: Query
-) -> Question[list[Breadcrumb]]:
-    """What a query finds at the ends of one index in some lanes, as far as they tell."""
-    schema, limit, keep = query.schema_name, query.limit, query.keep
-    check_limit(limit)
+def _read_heads(
+    context: ReadContext, owner: UUID, heads: Sequence[tuple[int, IndexHead]], query: Query
+) -> Read[list[Breadcrumb]]:
+    """Read the result of a query from the heads of one index in some lanes, if they are enough for it."""
+    check_limit(query.limit)
 
-    def read(replies: list[Any]) -> list[Breadcrumb]:
-        now, alive, seen_since = store.now(), [], 0
-        for end in replies:
-            left_out, oldest = False, 0
-            for place in range(0, len(end), 2):
-                if end[place + 1] is None:
-                    # The index is on its way to another node of a cluster, and this body is not there with it.
-                    raise NotTold
-                crumb = record.decode_raw(owner, end[place], end[place + 1])
-                oldest = crumb.created
-                if (
-                    record.is_gone(crumb, now)
-                    or crumb.schema_name != schema
-                    or not (keep is None or keep(crumb))
-                ):
-                    left_out = True
-                else:
-                    alive.append(crumb)
-            if left_out and len(end) >= 2 * limit:
-                # Not swept yet or not admitted, and in the way of what lies further back.
-                seen_since = max(seen_since, oldest)
-        if len(replies) > 1:
-            alive.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
-        if seen_since and (len(alive) < limit or alive[limit - 1].created <= seen_since):
-            raise NotTold
-        return alive[:limit]
+    def decode(replies: list[Any]) -> list[Breadcrumb]:
+        return _merge_heads(replies, owner, query, context.clock.now())
 
-    async def otherwise() -> list[Breadcrumb]:
-        return (await store.list(owner, query)).items
+    async def fallback() -> list[Breadcrumb]:
+        return (await listing.page(context, owner, query)).items
 
-    return Question(ends, read, otherwise)
+    return Read(heads, decode, fallback)
+
+
+def _merge_heads(replies: list[Any], owner: UUID, query: Query, now: int) -> list[Breadcrumb]:
+    limit = query.limit
+    found: list[Breadcrumb] = []
+    known_since = 0
+    for head in replies:
+        accepted, oldest = _decode_head(head, owner, query, now)
+        found += accepted
+        if 2 * len(accepted) < len(head) >= 2 * limit:
+            # Entries that do not count fill a part of the head: older ones that count may lie behind it.
+            known_since = max(known_since, oldest)
+    if len(replies) > 1:
+        found.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
+    if known_since and (len(found) < limit or found[limit - 1].created <= known_since):
+        raise NeedsFullScan
+    return found[:limit]
+
+
+def _decode_head(head: list[Any], owner: UUID, query: Query, now: int) -> tuple[list[Breadcrumb], int]:
+    """Return the breadcrumbs of a head that the query accepts, and when the oldest of all was created."""
+    schema, keep = query.schema_name, query.keep
+    accepted: list[Breadcrumb] = []
+    oldest = 0
+    for number in range(0, len(head), 2):
+        if head[number + 1] is None:
+            # The index is being moved to another node of a cluster, and this body is not there with it.
+            raise NeedsFullScan
+        crumb = record.decode_raw(owner, head[number], head[number + 1])
+        oldest = crumb.created
+        expired = record.is_gone(crumb, now)
+        if not expired and crumb.schema_name == schema and (keep is None or keep(crumb)):
+            accepted.append(crumb)
+    return accepted, oldest

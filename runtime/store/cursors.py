@@ -1,46 +1,61 @@
-"""Signs and checks page cursors. A cursor is opaque and valid only for the query that it was made for."""
+"""Page cursors: opaque text that only this store can make, for one owner.
+
+A cursor of a query is signed: it names a breadcrumb that its reader has seen, or the time of one. A cursor of the list
+of sessions is encrypted: a page may end at a session that its reader must not know of.
+"""
 
 from __future__ import annotations
 
 import base64
 import hmac
 from hashlib import blake2b, sha256
+from typing import Final
 from uuid import UUID
 
 import orjson
+from joserfc import jwe
+from joserfc.jwk import OctKey
 
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import InvalidCursor
 
+_TIME_BYTES: Final = 8
+_ID_BYTES: Final = 16
+_ENCRYPTION: Final = {"alg": "dir", "enc": "A256GCM"}
 
-def sign_cursor(secret: bytes, owner: UUID, query: Query, place: SortKey) -> str:
-    payload = place.score.to_bytes(8) + place.id
-    return _spell(payload + _seal(secret, owner, query, payload))
+
+def sign_cursor(secret: bytes, owner: UUID, query: Query, key: SortKey) -> str:
+    """Return a cursor that is valid for this query only."""
+    payload = key.score.to_bytes(_TIME_BYTES) + key.id
+    return _encode(payload + _signature(secret, owner, query, payload))
 
 
 def open_cursor(secret: bytes, owner: UUID, query: Query) -> SortKey | None:
+    """Return the key in the query's cursor; None: the query has no cursor."""
     if query.cursor is None:
         return None
     try:
         raw = base64.b64decode(query.cursor + "=" * (-len(query.cursor) % 4), altchars=b"-_", validate=True)
     except ValueError:
         raw = b""
-    payload, seal = raw[:24], raw[24:]
-    # Base64 has several spellings of the same bytes: ours is the only one that is unchanged.
-    if _spell(raw) != query.cursor or not hmac.compare_digest(seal, _seal(secret, owner, query, payload)):
+    payload, signature = raw[: _TIME_BYTES + _ID_BYTES], raw[_TIME_BYTES + _ID_BYTES :]
+    # Base64 has several spellings of the same bytes: only ours is unchanged.
+    if _encode(raw) != query.cursor or not hmac.compare_digest(
+        signature, _signature(secret, owner, query, payload)
+    ):
         raise InvalidCursor(
             "this cursor was not given for this query: take it unchanged from the last answer, "
             "and keep the filters the same",
             where="cursor",
         )
-    return SortKey(int.from_bytes(payload[:8]), payload[8:])
+    return SortKey(int.from_bytes(payload[:_TIME_BYTES]), payload[_TIME_BYTES:])
 
 
-def _spell(raw: bytes) -> str:
+def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def _seal(secret: bytes, owner: UUID, query: Query, payload: bytes) -> bytes:
+def _signature(secret: bytes, owner: UUID, query: Query, payload: bytes) -> bytes:
     filters = orjson.dumps(
         [
             query.schema_name,
@@ -57,3 +72,26 @@ def _seal(secret: bytes, owner: UUID, query: Query, payload: bytes) -> bytes:
     )
     digest = blake2b(filters, digest_size=16, key=owner.bytes).digest()
     return hmac.new(secret, b"cursor" + digest + payload, sha256).digest()[:16]
+
+
+def encrypt_session_cursor(secret: bytes, owner: UUID, active: int, name: bytes) -> str:
+    """Return a cursor that names a session and the time of its last activity."""
+    return jwe.encrypt_compact(_ENCRYPTION, active.to_bytes(_TIME_BYTES) + name, _session_key(secret, owner))
+
+
+def decrypt_session_cursor(secret: bytes, owner: UUID, text: str) -> tuple[int, bytes]:
+    """Return the time of the last activity of a session, and the session's name."""
+    key = _session_key(secret, owner)
+    try:
+        raw = jwe.decrypt_compact(text, key, algorithms=list(_ENCRYPTION.values())).plaintext
+    except Exception:  # the parser raises many kinds of errors for malformed text
+        raw = None
+    if raw is None or len(raw) <= _TIME_BYTES:
+        raise InvalidCursor(
+            "this cursor was not given out here: take it unchanged from the last answer", where="cursor"
+        )
+    return int.from_bytes(raw[:_TIME_BYTES]), raw[_TIME_BYTES:]
+
+
+def _session_key(secret: bytes, owner: UUID) -> OctKey:
+    return OctKey.import_key(hmac.new(secret, b"breadcrumbs session cursor" + owner.bytes, sha256).digest())

@@ -28,7 +28,7 @@ Per session
                                               after: the last deletion of this name as known when the session began,
                                               0 = none; absent if it began before this field existed
     z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
-                                              `!<who> ` before the JSON: not for everybody (see session_state.py).
+                                              `!<who> ` before the JSON: not for everybody (see state.py).
                                               Names that begin with a null byte: its title, whose it is
     N <owner>                        zset     the sessions of an owner in this lane; score = last activity
     Z                                set      sessions that are being deleted: owner + session

@@ -1,15 +1,14 @@
-"""Lists: which indexes hold what a query asks for, and one page out of them.
+"""Lists: which indexes hold the results of a query, and one page of them.
 
-Every index is sorted by time, so a page is a merge (see query.py): each index gives its ids in order, the
-merge takes the next one over all of them, and a body is loaded only for ids that made it. Filters that the
-chosen indexes do not answer are checked on the body.
+Every index is sorted by time, so a page is a merge of indexes (see merge.py). Bodies are loaded only for ids
+that the merge has chosen. Filters that the indexes do not answer are checked on the body.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
@@ -18,10 +17,8 @@ from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Page, Query, SortKey
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
+from breadcrumbs.runtime.store.lookup import ReadContext, list_schemas
 from breadcrumbs.runtime.store.merge import Index, Merge, RangeReader
-
-if TYPE_CHECKING:
-    from breadcrumbs.runtime.store.store import Store
 
 MOST_SCANNED: Final = 50_000
 """A page ends early (with a cursor) rather than reading the whole store for a filter that hardly matches."""
@@ -33,133 +30,165 @@ _BODIES = Script("bodies")
 _FEW: Final = 16
 """So many bodies are read with one MGET, without looking at their sizes: it is the fastest way to a short page."""
 
+_CUT: Final = b""
+"""Stands for a body that a lane did not return, because its share of the byte budget is used up. No body is empty."""
 
-async def page(store: Store, owner: UUID, query: Query, *, with_expired: bool) -> Page:
+
+async def page(context: ReadContext, owner: UUID, query: Query, *, with_expired: bool = False) -> Page:
     """See `Store.list`."""
     query.check()
-    start = open_cursor(store.secret, owner, query) or query.start
-    indexes = await _plan(store, owner, query)
-    wanted = query.offset + query.limit
-    spread = 1 if len(indexes) <= 1 else 2
-    merge = Merge(
-        indexes,
-        _range_reader(store, query),
-        descending=query.descending,
-        start=start,
-        piece=spread * (wanted + 1) // max(1, len(indexes)) + 1,
-    )
-    page = _PageInTheMaking(query, began=store.now_at_least(), with_expired=with_expired, place=start)
-    batch, exhausted = wanted + 1, not indexes
-    taken: list[tuple[SortKey, Index]] = []
-    while (taken or not exhausted) and page.goes_on:
-        if not taken:
-            taken = await merge.take(batch)
-            exhausted = len(taken) < batch
-            batch = min(1_000, max(64, 2 * batch))
-        bodies = await _bodies(store, owner, taken, query.max_bytes or MOST_SCANNED_BYTES)
-        page.look_at(owner, taken, bodies, store.now())
-        taken = taken[len(bodies) :]
-    end = page.place if taken or not exhausted else None
-    if page.full:
-        end = page.found[-1][0]
-    cursor = None if end is None else sign_cursor(store.secret, owner, query, end)
-    return Page([crumb for _, crumb in page.found], cursor)
+    start = open_cursor(context.secret, owner, query) or query.start
+    scan = _Scan(context, owner, query, await _plan(context, owner, query), start)
+    builder = _PageBuilder(query, began=context.clock.now_at_least(), with_expired=with_expired)
+    while scan.has_more and builder.wants_more:
+        keys, bodies = await scan.read()
+        builder.add(owner, keys, bodies, context.clock.now())
+    end = builder.end(has_more=scan.has_more)
+    cursor = None if end is None else sign_cursor(context.secret, owner, query, end)
+    return Page([crumb for _, crumb in builder.found], cursor)
 
 
-class _PageInTheMaking:
-    """The breadcrumbs of a page, up to its limit in number and in bytes."""
+class _Scan:
+    """Reads the bodies of what some indexes hold, in the order of a query."""
 
-    def __init__(self, query: Query, *, began: int, with_expired: bool, place: SortKey | None) -> None:
+    def __init__(
+        self, context: ReadContext, owner: UUID, query: Query, indexes: list[Index], start: SortKey | None
+    ) -> None:
+        self._context = context
+        self._owner = owner
+        self._budget = query.max_bytes or MOST_SCANNED_BYTES
+        wanted = query.offset + query.limit + 1  # one more tells whether there is another page
+        spread = 1 if len(indexes) <= 1 else 2
+        self._merge = Merge(
+            indexes,
+            _range_reader(context, query),
+            descending=query.descending,
+            start=start,
+            piece=spread * wanted // max(1, len(indexes)) + 1,
+        )
+        self._batch = wanted
+        self._exhausted = not indexes
+        self._pending: list[tuple[SortKey, Index]] = []
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._pending) or not self._exhausted
+
+    async def read(self) -> tuple[list[SortKey], list[bytes | None]]:
+        """Return the next keys and their bodies, at least one unless there are no more."""
+        if not self._pending:
+            self._pending = await self._merge.take(self._batch)
+            self._exhausted = len(self._pending) < self._batch
+            self._batch = min(1_000, max(64, 2 * self._batch))
+        bodies = await _bodies(self._context, self._owner, self._pending, self._budget)
+        # There are fewer bodies than keys if the byte budget is used up.
+        keys = [key for key, _ in self._pending[: len(bodies)]]
+        self._pending = self._pending[len(bodies) :]
+        return keys, bodies
+
+
+class _PageBuilder:
+    """Collects the breadcrumbs of a page, up to its limit in number and in bytes."""
+
+    def __init__(self, query: Query, *, began: int, with_expired: bool) -> None:
         self._query = query
         self._began = began
         self._with_expired = with_expired
-        self.place = place
-        """How far the indexes were looked at."""
+        self.reached: SortKey | None = None
+        """The last key that was scanned."""
         self.found: list[tuple[SortKey, Breadcrumb]] = []
         self.full = False
-        """True: the next breadcrumb was seen and has no room, so there is another page."""
+        """True: the next breadcrumb was seen and does not fit, so there is another page."""
         self._shown: set[bytes] = set()
-        self._passed_over = 0
+        self._skipped = 0
         self._bytes = 0
         self._scanned = 0
         self._scanned_bytes = 0
-        self._most_bytes = math.inf if query.max_bytes is None else MOST_SCANNED_BYTES
+        self._max_scanned_bytes = math.inf if query.max_bytes is None else MOST_SCANNED_BYTES
 
     @property
-    def goes_on(self) -> bool:
+    def wants_more(self) -> bool:
         if self.full:
             return False
-        # The cursor of a page that ends early knows nothing of an offset: that much has to be found first.
-        return self._passed_over < self._query.offset or (
-            self._scanned < MOST_SCANNED and self._scanned_bytes < self._most_bytes
+        # A cursor does not hold the rest of an offset: a page ends early only after its offset.
+        return self._skipped < self._query.offset or (
+            self._scanned < MOST_SCANNED and self._scanned_bytes < self._max_scanned_bytes
         )
 
-    def look_at(
-        self, owner: UUID, taken: list[tuple[SortKey, Index]], bodies: list[bytes | None], now: int
-    ) -> None:
-        """Take what fits the query out of some bodies."""
-        query, shown, with_expired = self._query, self._shown, self._with_expired
+    def add(self, owner: UUID, keys: list[SortKey], bodies: list[bytes | None], now: int) -> None:
+        """Take the breadcrumbs that the query accepts, until the page is full."""
         self._scanned += len(bodies)
-        # There are fewer bodies than places where the byte budget is used up.
-        for (at, _), body in zip(taken, bodies, strict=False):
-            self.place = at
-            if body is None or at.id in shown:
+        for key, body in zip(keys, bodies, strict=True):
+            self.reached = key
+            if body is None or key.id in self._shown:
                 continue
             self._scanned_bytes += len(body)
-            crumb = record.decode_raw(owner, at.id, body)
-            if (not with_expired and record.is_gone(crumb, now)) or not query.accepts(crumb):
+            crumb = record.decode_raw(owner, key.id, body)
+            if not self._accepts(key, crumb, now):
                 continue
-            # In the order of updates a breadcrumb stands where it was last written, and what is written
-            # while we read still stands where we saw it.
-            if query.by_update and at.score != crumb.updated and crumb.updated < self._began:
-                continue
-            shown.add(at.id)
-            if self._passed_over < query.offset:
-                self._passed_over += 1
-            elif not self._add(at, crumb):
+            self._shown.add(key.id)
+            if self._skipped < self._query.offset:
+                self._skipped += 1
+            elif not self._append(key, crumb):
                 return
 
-    def _add(self, at: SortKey, crumb: Breadcrumb) -> bool:
-        """False: it has no room."""
+    def _accepts(self, key: SortKey, crumb: Breadcrumb, now: int) -> bool:
+        query = self._query
+        if not self._with_expired and record.is_gone(crumb, now):
+            return False
+        if not query.accepts(crumb):
+            return False
+        # In the order of updates a breadcrumb stands where it was last written. One that is written while we read
+        # is taken where we saw it.
+        return not (query.by_update and key.score != crumb.updated and crumb.updated < self._began)
+
+    def _append(self, key: SortKey, crumb: Breadcrumb) -> bool:
+        """Add a breadcrumb; False: it does not fit."""
         query = self._query
         if query.max_bytes is None:
             self.full = len(self.found) == query.limit
         else:
-            # A parsed document takes many times the room of its JSON, so a large one is not kept parsed.
+            # A parsed document takes many times the memory of its JSON, so a large one is not kept parsed.
             crumb = crumb.without_context() if query.without_contexts else crumb.unparsed()
             self._bytes += len(crumb.json)
             self.full = bool(self.found) and (len(self.found) == query.limit or self._bytes > query.max_bytes)
         if not self.full:
-            self.found.append((at, crumb))
+            self.found.append((key, crumb))
         return not self.full
+
+    def end(self, *, has_more: bool) -> SortKey | None:
+        """Return the key that the next page begins after; None: there is no next page."""
+        if self.full:
+            return self.found[-1][0]
+        return self.reached if has_more else None
 
 
 # Which indexes
 
 
-async def _plan(store: Store, owner: UUID, query: Query) -> list[Index]:
-    """The smallest set of indexes that holds everything the query can find."""
+async def _plan(context: ReadContext, owner: UUID, query: Query) -> list[Index]:
+    """Return the smallest set of indexes that holds all results of the query."""
     sessions = query.sessions
     if len(sessions) > 1:
         return []
     if query.sessionless:
-        base = [] if sessions else await _sessionless_indexes(store, owner, query.schema_name)
-        lanes = list(range(store.lanes))
+        base = [] if sessions else await _sessionless_indexes(context, owner, query.schema_name)
+        lanes = list(range(context.keys.lanes))
     elif sessions:
         base = await _session_indexes(
-            store, owner, next(iter(sessions)), query.schema_name, query.schema_names
+            context, owner, next(iter(sessions)), query.schema_name, query.schema_names
         )
-        lanes = [lane_for(owner, "session", next(iter(sessions)), store.lanes)]
+        lanes = [lane_for(owner, "session", next(iter(sessions)), context.keys.lanes)]
     else:
-        base = await _smallest(store, await _alternatives(store, owner, query))
-        lanes = sorted({index.lane for index in base}) if not query.by_update else list(range(store.lanes))
+        base = await _smallest(context, await _alternatives(context, owner, query))
+        lanes = list(range(context.keys.lanes))
     if query.by_update:
-        base = base + [Index(lane, store.keys.updated(lane, owner)) for lane in lanes]
+        base = base + [Index(lane, context.keys.updated(lane, owner)) for lane in lanes]
     return base
 
 
-async def _alternatives(store: Store, owner: UUID, query: Query) -> list[list[Index]]:
-    lanes, keys = range(store.lanes), store.keys
+async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list[list[Index]]:
+    lanes, keys = range(context.keys.lanes), context.keys
     choices = [
         [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
         for tag in dict.fromkeys(query.all_tags)
@@ -170,12 +199,12 @@ async def _alternatives(store: Store, owner: UUID, query: Query) -> list[list[In
         union: list[Index] = []
         for tag in dict.fromkeys(query.any_tags):
             if tag.startswith(SESSION):
-                union += await _session_indexes(store, owner, tag[len(SESSION) :], query.schema_name)
+                union += await _session_indexes(context, owner, tag[len(SESSION) :], query.schema_name)
             else:
                 union += [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
         choices.append(union)
     if not choices:
-        schemas = await store.schemas(owner, list(lanes))
+        schemas = await list_schemas(context, owner, list(lanes))
         choices.append(
             [
                 Index(lane, keys.by_schema(lane, owner, schema))
@@ -186,43 +215,43 @@ async def _alternatives(store: Store, owner: UUID, query: Query) -> list[list[In
     return choices
 
 
-async def _smallest(store: Store, choices: list[list[Index]]) -> list[Index]:
+async def _smallest(context: ReadContext, choices: list[list[Index]]) -> list[Index]:
     if len(choices) == 1:
         return choices[0]
     flat = [index for choice in choices for index in choice]
-    sizes = iter(await store.connection.call_all([(index.lane, (b"ZCARD", index.key)) for index in flat]))
+    sizes = iter(await context.connection.call_all([(index.lane, (b"ZCARD", index.key)) for index in flat]))
     totals = [sum(next(sizes) for _ in choice) for choice in choices]
     return choices[totals.index(min(totals))]
 
 
 async def _session_indexes(
-    store: Store, owner: UUID, session: str, schema: str | None, schemas: Sequence[str] = ()
+    context: ReadContext, owner: UUID, session: str, schema: str | None, schemas: Sequence[str] = ()
 ) -> list[Index]:
-    lane, keys = lane_for(owner, "session", session, store.lanes), store.keys
+    lane, keys = lane_for(owner, "session", session, context.keys.lanes), context.keys
     if schema is not None:
         return [Index(lane, keys.by_session(lane, owner, session, schema))]
-    names = schemas or (await store.schemas(owner, [lane]))[lane]
+    names = schemas or (await list_schemas(context, owner, [lane]))[lane]
     return [Index(lane, keys.by_session(lane, owner, session, name)) for name in names]
 
 
-async def _sessionless_indexes(store: Store, owner: UUID, schema: str | None) -> list[Index]:
-    lanes, keys = list(range(store.lanes)), store.keys
+async def _sessionless_indexes(context: ReadContext, owner: UUID, schema: str | None) -> list[Index]:
+    lanes, keys = list(range(context.keys.lanes)), context.keys
     if schema is not None:
         return [Index(lane, keys.by_session(lane, owner, "", schema)) for lane in lanes]
-    schemas = await store.schemas(owner, lanes)
+    schemas = await list_schemas(context, owner, lanes)
     return [Index(lane, keys.by_session(lane, owner, "", name)) for lane in lanes for name in schemas[lane]]
 
 
 # What they hold
 
 
-def _range_reader(store: Store, query: Query) -> RangeReader:
+def _range_reader(context: ReadContext, query: Query) -> RangeReader:
     # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
     floor = query.updated_since if query.by_update and query.updated_since is not None else 0
 
     async def read(asked: list[tuple[Index, int, int, int]]) -> list[list[SortKey]]:
         command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)
-        replies = await store.connection.call_all(
+        replies = await context.connection.call_all(
             [
                 (
                     index.lane,
@@ -249,33 +278,29 @@ def _range_reader(store: Store, query: Query) -> RangeReader:
 
 
 async def _bodies(
-    store: Store, owner: UUID, places: list[tuple[SortKey, Index]], budget: int
+    context: ReadContext, owner: UUID, keys: list[tuple[SortKey, Index]], budget: int
 ) -> list[bytes | None]:
-    """The bodies of the first of these places, one command per lane: all that fit into the budget, at least one."""
-    if not places:
+    """Return the bodies of the first keys, one command per lane: all that fit into the budget, at least one."""
+    if not keys:
         return []
-    body, few = store.keys.body, _FEW * store.max_content_bytes <= 4 * budget and len(places) <= _FEW
+    body, few = context.keys.body, _FEW * context.max_content_bytes <= 4 * budget and len(keys) <= _FEW
     by_lane: dict[int, list[bytes]] = {}
-    for at, index in places:
-        by_lane.setdefault(index.lane, []).append(body(index.lane, owner, at.id))
+    for key, index in keys:
+        by_lane.setdefault(index.lane, []).append(body(index.lane, owner, key.id))
     share = budget // len(by_lane)
-    replies = await store.connection.call_all(
+    replies = await context.connection.call_all(
         [
-            (lane, (b"MGET", *keys) if few else ScriptCall(_BODIES, keys, [share]))
-            for lane, keys in by_lane.items()
+            (lane, (b"MGET", *names) if few else ScriptCall(_BODIES, names, [share]))
+            for lane, names in by_lane.items()
         ]
     )
     if len(by_lane) == 1:
         return list(replies[0])
     found = {lane: iter(bodies) for lane, bodies in zip(by_lane, replies, strict=True)}
     bodies: list[bytes | None] = []
-    for _, index in places:
+    for _, index in keys:
         one = next(found[index.lane], _CUT)
         if one is _CUT:
-            break  # what lies behind this in the other lanes is read again
+            break  # later bodies of the other lanes are read again
         bodies.append(one)
     return bodies
-
-
-_CUT: Final = b""
-"""Stands for the bodies that a lane has not given, because its share of the budget is used up. No body is empty."""

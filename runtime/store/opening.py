@@ -1,7 +1,7 @@
-"""Opening a store: connect, and agree with whoever was here first on what it is.
+"""Opening a store: connect, and read or write its metadata.
 
-The number of lanes decides where everything lies, so it is settled once, in the store itself, before a first
-breadcrumb is read or written. So are the format and the secret that signs tokens and cursors.
+The number of lanes decides where everything lies. The first process writes it into the store, before any breadcrumb is
+read or written, together with the format and the secret that signs tokens and cursors. Later processes use those.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Opened(NamedTuple):
     secret: bytes
 
 
-async def opened(address: Address, namespace: str, lanes: int | None) -> Opened:
-    """`lanes`: None: as many as there are, or the default where nobody was here before."""
+async def open_connection(address: Address, namespace: str, lanes: int | None) -> Opened:
+    """Connect to a store. `lanes` None: the number that the store has, or the default in a new one."""
     if lanes is not None and not 1 <= lanes <= MAX_LANES:
         raise StartupError(f"the number of lanes must be from 1 to {MAX_LANES}")
     wanted = lanes or DEFAULT_LANES
     connection = await _connect(address, namespace, wanted)
     try:
         keys = Keys(namespace, wanted)
-        meta = await _agreed(connection, keys)
+        meta = await _load_meta(connection, keys)
         if meta[b"format"].decode() != FORMAT:
             raise StartupError(
                 f"this store has format {meta[b'format'].decode()}, this version of Breadcrumbs writes {FORMAT}"
@@ -69,8 +69,8 @@ async def store_exists(address: Address, namespace: str) -> bool:
         await connection.close()
 
 
-async def _agreed(connection: Connection, keys: Keys) -> dict[bytes, bytes]:
-    """What the store says of itself. Of several who open a new one at once, the first is right."""
+async def _load_meta(connection: Connection, keys: Keys) -> dict[bytes, bytes]:
+    """Return the store's metadata. If several processes open a new store at once, the first one decides."""
     meta = await _read_meta(connection, keys)
     if len(meta) < 3:  # a server that is full cannot be written to, but its store can be opened
         for field, value in (

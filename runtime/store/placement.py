@@ -6,7 +6,7 @@ from typing import Protocol
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane, lane_for
-from breadcrumbs.runtime.store.batched_reads import Question, plain
+from breadcrumbs.runtime.store.batched_reads import Read, read_command
 from breadcrumbs.runtime.store.store import Store
 
 
@@ -28,10 +28,10 @@ def derive_id_beside(store: Store, beside: Placed, *parts: str) -> UUID:
     return derived_id(_lane_of(store, beside), *parts)
 
 
-def last_write_beside(store: Store, beside: Placed) -> Question[int]:
+def last_write_beside(store: Store, beside: Placed) -> Read[int]:
     """Read the time of the last write in the lane of a breadcrumb; 0: there was none."""
     lane = _lane_of(store, beside)
-    return plain(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
+    return read_command(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
 
 
 def _lane_of(store: Store, placed: Placed) -> int:

@@ -1,16 +1,18 @@
-"""Small records of an owner: its agents, its saved selectors, its own name. Hashes in lane 0, id → JSON."""
+"""Small records of an owner: its agents, its saved selectors, its own name. Hashes in lane 0, id → JSON.
+
+Nothing here checks permissions: callers do, see `access/saved_selectors.py`.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final, NotRequired, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 from uuid import UUID
 
 import orjson
 
-from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.ids import new_id
-from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
+from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.store.store import Store
 
@@ -40,6 +42,14 @@ class SelectorRecord(TypedDict):
     session_id: NotRequired[str]
     """The session that the token which saved it was narrowed to; others of that kind do not see it."""
     user_id: NotRequired[str]
+
+
+class SelectorSaver(NamedTuple):
+    """The agent that saves a selector, and the session and the user that its token is narrowed to."""
+
+    agent_id: UUID
+    session_id: str | None
+    user_id: str | None
 
 
 class Registry:
@@ -78,64 +88,43 @@ class Registry:
 
     # Selectors
 
-    async def selectors(self, principal: Principal) -> list[SelectorRecord]:
-        records: list[SelectorRecord] = await self._all(self._store.keys.selectors(principal.owner_id))
-        return sorted(
-            (record for record in records if policy.owns_selector(principal, *_saved_by(record))),
-            key=lambda record: record["id"],
-        )
+    async def selectors(self, owner: UUID) -> list[SelectorRecord]:
+        """Return all saved selectors of an owner. The caller decides which of them a principal may see."""
+        records: list[SelectorRecord] = await self._all(self._store.keys.selectors(owner))
+        return sorted(records, key=lambda record: record["id"])
 
-    async def selector(self, principal: Principal, id: UUID) -> Selector:
-        """Return a saved selector that a stream of the principal may use."""
-        record: SelectorRecord | None = await self._get(self._store.keys.selectors(principal.owner_id), id)
-        if record is None or not policy.may_use_selector(principal, *_saved_by(record)):
+    async def selector(self, owner: UUID, id: UUID) -> SelectorRecord:
+        record: SelectorRecord | None = await self._get(self._store.keys.selectors(owner), id)
+        if record is None:
             raise NotFound("no such selector")
-        return parse_selector(record["selector"])
+        return record
 
-    async def selectors_of(self, principal: Principal, agent_id: UUID) -> list[Selector]:
-        """Return the selectors that an agent has saved and that a stream of the principal may use."""
-        records: list[SelectorRecord] = await self._all(self._store.keys.selectors(principal.owner_id))
-        return [
-            parse_selector(record["selector"])
-            for record in records
-            if record["agent_id"] == str(agent_id) and policy.may_use_selector(principal, *_saved_by(record))
-        ]
-
-    async def add_selector(self, principal: Principal, selector: Selector) -> SelectorRecord:
-        key = self._store.keys.selectors(principal.owner_id)
-        records: list[SelectorRecord] = await self._all(key)
-        # By who saved them: one browser with a narrowed token must not use up what the others have.
-        if sum(_saved_by(record) == _saver(principal) for record in records) >= MAX_SELECTORS:
+    async def add_selector(self, owner: UUID, saver: SelectorSaver, selector: Selector) -> SelectorRecord:
+        # Counted per saver: one browser with a narrowed token must not use up the limit of the others.
+        saved = sum(saver_of(record) == saver for record in await self.selectors(owner))
+        if saved >= MAX_SELECTORS:
             raise InvalidInput(
                 f"there are {MAX_SELECTORS} selectors of yours already: delete some that are not needed"
             )
         record: SelectorRecord = {
             "id": str(new_id(_LANE)),
-            "owner_id": str(principal.owner_id),
-            "agent_id": str(principal.agent_id),
-            "selector": selector.model_dump(mode="json", exclude_none=True),
+            "owner_id": str(owner),
+            "agent_id": str(saver.agent_id),
+            "selector": _as_json(selector),
         }
-        if principal.session_id is not None:
-            record["session_id"] = principal.session_id
-        if principal.user_id is not None:
-            record["user_id"] = principal.user_id
-        await self._put(key, record["id"], record)
+        if saver.session_id is not None:
+            record["session_id"] = saver.session_id
+        if saver.user_id is not None:
+            record["user_id"] = saver.user_id
+        await self._put(self._store.keys.selectors(owner), record["id"], record)
         return record
 
-    async def replace_selector(self, principal: Principal, id: UUID, selector: Selector) -> None:
-        record = await self._their_selector(principal, id)
-        record["selector"] = selector.model_dump(mode="json", exclude_none=True)
-        await self._put(self._store.keys.selectors(principal.owner_id), id, record)
+    async def replace_selector(self, owner: UUID, record: SelectorRecord, selector: Selector) -> None:
+        changed: SelectorRecord = {**record, "selector": _as_json(selector)}
+        await self._put(self._store.keys.selectors(owner), record["id"], changed)
 
-    async def delete_selector(self, principal: Principal, id: UUID) -> None:
-        await self._their_selector(principal, id)
-        await self._delete(self._store.keys.selectors(principal.owner_id), id)
-
-    async def _their_selector(self, principal: Principal, id: UUID) -> SelectorRecord:
-        record: SelectorRecord | None = await self._get(self._store.keys.selectors(principal.owner_id), id)
-        if record is None or not policy.owns_selector(principal, *_saved_by(record)):
-            raise NotFound("no such selector")
-        return record
+    async def delete_selector(self, owner: UUID, id: UUID) -> None:
+        await self._delete(self._store.keys.selectors(owner), id)
 
     # Tenants
 
@@ -180,9 +169,9 @@ class Registry:
         return bool(await self._store.connection.call(_LANE, b"HDEL", key, str(id)))
 
 
-def _saver(principal: Principal) -> tuple[UUID, str | None, str | None]:
-    return principal.agent_id, principal.session_id, principal.user_id
+def saver_of(record: SelectorRecord) -> SelectorSaver:
+    return SelectorSaver(UUID(record["agent_id"]), record.get("session_id"), record.get("user_id"))
 
 
-def _saved_by(record: SelectorRecord) -> tuple[UUID, str | None, str | None]:
-    return UUID(record["agent_id"]), record.get("session_id"), record.get("user_id")
+def _as_json(selector: Selector) -> dict[str, Any]:
+    return selector.model_dump(mode="json", exclude_none=True)

@@ -1,28 +1,27 @@
-"""What the scripts that write are run with: their keys and arguments, in the order that their headers give.
+"""Keys and arguments of the scripts that write, in the order that the header of each script gives.
 
-A script knows what it gets by number only. Whoever changes a header in `runtime/store/lua` changes this.
+A script knows its keys and arguments by number only. A change of a header in `runtime/store/lua` needs one here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 import orjson
 
+from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.breadcrumb import ttl
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content, user_in
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.store import record
+from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.indexes import indexes, indexes_of
 from breadcrumbs.runtime.store.keys import Keys
+from breadcrumbs.runtime.store.options import SessionVersion
 from breadcrumbs.runtime.store.state import Guard, held_changes
-
-if TYPE_CHECKING:
-    from breadcrumbs.runtime.store.store import Fence
 
 DELETION_REMEMBERED: Final = 31 * 86_400
 """Seconds that the deletion of a session is kept: longer than any turn, and than any token that can be requested."""
@@ -30,58 +29,103 @@ DELETION_REMEMBERED: Final = 31 * 86_400
 MAX_DELETIONS: Final = 20_000
 """Deleted sessions kept per owner and lane. Above it the oldest are dropped, and checks of older times fail closed."""
 
-Does: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
+WriteKind: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
 Arguments: TypeAlias = list[bytes | str | int]
-Call: TypeAlias = tuple[list[bytes], Arguments]
+CallArguments: TypeAlias = tuple[list[bytes], Arguments]
 """The keys and the arguments of one run of a script."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expects:
-    """What a create is to find, and what it is to leave with its session. See `Store.create`."""
+class WriteScripts(NamedTuple):
+    """The scripts that write breadcrumbs."""
 
+    create: Script
+    create_together: Script
+    create_commit: Script
+    update: Script
+    update_commit: Script
+    delete: Script
+    restore: Script
+    extend: Script
+
+    @classmethod
+    def inside(cls, *wrappers: str) -> WriteScripts:
+        """Return the scripts, each wrapped in others."""
+        recording = ("deletions", *wrappers)
+        return cls(
+            Script("create", inside=recording),
+            Script("create", inside=(*recording, "together")),
+            Script("create", inside=(*recording, "commit")),
+            Script("update", inside=recording),
+            Script("update", inside=(*recording, "commit")),
+            Script("delete", inside=recording),
+            Script("import", inside=recording),
+            Script("extend", inside=wrappers),
+        )
+
+
+PLAIN_SCRIPTS: Final = WriteScripts.inside()
+COUNTED_SCRIPTS: Final = WriteScripts.inside("counted")
+"""The same, for owners with a quota: they keep the counters of the owner's usage."""
+
+
+class Creation(NamedTuple):
+    """One run of create.lua. `CreateOptions` explains the conditions."""
+
+    lane: int
+    owner: UUID
+    id: UUID
+    new: BreadcrumbCreate
+    content: Content
+    by: UUID | None
     idempotency_key: str | None = None
     counts: bool = True
-    version: int | Literal["*"] | None = None
-    began: int | None = None
+    session_version: SessionVersion = None
+    session_began: int | None = None
     since: int | None = None
+    """See `Fence.since`."""
     replays: bool = False
-    """True: nothing is written, only the result of an earlier run is looked for."""
+    """True: write nothing, only find the result of an earlier run."""
 
 
-class Writes:
-    """Spells the runs of one store's scripts."""
+class Update(NamedTuple):
+    """One run of update.lua."""
+
+    lane: int
+    base: Breadcrumb
+    """The version that the new one is made from."""
+    content: Content
+    visibility: str | None
+    by: UUID | None
+    limit_changes: bool = True
+    """False: the expiry and the number of reads left stay as they are."""
+    older: bytes = b""
+    """The body of `base` that the history keeps. Empty: all of it."""
+    state: Mapping[str, bytes] = {}
+    """Values of the session's state that `base` set and whose guard changes."""
+
+
+class ScriptCalls:
+    """Builds the calls of one store's scripts."""
 
     def __init__(self, keys: Keys, *, idempotency_seconds: int, max_state_bytes: int) -> None:
         self._keys = keys
         self._max_state_bytes = max_state_bytes
         self._idempotency_seconds = idempotency_seconds
 
-    def creation(
-        self,
-        lane: int,
-        owner: UUID,
-        id: UUID,
-        new: BreadcrumbCreate,
-        content: Content,
-        by: UUID | None,
-        expects: Expects,
-    ) -> Call:
-        keys = self._keys
-        body = keys.body(lane, owner, id.bytes)
-        digest = b""
-        idempotency = body
-        if expects.idempotency_key is not None:
+    def create(self, creation: Creation) -> CallArguments:
+        keys, lane, owner, content, by = (
+            self._keys,
+            creation.lane,
+            creation.owner,
+            creation.content,
+            creation.by,
+        )
+        body = keys.body(lane, owner, creation.id.bytes)
+        digest, idempotency = b"", body
+        if creation.idempotency_key is not None:
             digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
-            idempotency = keys.idempotency(lane, owner, content.session_id or "", expects.idempotency_key)
+            idempotency = keys.idempotency(lane, owner, content.session_id or "", creation.idempotency_key)
         expiry, session = content.expiry, content.session_id
-        state: Arguments = []
-        if session is not None:
-            guard = Guard.of(new.context, new.sensitivity, new.visibility, by)
-            for name, value in held_changes(content.schema_name, new.context, guard).items():
-                state += [name, value]
-            if state:
-                state.insert(0, self._max_state_bytes)
         return [
             body,
             keys.events(lane),
@@ -94,40 +138,38 @@ class Writes:
             self._deletions_key(lane, owner, session, body),
             *indexes(keys, lane, owner, content.schema_name, session, content.indexed_tags),
         ], [
-            id.bytes,
+            creation.id.bytes,
             owner.bytes,
             record.rest(content, by, by),
             expiry.at,
             expiry.after,
             _max_reads(expiry),
             content.schema_name,
-            record.event_note(content.schema_name, content.tags, private_to(new.visibility, by)),
+            record.event_note(content.schema_name, content.tags, private_to(creation.new.visibility, by)),
             digest,
             self._idempotency_seconds,
             session or "",
-            int(expects.counts and session is not None),
-            "" if expects.version is None or session is None else expects.version,
-            "" if expects.since is None else expects.since,
-            "" if expects.began is None or session is None else expects.began,
+            int(creation.counts and session is not None),
+            "" if session is None else _optional(creation.session_version),
+            _optional(creation.since),
+            "" if session is None else _optional(creation.session_began),
             _user_json(content.tags),
-            int(expects.replays),
-            *state,
+            int(creation.replays),
+            *self._state_changes(creation),
         ]
 
-    def update(
-        self,
-        lane: int,
-        base: Breadcrumb,
-        content: Content,
-        visibility: str | None,
-        by: UUID | None,
-        limit_changes: bool,
-        *,
-        since: int | None,
-        older: bytes,
-        state: Mapping[str, bytes],
-    ) -> Call:
-        """`older`: what history keeps of `base`; empty: all of it."""
+    def _state_changes(self, creation: Creation) -> Arguments:
+        """Return the limit of the state's size and the changes; nothing if there are no changes."""
+        if creation.content.session_id is None:
+            return []
+        new = creation.new
+        guard = Guard.of(new.context, new.sensitivity, new.visibility, creation.by)
+        changes = held_changes(creation.content.schema_name, new.context, guard)
+        return [self._max_state_bytes, *_flat(changes)] if changes else []
+
+    def update(self, update: Update, *, since: int | None) -> CallArguments:
+        """`since`: see `Fence.since`."""
+        lane, base, content = update.lane, update.base, update.content
         owner, session = base.owner_id, content.session_id
         old = indexes_of(self._keys, lane, base)
         new = indexes(self._keys, lane, owner, content.schema_name, session, content.indexed_tags)
@@ -136,31 +178,35 @@ class Writes:
         keys = self._keys_of(lane, base)
         return [
             *keys,
-            self._state_key(lane, owner, session if state else None, keys[0]),
+            self._state_key(lane, owner, session if update.state else None, keys[0]),
             self._deletions_key(lane, owner, None if since is None else session, keys[0]),
             *leave,
             *join,
         ], [
             base.id.bytes,
             owner.bytes,
-            record.rest(content, base.created_by, by),
-            content.expiry.at if limit_changes else "keep",
+            record.rest(content, base.created_by, update.by),
+            content.expiry.at if update.limit_changes else "keep",
             content.expiry.after,
             _max_reads(content.expiry),
             base.version,
-            record.event_note(content.schema_name, content.tags, private_to(visibility, base.created_by)),
+            record.event_note(
+                content.schema_name, content.tags, private_to(update.visibility, base.created_by)
+            ),
             len(leave),
             base.schema_name or "",
             content.schema_name,
-            older,
+            update.older,
             session or "",
-            int(not older and session is not None),
-            "" if since is None else since,
-            *(part for change in state.items() for part in change),
+            int(not update.older and session is not None),
+            _optional(since),
+            *_flat(update.state),
         ]
 
-    def deletion(self, lane: int, base: Breadcrumb, *, only_expired: bool, deletion: int | None) -> Call:
-        """`deletion`: the deletion of its session that this is part of."""
+    def delete(
+        self, lane: int, base: Breadcrumb, *, only_expired: bool, deletion: int | None
+    ) -> CallArguments:
+        """`deletion`: the deletion of the session that this is part of."""
         owner, keys = base.owner_id, self._keys_of(lane, base)
         return [
             *keys,
@@ -177,16 +223,13 @@ class Writes:
             "*" if deletion is not None else int(only_expired),
             int(not only_expired),
             base.session_id or "",
-            "" if deletion is None else deletion,
+            _optional(deletion),
             DELETION_REMEMBERED,
         ]
 
-    def restoration(self, lane: int, crumb: Breadcrumb, history: Sequence[Breadcrumb]) -> Call:
+    def restore(self, lane: int, crumb: Breadcrumb, history: Sequence[Breadcrumb]) -> CallArguments:
         owner, keys = crumb.owner_id, self._keys_of(lane, crumb)
-        older: Arguments = []
-        for version in history:
-            older += [version.version, record.whole(version)]
-        # State is what the first version said: later ones are corrections of a text.
+        # The first version set the state. Later versions are corrections of a text.
         first = min(history, key=lambda version: version.version, default=crumb)
         state = {}
         if crumb.session_id is not None and first.version == 1:
@@ -215,19 +258,29 @@ class Writes:
             crumb.session_id or "",
             len(state),
             _user_json(first.tags),
-            *(part for change in state.items() for part in change),
-            *older,
+            *_flat(state),
+            *_versions(history),
         ]
 
-    def counted(self, lane: int, owner: UUID, id: UUID, does: Does, call: Call) -> Call:
-        """A run whose effect on its owner's usage is counted."""
-        keys, args = call
-        history = keys[0] if does == "create" else self._keys.history(lane, owner, id.bytes)
-        return [*keys, history, self._keys.usage(lane, owner)], [*args, does]
+    def extend(self, lane: int, newest: Breadcrumb, history: Sequence[Breadcrumb]) -> CallArguments:
+        owner, id = newest.owner_id, newest.id.bytes
+        return [self._keys.body(lane, owner, id), self._keys.history(lane, owner, id)], [
+            newest.version,
+            newest.created,
+            *_versions(history),
+        ]
 
-    def commit(self, fence: Fence, keys: list[bytes], args: Arguments) -> Call:
-        """A run as a worker's commit."""
-        lease, names = fence.lease, self._keys
+    def counted(
+        self, lane: int, owner: UUID, id: UUID, kind: WriteKind, call: CallArguments
+    ) -> CallArguments:
+        """Return a call of the same script inside counted.lua."""
+        keys, args = call
+        history = keys[0] if kind == "create" else self._keys.history(lane, owner, id.bytes)
+        return [*keys, history, self._keys.usage(lane, owner)], [*args, kind]
+
+    def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
+        """Return a call of the same script inside commit.lua."""
+        (keys, args), names, lease = call, self._keys, fence.lease
         lane, kind = lease.lane, lease.kind
         return [
             *keys,
@@ -236,10 +289,10 @@ class Writes:
             names.low(lane, kind),
             names.attempts(lane, kind),
             names.dead_letters(lane, kind),
-        ], [*args, lease.value, "" if fence.event is None else fence.event, fence.low, fence.dead_letter]
+        ], [*args, lease.value, _optional(fence.event), fence.low, fence.dead_letter]
 
     def _keys_of(self, lane: int, crumb: Breadcrumb) -> list[bytes]:
-        """What the scripts that change a breadcrumb expect first; its body before all."""
+        """Return the first keys of the scripts that change a breadcrumb. The body comes first."""
         keys, owner, id = self._keys, crumb.owner_id, crumb.id.bytes
         body = keys.body(lane, owner, id)
         return [
@@ -259,15 +312,15 @@ class Writes:
         return [self._keys.session(lane, owner, session), self._keys.sessions(lane, owner)]
 
     def _state_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
-        """Of its own, for scripts that need it: a key that is not there holds up whoever names it in a moving lane."""
+        """Return the state key only if it is used: during slot migration a missing key delays the script."""
         return instead if session is None else self._keys.state(lane, owner, session)
 
     def _deletions_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
         return instead if session is None else self._keys.deletions(lane, owner)
 
 
-def together(calls: Sequence[Call]) -> Call:
-    """Several runs as one: all or nothing."""
+def together(calls: Sequence[CallArguments]) -> CallArguments:
+    """Return one call inside together.lua: it makes all of the calls, or none."""
     keys: list[bytes] = []
     args: Arguments = [len(calls)]
     for own_keys, own_args in calls:
@@ -277,8 +330,20 @@ def together(calls: Sequence[Call]) -> Call:
 
 
 def private_to(visibility: str | None, agent: UUID | None) -> UUID | None:
-    """The only agent who may know of a breadcrumb that is its own."""
+    """Return the only agent that may see a breadcrumb; None: everybody may."""
     return agent if visibility == "private" else None
+
+
+def _optional(value: int | str | None) -> int | str:
+    return "" if value is None else value
+
+
+def _flat(changes: Mapping[str, bytes]) -> Arguments:
+    return [part for change in changes.items() for part in change]
+
+
+def _versions(history: Sequence[Breadcrumb]) -> Arguments:
+    return [part for version in history for part in (version.version, record.whole(version))]
 
 
 def _max_reads(expiry: ttl.Expiry) -> int:
@@ -286,6 +351,6 @@ def _max_reads(expiry: ttl.Expiry) -> int:
 
 
 def _user_json(tags: Sequence[str]) -> bytes:
-    """Who begins a session with a breadcrumb that has these tags."""
+    """Return the user of a session that begins with these tags, as JSON."""
     user = user_in(tags)
     return b"" if user is None else orjson.dumps(user)

@@ -1,17 +1,17 @@
-"""The store: breadcrumbs in, breadcrumbs out, each write one script.
+"""The store: writes and reads breadcrumbs. Each write is one script.
 
-Nothing here knows of HTTP, of tokens or of agents. Every method takes the owner first, and the owner is
-part of every key: what belongs to another tenant is not filtered out, it is somewhere else.
+The store does not know HTTP, tokens or agents. Every method takes the owner first, and the owner is part of every
+key: the data of another tenant is not filtered out, it is under other keys.
 """
 
 from __future__ import annotations
 
 import random
 import secrets
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar, overload
 from uuid import UUID
 
 import anyio
@@ -28,148 +28,96 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     content_of,
 )
 from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for, new_id
-from breadcrumbs.runtime.breadcrumb.json_input import MAX_BODY_BYTES
 from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.breadcrumb.query import MAX_LIMIT, Page, Query
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
-    AnotherSession,
-    IdempotencyMismatch,
     InvalidInput,
     NotFound,
     QuotaExceeded,
     SessionGone,
-    StateTooLarge,
     StoreError,
-    StoreFull,
     StoreUnavailable,
     VersionMismatch,
 )
-from breadcrumbs.runtime.store import listing, record
-from breadcrumbs.runtime.store.batched_reads import Asking, NotTold, Question, recent_of
+from breadcrumbs.runtime.store import history, listing, lookup, record
+from breadcrumbs.runtime.store.batched_reads import NeedsFullScan, Read, ReadBatch, recent_of
+from breadcrumbs.runtime.store.clock import ServerClock
+from breadcrumbs.runtime.store.fence import Fence
+from breadcrumbs.runtime.store.history import VersionPage
 from breadcrumbs.runtime.store.keys import Keys
-from breadcrumbs.runtime.store.lease import Lease, LeaseLost
-from breadcrumbs.runtime.store.opening import Address, opened
-from breadcrumbs.runtime.store.quotas import QuotaGate, Quotas, Usage
-from breadcrumbs.runtime.store.script_calls import Arguments, Does, Expects, Writes, together
-from breadcrumbs.runtime.store.state import MAX_STATE_BYTES, Guard, held_changes, is_about_session
-from breadcrumbs.runtime.store.write_cache import Fresh
+from breadcrumbs.runtime.store.lookup import WALK_BYTES, retry_once
+from breadcrumbs.runtime.store.opening import Address, open_connection
+from breadcrumbs.runtime.store.options import CreateOptions, SessionVersion, StoreOptions, UpdateOptions
+from breadcrumbs.runtime.store.quotas import QuotaGate, Usage
+from breadcrumbs.runtime.store.script_calls import (
+    COUNTED_SCRIPTS,
+    PLAIN_SCRIPTS,
+    CallArguments,
+    Creation,
+    ScriptCalls,
+    Update,
+    WriteKind,
+    WriteScripts,
+    together,
+)
+from breadcrumbs.runtime.store.script_replies import (
+    CreateReply,
+    DeleteReply,
+    Reply,
+    check_commit,
+    check_import,
+    decode_create,
+    decode_delete,
+    decode_update,
+)
+from breadcrumbs.runtime.store.state import Guard, held_changes, is_about_session
+from breadcrumbs.runtime.store.write_cache import WriteCache
+from breadcrumbs.runtime.store.written import Written
 
-_READ, _BODIES = Script("read"), Script("bodies")
+_STORE_DEFAULTS: Final = StoreOptions()
+_CREATE_DEFAULTS: Final = CreateOptions()
+_UPDATE_DEFAULTS: Final = UpdateOptions()
 
-
-class _Scripts(NamedTuple):
-    """The scripts that write breadcrumbs."""
-
-    create: Script
-    create_together: Script
-    create_commit: Script
-    update: Script
-    update_commit: Script
-    delete: Script
-    restore: Script
-    extend: Script
-
-    @classmethod
-    def inside(cls, *wrappers: str) -> _Scripts:
-        recording = ("deletions", *wrappers)
-        return cls(
-            Script("create", inside=recording),
-            Script("create", inside=(*recording, "together")),
-            Script("create", inside=(*recording, "commit")),
-            Script("update", inside=recording),
-            Script("update", inside=(*recording, "commit")),
-            Script("delete", inside=recording),
-            Script("import", inside=recording),
-            Script("extend", inside=wrappers),
-        )
-
-
-_PLAIN, _COUNTED = _Scripts.inside(), _Scripts.inside("counted")
-
-_VERSIONS_AT_ONCE: Final = 256
-_HEADER: Final = 128
+_HEADER_BYTES: Final = 128
 """Bytes of a stored body beside its JSON, at most."""
-WALK_BYTES: Final = 4 << 20
-"""How many bytes of stored bodies a walk or a history reads at once."""
+
+_MAX_ATTEMPTS: Final = 200
+"""Attempts of a write that other writers overtake."""
+
+_TTL_FIELDS: Final = frozenset(("ttl", "ttl_type", "ttl_config"))
 
 _T = TypeVar("_T")
+_U = TypeVar("_U")
+_V = TypeVar("_V")
 List: TypeAlias = list  # inside Store, `list` is its method
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a write did, as the store has it."""
-
-    id: UUID
-    version: int
-    created: int
-    updated: int
-    replayed: bool = False
-    """True: nothing was written, this is the first result of the same idempotency key."""
-    found: bool = False
-    """True: nothing was written, the id was there already; perhaps from a first try whose answer was lost."""
-    session_version: int | None = None
-    """The version that this gave to its session; unknown where nothing was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """What makes a write a worker's commit: the lease it is made under, and the event it is the answer to."""
-
-    lease: Lease
-    event: int | None = None
-    """The time of the event to acknowledge; None: the turn goes on."""
-    low: int = 0
-    """Every event up to here is done."""
-    dead_letter: bytes = b""
-    """What the event becomes where the turn failed (JSON)."""
-    since: int | None = None
-    """The time of the event that led to this: a session that was deleted after it takes nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionPage:
-    """Some versions of a breadcrumb, the newest first."""
-
-    newest: Breadcrumb
-    """The version that the store has now, which need not be among them."""
-    versions: list[Breadcrumb]
-    next_before: int | None
-    """Where the next page begins (see `Store.history_page`); None: this was the end."""
 
 
 class Store:
     """Breadcrumbs of all owners on one Redis-protocol server or cluster."""
 
     def __init__(
-        self,
-        connection: Connection,
-        keys: Keys,
-        *,
-        secret: bytes,
-        ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
-        idempotency_seconds: int = 86_400,
-        max_content_bytes: int = MAX_BODY_BYTES,
-        max_state_bytes: int = MAX_STATE_BYTES,
-        quotas: Quotas | None = None,
+        self, connection: Connection, keys: Keys, *, secret: bytes, options: StoreOptions = _STORE_DEFAULTS
     ) -> None:
         self.connection = connection
         self.keys = keys
         self.lanes = keys.lanes
         self.secret = secret
-        self._ttl_defaults = ttl_defaults or {}
-        self._writes = Writes(keys, idempotency_seconds=idempotency_seconds, max_state_bytes=max_state_bytes)
-        self.max_content_bytes = max_content_bytes
-        self.max_state_bytes = max_state_bytes
-        self.quotas = QuotaGate(connection, keys, quotas) if quotas is not None and quotas.are_set else None
+        self.max_content_bytes = options.max_content_bytes
+        self.max_state_bytes = options.max_state_bytes
+        self.clock = ServerClock(connection)
+        self.write_cache = WriteCache()
+        self.quotas: QuotaGate | None = None
         """None: there are no quotas."""
-        self._clock_offset = 0
-        self._clock_error = 0
+        if options.quotas is not None and options.quotas.are_set:
+            self.quotas = QuotaGate(connection, keys, options.quotas)
+        self._ttl_defaults = options.ttl_defaults
+        self._calls = ScriptCalls(
+            keys, idempotency_seconds=options.idempotency_seconds, max_state_bytes=options.max_state_bytes
+        )
         self._group_of = {
             lane: number for number, group in enumerate(connection.reader_groups()) for lane in group
         }
-        self.fresh = Fresh()
 
     @classmethod
     async def open(
@@ -178,26 +126,13 @@ class Store:
         *,
         lanes: int | None = None,
         namespace: str = "bc",
-        ttl_defaults: Mapping[str, ttl.Expiry] | None = None,
-        idempotency_seconds: int = 86_400,
-        max_content_bytes: int = MAX_BODY_BYTES,
-        max_state_bytes: int = MAX_STATE_BYTES,
-        quotas: Quotas | None = None,
+        options: StoreOptions = _STORE_DEFAULTS,
     ) -> Store:
-        """Connect, and agree with whoever was here first on the number of lanes."""
-        connection, keys, secret = await opened(url, namespace, lanes)
+        """Connect. The process that opens a store first decides the number of lanes."""
+        connection, keys, secret = await open_connection(url, namespace, lanes)
         try:
-            store = cls(
-                connection,
-                keys,
-                secret=secret,
-                ttl_defaults=ttl_defaults,
-                idempotency_seconds=idempotency_seconds,
-                max_content_bytes=max_content_bytes,
-                max_state_bytes=max_state_bytes,
-                quotas=quotas,
-            )
-            await store.read_clock()
+            store = cls(connection, keys, secret=secret, options=options)
+            await store.clock.synchronize()
         except BaseException:
             await connection.close()
             raise
@@ -206,10 +141,17 @@ class Store:
     async def close(self) -> None:
         await self.connection.close()
 
-    # Writing
+    async def ping(self) -> None:
+        await self.connection.call(0, b"PING")
+
+    def now(self) -> int:
+        """Return the server's time in microseconds."""
+        return self.clock.now()
+
+    # Creating
 
     def content(self, new: BreadcrumbCreate) -> Content:
-        """What would be stored: checked, and with the lifetime that its schema has here."""
+        """Check a new breadcrumb and return its stored content, with the default expiry of its schema."""
         return content_of(new, default_ttl=self._default_ttl(new.schema_name))
 
     async def create(
@@ -220,142 +162,97 @@ class Store:
         by: UUID | None = None,
         idempotency_key: str | None = None,
         id: UUID | None = None,
-        fence: Fence | None = None,
-        content: Content | None = None,
-        counts: bool = True,
-        session_version: int | Literal["*"] | None = None,
-        session_began: int | None = None,
-        along: Sequence[tuple[UUID, BreadcrumbCreate]] = (),
+        options: CreateOptions = _CREATE_DEFAULTS,
     ) -> Written:
         """Write a new breadcrumb.
 
-        The same `idempotency_key` (per owner and session) and the same content give the first result
-        again; other content is an `IdempotencyMismatch`. An `id` (see `derived_id`) that is there already
-        is the same: what it names was written before. `content`: that of `new`, where it is known already.
-        `counts`: the session's version goes up, and it counts as active now. `session_version`: the version that
-        the session must have; 0: it must not exist, `*`: it must exist. `session_began`: when it must
-        have begun, or `AnotherSession`; 0: it must not exist. `along`: what else a new session begins with, each with
-        an id that only it can have; all or nothing. A commit has nothing along.
+        The same `idempotency_key` (per owner and session) with the same content gives the first result again. With
+        other content it raises `IdempotencyMismatch`. An `id` (see `derived_id`) that exists already is reported as
+        `Written.found`: a derived id names one breadcrumb only.
         """
-        if content is None:
-            content = self.content(new)
+        content = self.content(new) if options.content is None else options.content
         if idempotency_key is not None:
             check_idempotency_key(idempotency_key)
-        hidden = content.session_id is not None and hidden_character(content.session_id) is not None
-        if hidden and session_version is None:
-            session_version = "*"  # a session that an older version began goes on; none begins
-        elif hidden and session_version == 0:
-            check_new_session_id(content.session_id or "")
-        lane = self._lane_of(owner, content.session_id, idempotency_key, id=id)
-        if id is None:
-            id = new_id(lane)
-        expects = Expects(
+        session, fence = content.session_id, options.fence
+        lane = self._lane_of(owner, session, idempotency_key, id)
+        creation = Creation(
+            lane,
+            owner,
+            new_id(lane) if id is None else id,
+            new,
+            content,
+            by,
             idempotency_key,
-            counts,
-            session_version,
-            session_began,
+            options.counts,
+            _expected_version(session, options.session_version),
+            options.session_began,
             None if fence is None else fence.since,
         )
-        contents = [(other_id, other, self.content(other)) for other_id, other in along]
-
-        def creation(
-            id: UUID, new: BreadcrumbCreate, content: Content, expects: Expects
-        ) -> tuple[List[bytes], Arguments]:
-            call = self._writes.creation(lane, owner, id, new, content, by, expects)
-            return self._counted(lane, owner, id, "create", call)
-
-        others = [creation(other_id, other, theirs, Expects()) for other_id, other, theirs in contents]
-        all_scripts = self._scripts(owner)
-        first_script = all_scripts.create_together if along else all_scripts.create
-        size = len(content.json) + sum(len(theirs.json) for _, _, theirs in contents)
-        session = content.session_id
-
-        def run(expects: Expects) -> Awaitable[Any]:
-            keys, args = creation(id, new, content, expects)
-            if along:
-                keys, args = together([(keys, args), *others])
-            return self._safely(
-                lambda: self._run(lane, (first_script, all_scripts.create_commit), fence, keys, args)
-            )
-
+        others = [
+            Creation(lane, owner, other_id, other, self.content(other), by)
+            for other_id, other in options.along
+        ]
         if self.quotas is None or fence is not None:
-            reply = await run(expects)
+            reply = await self._run_create(creation, others, fence)
         else:
-            growth = Usage(
-                size + (1 + len(along)) * _HEADER, 1 + len(along), await self._begins(owner, session)
-            )
-            try:
-                async with self.quotas.admitted(owner, growth):
-                    reply = await run(expects)
-            except QuotaExceeded:
-                # A repeated request adds nothing: it gets the result of the first. The script decides whether it is
-                # one. The look before saves sending a body that is refused anyway.
-                if not await self._is_written(lane, owner, id, session, idempotency_key):
-                    raise
-                reply = await run(replace(expects, replays=True))
-                if int(reply[0]) == 9:
-                    raise
-        match int(reply[0]):
-            case 0:
-                version = int(reply[4]) if session is not None else None
-                written = Written(id, 1, int(reply[2]), int(reply[3]), session_version=version)
-                self._as_written(owner, written, content, by, by)
-                return written
-            case 1:
-                first = UUID(bytes=reply[4])
-                # Our own id: a first try of this very call, whose answer was lost on the way.
-                return Written(first, int(reply[1]), int(reply[2]), int(reply[3]), replayed=first != id)
-            case 2:
-                raise IdempotencyMismatch(
-                    "this Idempotency-Key was used before with another body: use a new key for a new breadcrumb"
-                )
-            case 5:
-                raise SessionGone(
-                    f"session {session!r} is being deleted: nothing more can be written into it"
-                )
-            case 6:
-                if hidden and not int(reply[1]):
-                    check_new_session_id(session or "")
-                if session_version == "*":
-                    raise NotFound(f"there is no session {session!r}")
-                raise VersionMismatch(int(reply[1]), session_version or 0)
-            case 7:
-                raise AnotherSession(f"session {session!r} is another one than it was")
-            case 8:
-                raise StateTooLarge(session or "", int(reply[1]), int(reply[2]))
-            case _:
-                # 3, the id is taken: by ourselves, in a first try whose answer was lost on the way.
-                return Written(id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)
+            reply = await self._run_create_in_quota(self.quotas, creation, others)
+        written = decode_create(reply, creation)
+        if written.breadcrumb is not None:
+            self.write_cache.put(written.breadcrumb, permanent=content.expiry == ttl.NEVER)
+        return written
 
-    async def _begins(self, owner: UUID, session: str | None) -> int:
-        """How many sessions a write into this one begins."""
-        quota = None if self.quotas is None else self.quotas.quota(owner)
+    def _run_create(
+        self, creation: Creation, others: List[Creation], fence: Fence | None = None
+    ) -> Awaitable[Reply]:
+        # Not `async` itself: this is the hot path, and each coroutine in it costs a step per resumption.
+        lane, scripts = creation.lane, self._scripts(creation.owner)
+        call = self._create_call(creation)
+        if fence is not None:
+            return retry_once(lambda: self._run_commit(lane, scripts.create_commit, fence, call))
+        script = scripts.create
+        if others:
+            script, call = scripts.create_together, together([call, *map(self._create_call, others)])
+        return retry_once(lambda: self.connection.run(lane, script, *call))
+
+    def _create_call(self, creation: Creation) -> CallArguments:
+        call = self._calls.create(creation)
+        return self._counted(creation.lane, creation.owner, creation.id, "create", call)
+
+    async def _run_create_in_quota(
+        self, quotas: QuotaGate, creation: Creation, others: List[Creation]
+    ) -> Reply:
+        owner, everything = creation.owner, (creation, *others)
+        size = sum(len(one.content.json) + _HEADER_BYTES for one in everything)
+        growth = Usage(size, len(everything), await self._count_new_sessions(quotas, creation))
+        try:
+            async with quotas.admitted(owner, growth):
+                return await self._run_create(creation, others)
+        except QuotaExceeded:
+            # A repeated request adds nothing: it gets the result of the first. The script decides whether it is
+            # one. The look before saves sending a body that is refused anyway.
+            if await self._is_written(creation):
+                reply = await self._run_create(creation._replace(replays=True), others)
+                if reply[0] != CreateReply.NO_EARLIER_RESULT:
+                    return reply
+            raise
+
+    async def _count_new_sessions(self, quotas: QuotaGate, creation: Creation) -> int:
+        """Return 1 if the write begins a session and sessions are limited, else 0."""
+        quota, session = quotas.quota(creation.owner), creation.content.session_id
         if session is None or quota is None or quota.sessions is None:
             return 0
-        lane = lane_for(owner, "session", session, self.lanes)
-        known = await self.connection.call(
-            lane, b"HEXISTS", self.keys.session(lane, owner, session), b"version"
-        )
+        key = self.keys.session(creation.lane, creation.owner, session)
+        known = await self.connection.call(creation.lane, b"HEXISTS", key, b"version")
         return 0 if known else 1
 
-    async def _is_written(
-        self, lane: int, owner: UUID, id: UUID, session: str | None, idempotency_key: str | None
-    ) -> bool:
-        key = self.keys.body(lane, owner, id.bytes)
-        if idempotency_key is not None:
-            key = self.keys.idempotency(lane, owner, session or "", idempotency_key)
+    async def _is_written(self, creation: Creation) -> bool:
+        lane, owner = creation.lane, creation.owner
+        if creation.idempotency_key is None:
+            key = self.keys.body(lane, owner, creation.id.bytes)
+        else:
+            session = creation.content.session_id or ""
+            key = self.keys.idempotency(lane, owner, session, creation.idempotency_key)
         return bool(await self.connection.call(lane, b"EXISTS", key))
-
-    def _scripts(self, owner: UUID) -> _Scripts:
-        return _PLAIN if self.quotas is None or self.quotas.quota(owner) is None else _COUNTED
-
-    def _counted(
-        self, lane: int, owner: UUID, id: UUID, does: Does, call: tuple[List[bytes], Arguments]
-    ) -> tuple[List[bytes], Arguments]:
-        """A run of a script, with what it takes to count the owner's usage where there is a quota."""
-        if self.quotas is None or self.quotas.quota(owner) is None:
-            return call
-        return self._writes.counted(lane, owner, id, does, call)
 
     async def put(
         self,
@@ -367,85 +264,52 @@ class Store:
         slim: Callable[[Breadcrumb], bytes],
         fence: Fence,
     ) -> Breadcrumb:
-        """Write a breadcrumb of the runtime's own, or its next version; `slim` says what history keeps of the old.
+        """Write a breadcrumb of the runtime's own, or its next version.
 
-        `after` is the newest version that the caller knows of; it need not be right.
+        `after` is the newest version that the caller knows; it may be outdated. `slim` returns the JSON that the
+        history keeps of the old version.
         """
         content = self.content(new)
-        for _ in range(200):
+        options = CreateOptions(content=content, fence=fence, counts=False)
+        for _ in range(_MAX_ATTEMPTS):
             if after is None:
-                written = await self.create(owner, new, content=content, id=id, fence=fence, counts=False)
-                if not written.found:
-                    return self._as_written(owner, written, content, None, None)
+                written = await self.create(owner, new, id=id, options=options)
+                if written.breadcrumb is not None:
+                    return written.breadcrumb
             else:
                 older = record.whole(after, json=slim(after))
-                lane = home_lane(id, self.lanes)
-                reply = await self._run_update(
-                    lane, after, content, new.visibility, None, True, fence=fence, older=older
-                )
-                if int(reply[0]) == 0:
-                    written = Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
-                    return self._as_written(owner, written, content, after.created_by, None)
-            after = await self._in_the_way(owner, id)
+                update = Update(home_lane(id, self.lanes), after, content, new.visibility, None, older=older)
+                crumb = await self._overwrite(update, fence)
+                if crumb is not None:
+                    return crumb
+            after = await self._current(owner, id)
             if after is not None and after.json == content.json:
-                return after  # a first try of this very call, whose answer was lost on the way
-        raise StoreUnavailable("too many writers at this breadcrumb: try again")
+                return after  # a first attempt of this very call, whose reply was lost
+        raise _too_many_writers()
 
-    async def _in_the_way(self, owner: UUID, id: UUID) -> Breadcrumb | None:
-        """What is there now. What has expired and is not swept yet would block its successor: it goes."""
-        lane, body = await self.look_up(owner, id)
+    async def _overwrite(self, update: Update, fence: Fence) -> Breadcrumb | None:
+        """Write the next version; None: `update.base` is not the newest version."""
+        try:
+            written = decode_update(await self._run_update(update, fence), update)
+        except NotFound:
+            return None
+        if written is None or written.breadcrumb is None:
+            return None
+        self.write_cache.put(written.breadcrumb, permanent=update.content.expiry == ttl.NEVER)
+        return written.breadcrumb
+
+    async def _current(self, owner: UUID, id: UUID) -> Breadcrumb | None:
+        """Return the newest version. One that has expired would block its successor: it is removed."""
+        lane, body = await lookup.look_up(self, owner, id)
         if body is None:
             return None
         crumb = record.decode(owner, id, body)
         if not record.is_gone(crumb, self.now()):
             return crumb
         reply = await self._run_delete(lane, crumb, only_expired=True)
-        return crumb if int(reply[0]) == 3 else None  # 3: not yet, by the server's clock
+        return crumb if reply == DeleteReply.NOT_EXPIRED else None  # by the server's clock, which decides
 
-    def _as_written(
-        self,
-        owner: UUID,
-        written: Written,
-        content: Content,
-        created_by: UUID | None,
-        updated_by: UUID | None,
-    ) -> Breadcrumb:
-        """What was just written, as it would be read, but for its expiry; kept for whoever reads it next."""
-        crumb = Breadcrumb(
-            written.id,
-            owner,
-            written.version,
-            written.created,
-            written.updated,
-            0,
-            0,
-            created_by,
-            updated_by,
-            content.json,
-        ).saying(content.document)
-        self.fresh.note(crumb, lasts=content.expiry == ttl.NEVER)
-        return crumb
-
-    async def _run(
-        self,
-        lane: int,
-        scripts: tuple[Script, Script],
-        fence: Fence | None,
-        keys: List[bytes],
-        args: Arguments,
-    ) -> Any:
-        """Run a write: as it is, or as a worker's commit."""
-        if fence is None:
-            return await self.connection.run(lane, scripts[0], keys, args)
-        if fence.lease.lane != lane:
-            raise StoreError(
-                f"a commit under the lease of lane {fence.lease.lane} cannot write into lane {lane}"
-            )
-        keys, args = self._writes.commit(fence, keys, args)
-        reply = await self.connection.run(lane, scripts[1], keys, args)
-        if int(reply[0]) == 4:
-            raise LeaseLost(f"lane {lane} belongs to another worker")
-        return reply
+    # Updating
 
     async def update(
         self,
@@ -455,122 +319,98 @@ class Store:
         *,
         by: UUID | None = None,
         expected_version: int | None = None,
-        merge_context: bool = False,
-        admit: Callable[[Breadcrumb, BreadcrumbUpdate], BreadcrumbUpdate] | None = None,
+        options: UpdateOptions = _UPDATE_DEFAULTS,
     ) -> Written:
-        """Write the next version. Without `expected_version` the last writer wins.
-
-        `admit` checks the change against the version that it is made from, and may correct it.
-        """
-        tried: tuple[int, bytes] | None = None
-        touches_ttl = bool(change.model_fields_set & {"ttl", "ttl_type", "ttl_config"})
-        for attempt in range(200):
-            lane, base = await self._find(owner, id)
-            if tried is not None and (landed := await self._landed(lane, base, tried, by)) is not None:
-                return Written(id, landed.version, landed.created, landed.updated)  # only the answer was lost
-            admitted = change if admit is None else admit(base, change)
+        """Write the next version. Without `expected_version` the last writer wins."""
+        unanswered: Update | None = None
+        for attempt in range(_MAX_ATTEMPTS):
+            lane, base = await lookup.find(self, owner, id)
+            if unanswered is not None:
+                landed = await self._find_landed(lane, base, unanswered)
+                if landed is not None:
+                    return Written(id, landed.version, landed.created, landed.updated, breadcrumb=landed)
+            admitted = change if options.admit is None else options.admit(base, change)
             if expected_version is not None and base.version != expected_version:
                 raise VersionMismatch(base.version, expected_version)
-            after = base.changed_by(admitted, merge_context=merge_context)
-            limit_changes = touches_ttl or (
-                # A default goes with its schema; a limit of its own stays.
-                after.schema_name != base.schema_name
-                and base.document.keys().isdisjoint(("ttl", "ttl_type", "ttl_config"))
-            )
-            default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
-            content = content_of(after, default_ttl=default)
-            # Changes that each fit could add up to something that no longer does.
-            if len(content.json) > max(self.max_content_bytes, len(base.json)):
-                raise InvalidInput(
-                    f"with this change the breadcrumb would be larger than {self.max_content_bytes:,} bytes",
-                    where="context",
-                )
+            after = base.changed_by(admitted, merge_context=options.merge_context)
+            update = self._next_version(lane, base, after, change, by)
             try:
                 guarded = await self._guarded_anew(lane, base, after)
-                reply = await self._run_update(
-                    lane, base, content, after.visibility, by, limit_changes, state=guarded
-                )
+                written = decode_update(await self._run_update(update._replace(state=guarded)), update)
             except StoreUnavailable:
-                if tried is not None:
+                if unanswered is not None:
                     raise
-                tried = (base.version, content.json)
+                unanswered = update
                 continue
-            match int(reply[0]):
-                case 0:
-                    return Written(id, int(reply[1]), int(reply[2]), int(reply[3]))
-                case 2:
-                    raise NotFound("no such breadcrumb")
-            # Overtaken. Of many who come again at once all but one would be overtaken again.
+            if written is not None:
+                return written
+            # Overtaken. Without a pause, all but one of many writers would be overtaken again.
             await anyio.sleep(random.uniform(0, 0.001 * min(attempt + 1, 50)))  # noqa: S311
-        raise StoreUnavailable("too many writers at this breadcrumb: try again")
+        raise _too_many_writers()
 
-    async def _landed(
-        self, lane: int, base: Breadcrumb, tried: tuple[int, bytes], by: UUID | None
-    ) -> Breadcrumb | None:
-        """The version that a try without an answer has written, if it has; others may have written since."""
-        made_from, json = tried
-        if base.version <= made_from:
+    def _next_version(
+        self,
+        lane: int,
+        base: Breadcrumb,
+        after: BreadcrumbCreate,
+        change: BreadcrumbUpdate,
+        by: UUID | None,
+    ) -> Update:
+        """Check the content of the next version and decide its expiry."""
+        limit_changes = bool(change.model_fields_set & _TTL_FIELDS) or (
+            # A default goes with its schema. A limit of its own stays.
+            after.schema_name != base.schema_name and base.document.keys().isdisjoint(_TTL_FIELDS)
+        )
+        default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
+        content = content_of(after, default_ttl=default)
+        # Changes that each fit could add up to more than the limit.
+        if len(content.json) > max(self.max_content_bytes, len(base.json)):
+            raise InvalidInput(
+                f"with this change the breadcrumb would be larger than {self.max_content_bytes:,} bytes",
+                where="context",
+            )
+        return Update(lane, base, content, after.visibility, by, limit_changes)
+
+    async def _find_landed(self, lane: int, base: Breadcrumb, unanswered: Update) -> Breadcrumb | None:
+        """Return the version that an attempt without a reply has written, if it has. Others may have written since."""
+        number = unanswered.base.version + 1
+        if base.version < number:
             return None
-        written = base if base.version == made_from + 1 else await self._older(lane, base, made_from + 1)
-        return written if written is not None and (written.json, written.updated_by) == (json, by) else None
+        written = base if base.version == number else await lookup.get_older(self, lane, base, number)
+        if written is None or written.json != unanswered.content.json or written.updated_by != unanswered.by:
+            return None
+        return written
 
     async def _guarded_anew(
         self, lane: int, base: Breadcrumb, after: BreadcrumbCreate
     ) -> Mapping[str, bytes]:
-        """What a breadcrumb has set of its session's state, where a change of it changes who may read that."""
+        """Return the values that a breadcrumb set in its session's state, if a change of it changes their guard."""
         guard = Guard.of(after.context, after.sensitivity, after.visibility, base.created_by)
         if base.session_id is None or guard == Guard.of_crumb(base):
             return {}
-        first = base if base.version == 1 else await self._older(lane, base, 1)
-        if first is None:  # imported without its beginning: see restore
+        first = base if base.version == 1 else await lookup.get_older(self, lane, base, 1)
+        if first is None:  # imported without its first version: see restore
             return {}
         changes = held_changes(first.schema_name or "", first.context, guard.joined(Guard.of_crumb(first)))
         return {name: value for name, value in changes.items() if not is_about_session(name)}
 
-    async def _run_update(
-        self,
-        lane: int,
-        base: Breadcrumb,
-        content: Content,
-        visibility: str | None,
-        by: UUID | None,
-        limit_changes: bool,
-        *,
-        fence: Fence | None = None,
-        older: bytes = b"",
-        state: Mapping[str, bytes] | None = None,
-    ) -> List[Any]:
-        call = self._writes.update(
-            lane,
-            base,
-            content,
-            visibility,
-            by,
-            limit_changes,
-            since=None if fence is None else fence.since,
-            older=older,
-            state=state or {},
-        )
+    async def _run_update(self, update: Update, fence: Fence | None = None) -> Reply:
+        lane, base = update.lane, update.base
         owner, scripts = base.owner_id, self._scripts(base.owner_id)
-        keys, args = self._counted(lane, owner, base.id, "update", call)
-
-        async def write() -> List[Any]:
-            reply: list[Any] = await self._run(
-                lane, (scripts.update, scripts.update_commit), fence, keys, args
-            )
+        call = self._calls.update(update, since=None if fence is None else fence.since)
+        call = self._counted(lane, owner, base.id, "update", call)
+        reply: Reply
+        if fence is not None:
+            return await self._run_commit(lane, scripts.update_commit, fence, call)
+        if self.quotas is None:
+            reply = await self.connection.run(lane, scripts.update, *call)
             return reply
-
-        if self.quotas is None or fence is not None:
-            reply = await write()
-        else:
-            # The old version goes into the history, so all of the new one comes on top.
-            async with self.quotas.admitted(owner, Usage(bytes=len(content.json) + _HEADER)):
-                reply = await write()
-        if int(reply[0]) == 5:
-            raise SessionGone(
-                f"session {content.session_id!r} is being deleted: nothing more can be written into it"
-            )
+        # The old version goes into the history, so all of the new one is added.
+        async with self.quotas.admitted(owner, Usage(bytes=len(update.content.json) + _HEADER_BYTES)):
+            reply = await self.connection.run(lane, scripts.update, *call)
         return reply
+
+    # Deleting
 
     async def delete(
         self,
@@ -581,139 +421,141 @@ class Store:
         allowed: Callable[[Breadcrumb], bool] | None = None,
     ) -> None:
         """Remove a breadcrumb, its history and its index entries."""
-        for attempt in range(200):
+        for attempt in range(_MAX_ATTEMPTS):
             try:
-                lane, base = await self._find(owner, id)
+                lane, base = await lookup.find(self, owner, id)
             except NotFound:
                 if attempt:
-                    return  # we, or somebody else at the same moment
+                    return  # removed by our last attempt, or by somebody else
                 raise
             if allowed is not None and not allowed(base):
                 raise NotFound("no such breadcrumb")
             if expected_version is not None and base.version != expected_version:
                 raise VersionMismatch(base.version, expected_version)
-            reply = await self._safely(lambda lane=lane, base=base: self._run_delete(lane, base))  # type: ignore[misc]
-            if int(reply[0]) != 1:
-                await self._take_signpost_down(lane, base)
+            reply = await retry_once(partial(self._run_delete, lane, base))
+            if reply != DeleteReply.VERSION_CONFLICT:
+                await self._remove_signpost(lane, base)
                 return
-        raise StoreUnavailable("too many writers at this breadcrumb: try again")
+        raise _too_many_writers()
 
     async def delete_with_session(self, lane: int, crumb: Breadcrumb, deletion: int) -> bool:
-        """Remove a breadcrumb, expired or not, as part of the deletion of its session, which began then.
+        """Remove a breadcrumb, expired or not, as part of the deletion of its session that began at `deletion`.
 
-        False: that deletion has ended, and what has the session's name now is none of its business.
+        False: that deletion has ended. A session that has the name now is another one.
         """
-        reply = await self._safely(lambda: self._run_delete(lane, crumb, deletion=deletion))
-        if int(reply[0]) == 5:
+        reply = await retry_once(partial(self._run_delete, lane, crumb, deletion=deletion))
+        if reply == DeleteReply.DELETION_ENDED:
             return False
-        await self._take_signpost_down(lane, crumb)
+        await self._remove_signpost(lane, crumb)
         return True
 
-    async def _take_signpost_down(self, lane: int, crumb: Breadcrumb) -> None:
-        home = home_lane(crumb.id, self.lanes)
-        if home != lane:
-            await self.connection.call(home, b"DEL", self.keys.signpost(home, crumb.owner_id, crumb.id.bytes))
+    async def delete_expired(self, lane: int, crumb: Breadcrumb) -> bool:
+        """Remove a breadcrumb if it has expired by the server's clock; True: it was removed."""
+        if await self._run_delete(lane, crumb, only_expired=True) != DeleteReply.REMOVED:
+            return False
+        await self._remove_signpost(lane, crumb)
+        return True
 
     async def _run_delete(
         self, lane: int, base: Breadcrumb, *, only_expired: bool = False, deletion: int | None = None
-    ) -> List[Any]:
-        call = self._writes.deletion(lane, base, only_expired=only_expired, deletion=deletion)
-        keys, args = self._counted(lane, base.owner_id, base.id, "delete", call)
-        reply: list[Any] = await self.connection.run(lane, self._scripts(base.owner_id).delete, keys, args)
-        return reply
+    ) -> DeleteReply:
+        call = self._calls.delete(lane, base, only_expired=only_expired, deletion=deletion)
+        call = self._counted(lane, base.owner_id, base.id, "delete", call)
+        return decode_delete(await self.connection.run(lane, self._scripts(base.owner_id).delete, *call))
+
+    # Importing
 
     async def restore(self, crumb: Breadcrumb, history: List[Breadcrumb]) -> None:
         """Write a breadcrumb that existed before, with its id, version, times and history.
 
-        It counts against quotas and is never refused for them, nor for the size of the session's state.
+        It counts against quotas. It is never refused for them, nor for the size of the session's state.
         """
         owner = crumb.owner_id
         if (await self.look_up(owner, crumb.id))[1] is not None:
             raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
-        lane = self._lane_of(owner, crumb.session_id, None, id=crumb.id)
+        lane = self._lane_of(owner, crumb.session_id, None, crumb.id)
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
             await self.connection.call(home, b"SET", self.keys.signpost(home, owner, crumb.id.bytes), lane)
-        call = self._writes.restoration(lane, crumb, history)
-        keys, args = self._counted(lane, owner, crumb.id, "import", call)
-        reply = await self.connection.run(lane, self._scripts(owner).restore, keys, args)
-        if int(reply[0]) == 3:
-            raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
-        if int(reply[0]) == 5:
-            await self._take_signpost_down(lane, crumb)
-            raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it afterwards")
+        call = self._calls.restore(lane, crumb, history)
+        call = self._counted(lane, owner, crumb.id, "import", call)
+        reply = await self.connection.run(lane, self._scripts(owner).restore, *call)
+        try:
+            check_import(reply, crumb)
+        except SessionGone:
+            await self._remove_signpost(lane, crumb)
+            raise
 
     async def extend_history(self, newest: Breadcrumb, versions: List[Breadcrumb]) -> bool:
-        """Add older versions to a breadcrumb that was restored. One that has other versions by now stays as it is.
+        """Add older versions to a restored breadcrumb. One that was updated since is not changed.
 
         False: there is no such breadcrumb.
         """
-        owner, id = newest.owner_id, newest.id
-        lane, body = await self.look_up(owner, id)
+        owner = newest.owner_id
+        lane, body = await self.look_up(owner, newest.id)
         if body is None:
             return False
-        older: Arguments = []
-        for version in versions:
-            older += [version.version, record.whole(version)]
-        names = [self.keys.body(lane, owner, id.bytes), self.keys.history(lane, owner, id.bytes)]
-        call: tuple[list[bytes], Arguments] = (names, [newest.version, newest.created, *older])
-        keys, args = self._counted(lane, owner, id, "extend", call)
-        await self.connection.run(lane, self._scripts(owner).extend, keys, args)
+        call = self._calls.extend(lane, newest, versions)
+        call = self._counted(lane, owner, newest.id, "extend", call)
+        await self.connection.run(lane, self._scripts(owner).extend, *call)
         return True
 
-    # Reading
+    async def _remove_signpost(self, lane: int, crumb: Breadcrumb) -> None:
+        home = home_lane(crumb.id, self.lanes)
+        if home != lane:
+            await self.connection.call(home, b"DEL", self.keys.signpost(home, crumb.owner_id, crumb.id.bytes))
 
-    async def get(self, owner: UUID, id: UUID, *, count_read: bool = True) -> Breadcrumb:
-        """The newest version. Counts as a read where the TTL counts reads."""
-        lane, crumb = await self._find(owner, id)
-        if crumb.max_reads and count_read:
-            body = await self.connection.run(
-                lane,
-                _READ,
-                [self.keys.body(lane, owner, id.bytes), self.keys.expiries(lane)],
-                [id.bytes, owner.bytes],
+    # Running scripts
+
+    def _scripts(self, owner: UUID) -> WriteScripts:
+        return PLAIN_SCRIPTS if self.quotas is None or self.quotas.quota(owner) is None else COUNTED_SCRIPTS
+
+    def _counted(
+        self, lane: int, owner: UUID, id: UUID, kind: WriteKind, call: CallArguments
+    ) -> CallArguments:
+        """Add what counts the owner's usage, if the owner has a quota."""
+        if self.quotas is None or self.quotas.quota(owner) is None:
+            return call
+        return self._calls.counted(lane, owner, id, kind, call)
+
+    async def _run_commit(self, lane: int, script: Script, fence: Fence, call: CallArguments) -> Reply:
+        """Run a script as a worker's commit."""
+        if fence.lease.lane != lane:
+            raise StoreError(
+                f"a commit under the lease of lane {fence.lease.lane} cannot write into lane {lane}"
             )
-            if body is None:
-                raise NotFound("no such breadcrumb")
-            return record.decode(owner, id, body)
-        return crumb
+        reply: Reply = await self.connection.run(lane, script, *self._calls.commit(fence, call))
+        check_commit(reply, lane)
+        return reply
+
+    # Reading. Methods that only pass on a call are not `async`: that would add a step to every reply.
+
+    def get(self, owner: UUID, id: UUID, *, count_read: bool = True) -> Coroutine[Any, Any, Breadcrumb]:
+        """Return the newest version. Counts as a read where the TTL counts reads."""
+        return lookup.get(self, owner, id, count_read=count_read)
 
     async def exists(self, owner: UUID, id: UUID) -> bool:
         """Return whether a breadcrumb is stored in the lane that its id names."""
         lane = home_lane(id, self.lanes)
         return bool(await self.connection.call(lane, b"EXISTS", self.keys.body(lane, owner, id.bytes)))
 
-    async def get_version(self, owner: UUID, id: UUID, version: int) -> Breadcrumb:
-        """One version: what an event speaks of, also after it was overwritten."""
-        lane, crumb = await self._find(owner, id)
-        if crumb.version == version:
-            return crumb
-        older = await self._older(lane, crumb, version)
-        if older is None:
-            raise NotFound(f"breadcrumb {id} has no version {version}")
-        return older
+    def get_version(self, owner: UUID, id: UUID, version: int) -> Coroutine[Any, Any, Breadcrumb]:
+        """Return one version of a breadcrumb, the newest or an earlier one."""
+        return lookup.get_version(self, owner, id, version)
 
-    async def _older(self, lane: int, crumb: Breadcrumb, version: int) -> Breadcrumb | None:
-        history = self.keys.history(lane, crumb.owner_id, crumb.id.bytes)
-        body = await self.connection.call(lane, b"HGET", history, version)
-        return None if body is None else record.decode(crumb.owner_id, crumb.id, body)
+    def look_up(self, owner: UUID, id: UUID) -> Coroutine[Any, Any, tuple[int, bytes | None]]:
+        """Return the lane of a breadcrumb and its body, expired or not."""
+        return lookup.look_up(self, owner, id)
 
     async def history(self, owner: UUID, id: UUID) -> List[Breadcrumb]:
-        """All versions, the newest first."""
+        """Return all versions, the newest first."""
         return [version async for version in self.versions(owner, id)]
 
-    async def versions(self, owner: UUID, id: UUID) -> AsyncIterator[Breadcrumb]:
-        """All versions, the newest first, with at most `WALK_BYTES` of them in memory."""
-        before = None
-        while True:
-            page = await self.history_page(owner, id, before=before)
-            for version in page.versions:
-                yield version
-            before = page.next_before
-            if before is None:
-                return
+    def versions(self, owner: UUID, id: UUID) -> AsyncIterator[Breadcrumb]:
+        """Yield all versions, the newest first, with at most `WALK_BYTES` of them in memory."""
+        return history.iterate_versions(self, owner, id)
 
-    async def history_page(
+    def history_page(
         self,
         owner: UUID,
         id: UUID,
@@ -721,83 +563,62 @@ class Store:
         before: int | None = None,
         limit: int = MAX_LIMIT,
         max_bytes: int = WALK_BYTES,
-    ) -> VersionPage:
-        """Some versions, the newest first: those before version `before`, up to a number and a size, at least one."""
-        lane, newest = await self._find(owner, id)
-        history = self.keys.history(lane, owner, id.bytes)
-        found: list[Breadcrumb] = []
-        if before is None or newest.version < before:
-            found, before = [newest], newest.version
-        left = await self._numbers_before(lane, history, newest.version, before)
-        size = sum(len(version.json) for version in found)
-        while left and len(found) < limit and (size < max_bytes or not found):
-            asked = left[: min(limit - len(found), _VERSIONS_AT_ONCE)]
-            bodies = await self.connection.run(lane, _BODIES, [history], [max_bytes - size, *asked])
-            older = [record.decode(owner, id, body) for body in bodies if body is not None]
-            if found and size + sum(len(version.json) for version in older) > max_bytes:
-                break  # the first one did not fit: it begins the next page
-            found += older
-            size += sum(len(version.json) for version in older)
-            left = left[len(bodies) :]
-            if len(bodies) < len(asked):
-                break
-        return VersionPage(newest, found, left[0] + 1 if left else None)
+    ) -> Coroutine[Any, Any, VersionPage]:
+        """Return some versions, the newest first: those before version `before`, up to a number and a size."""
+        return history.read_page(self, owner, id, before=before, limit=limit, max_bytes=max_bytes)
 
-    async def _numbers_before(self, lane: int, history: bytes, newest: int, before: int) -> Sequence[int]:
-        """The numbers of the versions before `before` that are there, the newest first."""
-        if await self.connection.call(lane, b"HLEN", history) == newest - 1:
-            return range(before - 1, 0, -1)
-        # An import has left some out, or the breadcrumb was just updated.
-        numbers = (int(number) for number in await self.connection.call(lane, b"HKEYS", history))
-        return sorted((number for number in numbers if number < before), reverse=True)
-
-    async def last_usable(self, crumb: Breadcrumb, read: Callable[[Breadcrumb], _T | None]) -> _T | None:
-        """What the newest of the earlier versions comes to that can be read at all; None: there is none."""
-        if crumb.version == 1:
-            return None
-        try:
-            async for version in self.versions(crumb.owner_id, crumb.id):
-                if version.version < crumb.version and (found := read(version)) is not None:
-                    return found
-        except NotFound:
-            pass
-        return None
+    def last_usable(
+        self, crumb: Breadcrumb, parse: Callable[[Breadcrumb], _T | None]
+    ) -> Coroutine[Any, Any, _T | None]:
+        """Return the newest earlier version that parses, or None."""
+        return history.last_usable(self, crumb, parse)
 
     def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Coroutine[Any, Any, Page]:
-        """One page; `next_cursor` is there exactly as long as there is more.
+        """Return one page. It has a `next_cursor` exactly as long as there is more.
 
-        `with_expired`: also what has expired and is not swept yet, for whoever clears up.
+        `with_expired`: include breadcrumbs that have expired and are not swept yet.
         """
-        # Not `async` itself: that would be one more step between a reader and every reply.
         return listing.page(self, owner, query, with_expired=with_expired)
 
-    async def ask(self, *questions: Question[Any]) -> None:
-        """Find the answers to some questions, all in one round trip per node."""
-        asking = Asking(questions, self._group_of)
-        await asking.take(await self._safely(lambda: self.connection.call_all(asking.commands)))
+    @overload
+    async def read_batch(self, read: Read[_T], /) -> tuple[_T]: ...
+
+    @overload
+    async def read_batch(self, first: Read[_T], second: Read[_U], /) -> tuple[_T, _U]: ...
+
+    @overload
+    async def read_batch(
+        self, first: Read[_T], second: Read[_U], third: Read[_V], /
+    ) -> tuple[_T, _U, _V]: ...
+
+    @overload
+    async def read_batch(self, *reads: Read[Any]) -> tuple[Any, ...]: ...
+
+    async def read_batch(self, *reads: Read[Any]) -> tuple[Any, ...]:
+        """Return the results of some reads, all in one round trip per node."""
+        batch = ReadBatch(reads, self._group_of)
+        return await batch.resolve(await retry_once(lambda: self.connection.call_all(batch.commands)))
 
     async def recent(
         self, owner: UUID, session_id: str, schema_name: str, limit: int = 10
     ) -> List[Breadcrumb]:
-        """The last breadcrumbs of a schema in a session, the newest first, in one round trip."""
-        question = recent_of(self, owner, session_id, schema_name, limit)
-        await self.ask(question)
-        return question.answer
+        """Return the last breadcrumbs of a schema in a session, the newest first, in one round trip."""
+        (found,) = await self.read_batch(recent_of(self, owner, session_id, schema_name, limit))
+        return found
 
     async def recent_at_once(
         self, owner: UUID, session_id: str, schema_name: str, limit: int
     ) -> List[Breadcrumb] | None:
-        """Like `recent`, but None where one round trip is not enough."""
-        question = recent_of(self, owner, session_id, schema_name, limit)
-        question.otherwise = None
+        """Like `recent`, but None if one round trip is not enough."""
+        read = recent_of(self, owner, session_id, schema_name, limit)
         try:
-            await self.ask(question)
-        except NotTold:
+            (found,) = await self.read_batch(replace(read, fallback=None))
+        except NeedsFullScan:
             return None
-        return question.answer
+        return found
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
-        """Everything a query finds, page by page, with at most `WALK_BYTES` of it in memory."""
+        """Yield everything that a query finds, with at most `WALK_BYTES` of it in memory."""
         cursor = None
         query = replace(query, max_bytes=min(query.max_bytes or WALK_BYTES, WALK_BYTES))
         while True:
@@ -808,93 +629,17 @@ class Store:
             if cursor is None:
                 return
 
-    async def schemas(self, owner: UUID, lanes: List[int]) -> dict[int, List[str]]:
-        """The schema names that an owner has breadcrumbs of, by lane."""
-        replies = await self.connection.call_all(
-            [(lane, (b"SMEMBERS", self.keys.schemas(lane, owner))) for lane in lanes]
-        )
-        return {
-            lane: sorted(name.decode() for name in names) for lane, names in zip(lanes, replies, strict=True)
-        }
-
-    async def _find(self, owner: UUID, id: UUID) -> tuple[int, Breadcrumb]:
-        lane, body = await self._safely(lambda: self.look_up(owner, id))
-        if body is not None:
-            crumb = record.decode(owner, id, body)
-            if not record.is_gone(crumb, self.now()):
-                return lane, crumb
-        raise NotFound("no such breadcrumb")
-
-    async def look_up(self, owner: UUID, id: UUID) -> tuple[int, bytes | None]:
-        """The lane of a breadcrumb and its body, expired or not."""
-        lane = home_lane(id, self.lanes)
-        body: bytes | None = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
-        if body is None:
-            elsewhere = await self.connection.call(lane, b"GET", self.keys.signpost(lane, owner, id.bytes))
-            if elsewhere is not None:
-                lane = int(elsewhere)
-                body = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
-        return lane, body
+    def schemas(self, owner: UUID, lanes: List[int]) -> Coroutine[Any, Any, dict[int, List[str]]]:
+        """Return the schema names that an owner has breadcrumbs of, by lane."""
+        return lookup.list_schemas(self, owner, lanes)
 
     async def forget_usage(self, owner: UUID) -> None:
-        """Remove the counters of an owner's usage. Where there is a quota, the next write counts again."""
+        """Remove the counters of an owner's usage. If there is a quota, the next write counts again."""
         await self.connection.call_all(
             [(lane, (b"DEL", self.keys.usage(lane, owner))) for lane in range(self.lanes)]
         )
 
-    # Expiry
-
-    async def purge_expired(self, lane: int, *, most: int = 500) -> int:
-        """Remove what has expired in a lane from everywhere. Safe to run in several processes at once."""
-        await self.read_clock()
-        members = await self.connection.call(
-            lane, b"ZRANGEBYSCORE", self.keys.expiries(lane), 0, self.now(), b"LIMIT", 0, most
-        )
-        purged = 0
-        for member in members:
-            owner, id = UUID(bytes=member[:16]), UUID(bytes=member[16:])
-            body = await self.connection.call(lane, b"GET", self.keys.body(lane, owner, id.bytes))
-            if body is None:
-                await self.connection.call(lane, b"ZREM", self.keys.expiries(lane), member)
-                continue
-            crumb = record.decode(owner, id, body)
-            reply = await self._run_delete(lane, crumb, only_expired=True)
-            if int(reply[0]) != 0:
-                continue
-            purged += 1
-            await self._take_signpost_down(lane, crumb)
-        return purged
-
-    # The server's clock, as well as we know it
-
-    def now(self) -> int:
-        """Microseconds by the server's clock: its times decide what has expired."""
-        return time.time_ns() // 1000 + self._clock_offset
-
-    def now_at_least(self) -> int:
-        """What the server's clock has reached for certain, however wrong we are about it."""
-        return self.now() - self._clock_error
-
-    async def read_clock(self) -> None:
-        """Compare clocks. A question that took long says little: of three, the quickest counts."""
-        error = 1 << 60
-        for _ in range(3):
-            before = time.time_ns() // 1000
-            seconds, microseconds = await self.connection.call(0, b"TIME")
-            after = time.time_ns() // 1000
-            if after - before < error:
-                error = after - before
-                self._clock_offset = int(seconds) * 1_000_000 + int(microseconds) - (before + after) // 2
-        self._clock_error = error // 2 + 1
-
-    # Small things
-
-    async def ping(self) -> None:
-        await self.connection.call(0, b"PING")
-
-    def _lane_of(
-        self, owner: UUID, session: str | None, idempotency_key: str | None, *, id: UUID | None = None
-    ) -> int:
+    def _lane_of(self, owner: UUID, session: str | None, idempotency_key: str | None, id: UUID | None) -> int:
         if session is not None:
             return lane_for(owner, "session", session, self.lanes)
         if idempotency_key is not None:
@@ -904,24 +649,29 @@ class Store:
     def _default_ttl(self, schema_name: str | None) -> ttl.Expiry:
         return self._ttl_defaults.get(schema_name or "", ttl.NEVER)
 
-    async def _safely(self, action: Callable[[], Awaitable[_T]]) -> _T:
-        """Run what may run twice: once more after a lost link, because a restarted server is a common one."""
-        try:
-            return await action()
-        except StoreFull:
-            raise
-        except StoreUnavailable:
-            await anyio.sleep(0.05)
-            return await action()
+
+def _expected_version(session: str | None, version: SessionVersion) -> SessionVersion:
+    """Return the version that the session must have. A name with invisible characters begins no session."""
+    if session is None or hidden_character(session) is None:
+        return version
+    if version == 0:
+        check_new_session_id(session)
+    return (
+        "*" if version is None else version
+    )  # a session that an older version of Breadcrumbs began continues
 
 
 def _default_of(crumb: Breadcrumb) -> ttl.Expiry:
-    """What the schema gave it when it was written, whatever the default is today."""
+    """Return the default expiry that a breadcrumb got when it was written, whatever the default is today."""
     return ttl.Expiry(at=crumb.expires) if crumb.document.get("ttl_source") == "schema-default" else ttl.NEVER
 
 
+def _too_many_writers() -> StoreUnavailable:
+    return StoreUnavailable("too many writers at this breadcrumb: try again")
+
+
 def check_idempotency_key(key: str) -> None:
-    """A key is text of one line that fits into 255 characters."""
+    """Raise `InvalidInput` unless the key is one line of at most 255 characters."""
     try:
         check_name(key)
     except ValueError as error:

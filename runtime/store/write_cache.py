@@ -1,8 +1,8 @@
-"""What this process has written a moment ago, so that it need not carry it back from the server to read it.
+"""Cache of the versions that this process wrote last, so that it need not read them back from the server.
 
 In one process the context builder's result is the agent runner's input, and every write is an event for the
-streams. Whether a version is still there is always asked of the server; only what it says is known already,
-and that never changes: a version is named by its id, its number and its times, which no other one has.
+streams. The server is always asked whether a version still exists. Only its content comes from here, and that never
+changes: id, version number and times together name one version.
 """
 
 from __future__ import annotations
@@ -15,50 +15,45 @@ from uuid import UUID
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 
 HEADER_BYTES: Final = 128
-"""A body's header fits into these: five numbers (see record.py)."""
+"""The header of a body fits into these: five numbers (see record.py)."""
 
-_MOST: Final = 512
-_LONGEST: Final = 65_536
+_MAX_ENTRIES: Final = 512
+_MAX_JSON_BYTES: Final = 65_536  # a few very large breadcrumbs would fill the memory
 
 
-class Fresh:
-    """The last few versions that were written here, of each breadcrumb the newest."""
+class WriteCache:
+    """Caches the newest version of each breadcrumb that was written here, least recently written first."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[UUID, UUID], tuple[Breadcrumb, bool]] = OrderedDict()
+        self._entries: OrderedDict[tuple[UUID, UUID], tuple[Breadcrumb, bool]] = OrderedDict()
 
-    def note(self, crumb: Breadcrumb, *, lasts: bool) -> None:
-        """`lasts`: nothing but a deletion ends it."""
+    def put(self, crumb: Breadcrumb, *, permanent: bool) -> None:
+        """`permanent`: the version never expires; only a deletion or an update ends it."""
         key = (crumb.owner_id, crumb.id)
-        self._known.pop(key, None)
-        if not self.has_room_for(crumb.json):
+        self._entries.pop(key, None)
+        if len(crumb.json) > _MAX_JSON_BYTES:
             return
-        self._known[key] = (crumb, lasts)
-        if len(self._known) > _MOST:
-            self._known.popitem(last=False)
+        self._entries[key] = (crumb, permanent)
+        if len(self._entries) > _MAX_ENTRIES:
+            self._entries.popitem(last=False)
 
-    @staticmethod
-    def has_room_for(json: bytes) -> bool:
-        """Not for what is very large: a few such would fill the memory."""
-        return len(json) <= _LONGEST
+    def has(self, owner: UUID, id: UUID, version: int | None = None) -> bool:
+        entry = self._entries.get((owner, id))
+        return entry is not None and version in (None, entry[0].version)
 
-    def knows(self, owner: UUID, id: UUID, version: int | None = None) -> bool:
-        known = self._known.get((owner, id))
-        return known is not None and version in (None, known[0].version)
-
-    def read(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
-        """The breadcrumb with this header (or more of its body); None: it is another version than the one known."""
+    def get_by_header(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
+        """Return the version with this header (the beginning of its body), or None if another version is cached."""
         version, created, updated, expires, max_reads = map(int, header.partition(b"\n")[0].split(b" "))
-        crumb, _ = self._known.get((owner, id), (None, False))
+        crumb, _ = self._entries.get((owner, id), (None, False))
         if crumb is None or (version, created, updated) != (crumb.version, crumb.created, crumb.updated):
             return None
         if (expires, max_reads) == (crumb.expires, crumb.max_reads):
             return crumb
         return replace(crumb, expires=expires, max_reads=max_reads).saying(crumb.document)
 
-    def written_at(self, owner: UUID, id: UUID, version: int, at: int) -> Breadcrumb | None:
-        """What was written at a time, if it lasts: of the rest only the server knows whether it still holds."""
-        crumb, lasts = self._known.get((owner, id), (None, False))
-        if crumb is None or not lasts or (version, at) != (crumb.version, crumb.updated):
+    def get_permanent(self, owner: UUID, id: UUID, version: int, updated: int) -> Breadcrumb | None:
+        """Return a permanent version by its number and time. Only the server knows whether another one expired."""
+        crumb, permanent = self._entries.get((owner, id), (None, False))
+        if crumb is None or not permanent or (version, updated) != (crumb.version, crumb.updated):
             return None
         return crumb

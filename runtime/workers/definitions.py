@@ -135,11 +135,12 @@ class OwnDefinitions(Generic[T]):
 
     async def _load(self, owner: UUID) -> tuple[T, ...]:
         # Breadcrumbs of a session are not read: a definition applies to all sessions.
-        shared = recent_shared(self._store, owner, self._kind.schema_name, MAX_DEFINITIONS)
-        await self._store.ask(shared)
-        if len(shared.answer) == MAX_DEFINITIONS:
+        (shared,) = await self._store.read_batch(
+            recent_shared(self._store, owner, self._kind.schema_name, MAX_DEFINITIONS)
+        )
+        if len(shared) == MAX_DEFINITIONS:
             self._warn_of_too_many(owner)
-        resolved = await resolve_definitions(self._store, self._kind, shared.answer)
+        resolved = await resolve_definitions(self._store, self._kind, shared)
         for posted in resolved:
             if posted.problem:
                 self._report(posted)

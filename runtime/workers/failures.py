@@ -10,6 +10,7 @@ from uuid import UUID
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnCancelled, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
@@ -53,7 +54,7 @@ async def leave_error(store: Store, turn: Turn, error: Exception, details: Error
     # One error per turn; a turn that was retried on request may fail again.
     again = (str(event.at),) if event.operation == "retried" else ()
     id = derived_id(event.lane, "error", details.creator, str(event.id), str(event.version), *again)
-    await store.create(event.owner_id, new, id=id, fence=turn.fence(acknowledge=True))
+    await store.create(event.owner_id, new, id=id, options=CreateOptions(fence=turn.fence(acknowledge=True)))
 
 
 def _error_context(turn: Turn, error: Exception, details: ErrorDetails) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import structlog
 
 from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.reader import Follower
-from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.workers.attempts import Attempts
 from breadcrumbs.runtime.workers.concurrency import run_all
 from breadcrumbs.runtime.workers.lane import Lane

@@ -11,7 +11,7 @@ from uuid import UUID
 import anyio
 
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.lease import Lease
+from breadcrumbs.runtime.store.fence import Lease
 from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS, Attempts
 from breadcrumbs.runtime.workers.leases import Leases, Progress
 

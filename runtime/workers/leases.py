@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from breadcrumbs.runtime.backend.connection import Script
-from breadcrumbs.runtime.store.lease import Lease, LeaseLost
+from breadcrumbs.runtime.store.fence import Lease, LeaseLost
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.attempts import Attempts
 from breadcrumbs.runtime.workers.concurrency import run_all

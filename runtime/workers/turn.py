@@ -13,8 +13,7 @@ import anyio
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import SessionGone
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.lease import LeaseLost
-from breadcrumbs.runtime.store.store import Fence
+from breadcrumbs.runtime.store.fence import Fence, LeaseLost
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled
 from breadcrumbs.runtime.workers.lane import Lane, session_key
 from breadcrumbs.runtime.workers.retries import Slot, is_retryable

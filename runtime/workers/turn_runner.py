@@ -10,7 +10,7 @@ import structlog
 
 from breadcrumbs.runtime.errors import SessionGone, StoreError
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.lease import LeaseLost
+from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS
 from breadcrumbs.runtime.workers.dead_letters import encode_dead_letter
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled, TurnFailed, error_reason

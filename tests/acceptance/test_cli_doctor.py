@@ -18,6 +18,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.maintenance import checks
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.quotas import Quotas
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import crumb as new_crumb
@@ -242,7 +243,12 @@ def test_a_directory_that_cannot_hold_data_is_said(tmp_path: Path) -> None:
 
 
 async def test_quotas_are_shown_and_counters_that_are_wrong_are_found_and_mended(store: Store) -> None:
-    limited = Store(store.connection, store.keys, secret=store.secret, quotas=Quotas(breadcrumbs=100))
+    limited = Store(
+        store.connection,
+        store.keys,
+        secret=store.secret,
+        options=StoreOptions(quotas=Quotas(breadcrumbs=100)),
+    )
     for number in range(20):
         await limited.create(OWNER, new_crumb(str(number), session=str(number)))
     assert await checks.check_quotas(store) == []

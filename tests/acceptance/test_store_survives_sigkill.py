@@ -20,6 +20,7 @@ from redis import Redis
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound, StoreFull, StoreUnavailable
+from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, MESSAGE, change, crumb, everything
 from tests.store.contract.importing import foreign
@@ -200,7 +201,7 @@ async def test_a_server_that_is_down_is_reported_at_once_and_found_again_without
             lambda: store.list(ALICE, Query(session_id="s", schema_name=MESSAGE)),
             lambda: store.recent(ALICE, "s", MESSAGE),
             lambda: store.history(ALICE, written.id),
-            lambda: store.purge_expired(0),
+            lambda: purge_expired(store, 0),
             lambda: store.ping(),
         ]
         for attempt in attempts:
@@ -272,7 +273,7 @@ async def test_a_full_server_refuses_writes_whole_reads_on_and_can_be_emptied(se
 
             for id in (first.id, *others):
                 await store.delete(ALICE, id)
-            assert sum([await store.purge_expired(lane) for lane in range(store.lanes)]) == 2
+            assert sum([await purge_expired(store, lane) for lane in range(store.lanes)]) == 2
             assert set(without(await keyspace(store), "ec")) == {store.keys.meta}
             assert expiring.id in {event.id for event in await events(store) if event.kind == "d"}
             client.config_set("maxmemory", info["used_memory"] + 2_000_000)

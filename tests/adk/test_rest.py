@@ -340,7 +340,7 @@ async def test_whether_an_event_is_partial_is_true_or_false_and_nothing_like_it(
 async def test_P4_a_creation_that_is_broken_off_leaves_a_session_with_all_its_events_or_none(
     ours: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch, keyed_by: str | None
 ) -> None:
-    path, run = f"/apps/{unique('app')}/users/ann/sessions", Store._run
+    path, run = f"/apps/{unique('app')}/users/ann/sessions", Store._run_create
     events: list[Json] = [{"author": str(number)} for number in range(4)]
     for survived in range(5):
         headers = {} if keyed_by is None else {"Idempotency-Key": unique("key")}
@@ -354,7 +354,7 @@ async def test_P4_a_creation_that_is_broken_off_leaves_a_session_with_all_its_ev
             left -= 1
             return await run(self, *args)
 
-        monkeypatch.setattr(Store, "_run", dies)
+        monkeypatch.setattr(Store, "_run_create", dies)
         first = await ours.post(path, json=body, headers=headers)
         monkeypatch.undo()
         found = await ours.get(f"{path}/s{survived}")

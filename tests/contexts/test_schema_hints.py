@@ -23,13 +23,13 @@ async def test_what_is_known_stays_known_to_who_asks_while_others_learn(
         await define(store, schema)
     hints = SchemaHints(store)
     assert (await hints.definitions(OWNER, {"offer.v1"})).keys() == {"offer.v1"}
-    ask = store.ask
+    read_batch = store.read_batch
 
-    async def meanwhile(*questions: Any) -> None:
-        monkeypatch.setattr(store, "ask", ask)
+    async def meanwhile(*reads: Any) -> Any:
+        monkeypatch.setattr(store, "read_batch", read_batch)
         await hints.definitions(OWNER, {"this.v1", "that.v1", "another.v1"})
-        await ask(*questions)
+        return await read_batch(*reads)
 
-    monkeypatch.setattr(store, "ask", meanwhile)
+    monkeypatch.setattr(store, "read_batch", meanwhile)
     found = await hints.definitions(OWNER, {"offer.v1", "order.v1"})
     assert found.keys() == {"offer.v1", "order.v1"}

@@ -20,6 +20,7 @@ from breadcrumbs.runtime.http.api.operations import Operation
 from breadcrumbs.runtime.http.app import Application, build_app
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import DEVELOPER, Settings
+from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
 from tests.support.events import close_with_reader, reader_of
@@ -89,8 +90,7 @@ async def running_site(
     store = await Store.open(
         url,
         namespace=namespace or f"t{secrets.token_hex(6)}",
-        ttl_defaults=chosen.expiries,
-        **(store_options or {}),
+        options=StoreOptions(ttl_defaults=chosen.expiries, **(store_options or {})),
     )
     hub = EventHub(store, reader_of(store))
     try:

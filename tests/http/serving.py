@@ -13,6 +13,7 @@ from breadcrumbs.runtime.http.app import build_app
 from breadcrumbs.runtime.http.server import HttpServer
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.settings.settings import Settings
+from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.hub import EventHub
 from tests.support.events import close_with_reader, reader_of
@@ -20,7 +21,7 @@ from tests.support.events import close_with_reader, reader_of
 
 async def serve(url: str, port: int, namespace: str) -> None:
     settings = Settings(port=port)
-    store = await Store.open(url, namespace=namespace, ttl_defaults=settings.expiries)
+    store = await Store.open(url, namespace=namespace, options=StoreOptions(ttl_defaults=settings.expiries))
     hub = EventHub(store, reader_of(store))
     try:
         app = build_app(store, hub, Hygiene(store, settings), settings)

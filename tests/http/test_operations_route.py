@@ -10,7 +10,7 @@ import pytest
 
 from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.maintenance.overview import MAX_COUNTED
-from breadcrumbs.runtime.store.lease import Lease
+from breadcrumbs.runtime.store.fence import Lease
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import Leases
 from tests.http.conftest import KEY, OTHER_KEY, WEAK_KEY, Site, problem, running_site

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from breadcrumbs.runtime.backend.connection import Connection
+from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import Opener
 
@@ -15,8 +16,8 @@ from tests.store.contract.base import Opener
 async def opener_of(url: str | Callable[[int], Connection]) -> AsyncIterator[Opener]:
     async with AsyncExitStack() as stack:
 
-        async def open_store(**options: Any) -> Store:
-            store = await Store.open(url, **options)
+        async def open_store(*, lanes: int | None = None, namespace: str = "bc", **options: Any) -> Store:
+            store = await Store.open(url, lanes=lanes, namespace=namespace, options=StoreOptions(**options))
             stack.push_async_callback(store.close)
             return store
 

@@ -52,8 +52,7 @@ def note(text: str, **fields: Any) -> BreadcrumbCreate:
 
 async def read(store: Store, id: UUID, version: int = 1) -> tuple[Breadcrumb | None, Breadcrumb | None]:
     one, newest = version_of(store, OWNER, id, version), newest_of(store, OWNER, id)
-    await store.ask(one, newest)
-    return one.answer, newest.answer
+    return await store.read_batch(one, newest)
 
 
 async def test_it_is_what_anybody_else_reads_and_is_not_carried_back(embedded_server: EmbeddedServer) -> None:
@@ -100,26 +99,26 @@ async def test_what_has_expired_is_gone(
         lasting = await mine.create(OWNER, note("a"))
         brief = await mine.create(OWNER, note("b", ttl_type="duration", ttl_config={"duration_seconds": 100}))
         now = mine.now()
-        monkeypatch.setattr(mine, "now", lambda: now + 101_000_000)
+        monkeypatch.setattr(mine.clock, "now", lambda: now + 101_000_000)
         assert await read(mine, brief.id) == (None, None)
         assert None not in await read(mine, lasting.id)
         # The streams ask nobody, so they are given only what lasts.
-        assert mine.fresh.written_at(OWNER, brief.id, 1, brief.created) is None
-        assert mine.fresh.written_at(OWNER, lasting.id, 1, lasting.created) is not None
-        assert mine.fresh.written_at(OWNER, lasting.id, 1, lasting.created + 1) is None
-        assert mine.fresh.written_at(OWNER, lasting.id, 2, lasting.created) is None
+        assert mine.write_cache.get_permanent(OWNER, brief.id, 1, brief.created) is None
+        assert mine.write_cache.get_permanent(OWNER, lasting.id, 1, lasting.created) is not None
+        assert mine.write_cache.get_permanent(OWNER, lasting.id, 1, lasting.created + 1) is None
+        assert mine.write_cache.get_permanent(OWNER, lasting.id, 2, lasting.created) is None
 
 
 async def test_only_the_last_few_are_kept_and_nothing_large(
     embedded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_cache, "_MOST", 3)
+    monkeypatch.setattr(write_cache, "_MAX_ENTRIES", 3)
     async with two_processes(embedded_server) as (mine, _):
         ids = [(await mine.create(OWNER, note(str(number)))).id for number in range(5)]
-        assert [mine.fresh.knows(OWNER, id) for id in ids] == [False, False, True, True, True]
+        assert [mine.write_cache.has(OWNER, id) for id in ids] == [False, False, True, True, True]
         large = await mine.create(OWNER, note("x" * 70_000))
-        assert not mine.fresh.knows(OWNER, large.id)
-        assert not mine.fresh.knows(AGENT, ids[-1])
+        assert not mine.write_cache.has(OWNER, large.id)
+        assert not mine.write_cache.has(AGENT, ids[-1])
         for number, id in enumerate(ids):
             found, _ = await read(mine, id)
             assert found is not None and found.context["text"] == str(number)

@@ -30,6 +30,7 @@ from breadcrumbs.runtime.errors import (
     SessionConflict,
     VersionMismatch,
 )
+from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import AGENT, ALICE, BOB, everything
 from tests.store.keyspace import events, keys_that_mention, keyspace, kind_of, without
@@ -323,7 +324,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.run(self._sweep())
 
     async def _sweep(self) -> None:
-        purged = sum([await self.store.purge_expired(lane) for lane in range(self.store.lanes)])
+        purged = sum([await purge_expired(self.store, lane) for lane in range(self.store.lanes)])
         due = [known for known in self.model.crumbs.values() if not known.alive and not known.swept]
         assert purged == len(due)
         self.model.writes += purged

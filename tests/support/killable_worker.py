@@ -33,8 +33,8 @@ from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.composition import processes, workers
 from breadcrumbs.runtime.backend.address import parse_address
 from breadcrumbs.runtime.settings.settings import Settings
-from breadcrumbs.runtime.store.lease import LeaseLost
-from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.store.fence import LeaseLost
+from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.turn_runner import TurnRunner
@@ -112,17 +112,15 @@ class _Laid:
 
 def _lay(trap: _Laid) -> None:
     """Put the trap where it can be stepped on."""
-    run: Any = Store._run
+    run_commit: Any = Store._run_commit
     acknowledge: Any = Leases.acknowledge
     run_attempt: Any = TurnRunner._run_attempt
     drop: Any = HeldLanes.drop
 
-    async def run_trapped(self: Store, lane: int, scripts: Any, fence: Fence | None, *rest: Any) -> Any:
-        if fence is None:
-            return await run(self, lane, scripts, fence, *rest)
+    async def commit_trapped(self: Store, *call: Any) -> Any:
         trap.come_to("before commit")
         try:
-            reply = await run(self, lane, scripts, fence, *rest)
+            reply = await run_commit(self, *call)
         except LeaseLost:
             trap.refused()
             raise
@@ -145,7 +143,7 @@ def _lay(trap: _Laid) -> None:
 
     changes: list[tuple[Any, str, Any]] = [
         (HeldLanes, "drop", drop_noted),
-        (Store, "_run", run_trapped),
+        (Store, "_run_commit", commit_trapped),
         (Leases, "acknowledge", acknowledge_trapped),
         (TurnRunner, "_run_attempt", attempt_trapped),
     ]

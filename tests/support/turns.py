@@ -34,7 +34,9 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
-from breadcrumbs.runtime.store.store import Store, Written
+from breadcrumbs.runtime.store.options import CreateOptions
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.workers.lane import Lane
 from breadcrumbs.runtime.workers.retries import TurnLimits
 from breadcrumbs.runtime.workers.worker import Worker
@@ -377,11 +379,12 @@ def failing_for(store: Store, schema: str, error: Exception, *, times: int) -> l
     create = store.create
     failed: list[str] = []
 
-    async def sometimes(owner: UUID, new: Any, **options: Any) -> Written:
-        if new.schema_name == schema and options.get("fence") is not None and len(failed) < times:
+    async def sometimes(owner: UUID, new: Any, **given: Any) -> Written:
+        options: CreateOptions = given.get("options", CreateOptions())
+        if new.schema_name == schema and options.fence is not None and len(failed) < times:
             failed.append(schema)
             raise error
-        return await create(owner, new, **options)
+        return await create(owner, new, **given)
 
     store.create = sometimes  # type: ignore[method-assign]
     return failed

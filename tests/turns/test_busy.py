@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import anyio
@@ -11,12 +12,14 @@ from breadcrumbs.agents.conversation import CANCEL
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.maintenance.export_import import export_lines, import_lines
 from breadcrumbs.runtime.sessions.outcomes import find_outcome
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.workers.turn import INTERNAL
 from tests.support.turns import (
     ASSISTANT,
@@ -377,15 +380,16 @@ async def test_an_answer_that_is_there_is_not_interrupted_any_more(store: Store)
     create = store.create
     arrived: list[Breadcrumb] = []
 
-    async def slow_commit(owner: UUID, new: object, **options: object) -> object:
-        written = await create(owner, new, **options)  # type: ignore[arg-type]
-        if options.get("fence") is not None and getattr(new, "schema_name", "") == RESPONSE and not arrived:
+    async def slow_commit(owner: UUID, new: BreadcrumbCreate, **given: Any) -> Written:
+        written = await create(owner, new, **given)
+        options: CreateOptions = given.get("options", CreateOptions())
+        if options.fence is not None and new.schema_name == RESPONSE and not arrived:
             arrived.append(await chat.say("s", "second"))
             await until_the_runner_knows(chat, arrived[0])
         return written
 
     async with working(store, model, agents=[agent(when_busy="interrupt")]) as chat:
-        store.create = slow_commit  # type: ignore[assignment, method-assign]
+        store.create = slow_commit  # type: ignore[method-assign]
         first = await chat.say("s", "first")
         await chat.answer_to(first)
         await eventually(lambda: _async(bool(arrived)), "the commit did not come")

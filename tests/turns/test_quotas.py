@@ -13,6 +13,7 @@ from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.sessions.retries import retry
+from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.quotas import Quotas
 from breadcrumbs.runtime.store.store import Store
 from tests.support.turns import ALICE, MESSAGE, agent, recite, working
@@ -21,7 +22,9 @@ from tests.support.turns import ALICE, MESSAGE, agent, recite, working
 @pytest.fixture
 async def limited(embedded_server: EmbeddedServer) -> AsyncIterator[Store]:
     """A store whose owners may keep six breadcrumbs."""
-    store = await Store.open(embedded_server.url, namespace=f"q{token_hex(6)}", quotas=Quotas(breadcrumbs=6))
+    store = await Store.open(
+        embedded_server.url, namespace=f"q{token_hex(6)}", options=StoreOptions(quotas=Quotas(breadcrumbs=6))
+    )
     yield store
     await store.close()
 

@@ -210,7 +210,7 @@ async def test_a_message_that_expires_before_its_turn_begins_is_not_answered(
     await store.create(process.chat.owner, new)
     await process.builder.read()
     now = store.now() + 60_000_000
-    monkeypatch.setattr(store, "now", lambda: now)
+    monkeypatch.setattr(store.clock, "now", lambda: now)
     await process.builder.handle_all()
     await process.answer_all()
     assert await process.answers() == ["user: first"]

@@ -13,7 +13,8 @@ import pytest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.breadcrumb.ids import new_id
 from breadcrumbs.runtime.errors import StoreFull, StoreUnavailable
-from breadcrumbs.runtime.store.store import Store, Written
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.written import Written
 from tests.support.turns import (
     CONTEXT,
     RESPONSE,

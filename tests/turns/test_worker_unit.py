@@ -21,8 +21,9 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import StoreError, StoreUnavailable
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.lease import Lease, LeaseLost
-from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.store.fence import Fence, Lease, LeaseLost
+from breadcrumbs.runtime.store.options import CreateOptions
+from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.attempts import Attempts
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
@@ -70,7 +71,7 @@ class Recorder:
         id = derived_id(turn.event.lane, "done", str(message.id))
         with anyio.CancelScope(shield=True):
             written = await self.store.create(
-                message.owner_id, new, id=id, fence=turn.fence(acknowledge=True)
+                message.owner_id, new, id=id, options=CreateOptions(fence=turn.fence(acknowledge=True))
             )
             if written.found:
                 await turn.acknowledge()
@@ -149,7 +150,7 @@ async def test_a_lost_lease_refuses_commits_and_acknowledgements_and_changes_not
     new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
     for holder in (None, await lease_of(ben)):  # whether or not somebody else has it by now
         with pytest.raises(LeaseLost):
-            await store.create(ALICE, new, id=id, fence=Fence(old, 5, 5, b"{}"))
+            await store.create(ALICE, new, id=id, options=CreateOptions(fence=Fence(old, 5, 5, b"{}")))
         with pytest.raises(LeaseLost):
             await ann.acknowledge(old, 5, 5, dead_letter=b"{}", release=True)
         assert holder is None or await ben.renew(holder)
@@ -165,7 +166,9 @@ async def test_a_commit_writes_acknowledges_and_buries_in_one_go(store: Store) -
     await leases.store_attempts(lease, {7: Attempts(failures=1)})
     new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
     id = derived_id(0, "x")
-    written = await store.create(ALICE, new, id=id, fence=Fence(lease, 7, 3, b'{"why": "because"}'))
+    written = await store.create(
+        ALICE, new, id=id, options=CreateOptions(fence=Fence(lease, 7, 3, b'{"why": "because"}'))
+    )
     progress = await leases.progress(0)
     assert (
         not written.found
@@ -175,7 +178,7 @@ async def test_a_commit_writes_acknowledges_and_buries_in_one_go(store: Store) -
     )
     assert await Chat(store).dead_letters("kind") == [{"why": "because"}]
     # What is there already is not written again, and acknowledges nothing: it may be somebody else's.
-    again = await store.create(ALICE, new, id=id, fence=Fence(lease, 9, 9))
+    again = await store.create(ALICE, new, id=id, options=CreateOptions(fence=Fence(lease, 9, 9)))
     assert again.found and (await leases.progress(0)).done == {7}
 
 
@@ -184,8 +187,10 @@ async def test_a_low_water_mark_never_falls(store: Store) -> None:
     leases = Leases(store, "kind", "ann", seconds=30)
     lease = await lease_of(leases)
     new = BreadcrumbCreate.parse({"schema_name": "x.v1", "title": "x"})
-    await store.create(ALICE, new, id=derived_id(0, "late"), fence=Fence(lease, 20, 20))
-    await store.create(ALICE, new, id=derived_id(0, "early"), fence=Fence(lease, 8, 5))
+    await store.create(
+        ALICE, new, id=derived_id(0, "late"), options=CreateOptions(fence=Fence(lease, 20, 20))
+    )
+    await store.create(ALICE, new, id=derived_id(0, "early"), options=CreateOptions(fence=Fence(lease, 8, 5)))
     await leases.acknowledge(lease, 9, 6)
     progress = await leases.progress(0)
     assert progress.acknowledged_up_to == 20 and not progress.done
@@ -195,7 +200,7 @@ async def test_who_lives_is_told_by_the_servers_clock(store: Store, monkeypatch:
     workers = [Leases(store, "kind", name, seconds=0.3) for name in ("c", "a", "b")]
     for worker in workers:
         assert worker.worker in await worker.heartbeat()
-    monkeypatch.setattr(store, "_clock_offset", 10**12)  # this process lives in another century
+    monkeypatch.setattr(store.clock, "offset", 10**12)  # this process lives in another century
     assert await workers[0].heartbeat() == ["a", "b", "c"]
     await workers[1].sign_off()
     assert await workers[0].list_workers() == ["b", "c"]

@@ -58,6 +58,7 @@ from breadcrumbs.runtime.http.api.schemas import (
 )
 from breadcrumbs.runtime.retrieval.schema_hints import own_hints
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.options import UpdateOptions
 from breadcrumbs.runtime.store.store import check_idempotency_key
 
 IDEMPOTENCY_KEY: Final = Parameter(
@@ -166,8 +167,9 @@ async def update(call: Call) -> Reply:
         change,
         by=principal.agent_id,
         expected_version=expected,
-        merge_context=media_type == MERGE_PATCH_TYPE,
-        admit=partial(policy.admit_change, principal),
+        options=UpdateOptions(
+            merge_context=media_type == MERGE_PATCH_TYPE, admit=partial(policy.admit_change, principal)
+        ),
     )
     answer: Updated = {
         "ok": True,

@@ -19,7 +19,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access import Principal, policy, saved_selectors
 from breadcrumbs.runtime.breadcrumb.breadcrumb import check_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
@@ -192,9 +192,9 @@ class EventStream:
         ids = [parse_id(text, what="selector_id") for text in query.getlist("selector_id")]
         agent = parse_id(query["agent_id"], what="agent_id") if "agent_id" in query else None
         registry = self._services.registry
-        found = [await registry.selector(principal, id) for id in ids]
+        found = [await saved_selectors.get_usable(registry, principal, id) for id in ids]
         if agent is not None:
-            found += await registry.selectors_of(principal, agent)
+            found += await saved_selectors.list_usable(registry, principal, agent)
         if len(found) > _MAX_SAVED_SELECTORS:
             raise InvalidInput(
                 f"a stream takes at most {_MAX_SAVED_SELECTORS} saved selectors, these are {len(found)}: "

@@ -13,7 +13,6 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     USER_MESSAGE,
     Breadcrumb,
     BreadcrumbCreate,
-    content_of,
     user_in,
     user_tags,
 )
@@ -68,6 +67,7 @@ from breadcrumbs.runtime.http.routes.waiting import (
 from breadcrumbs.runtime.sessions.messages import (
     MESSAGE,
     MOST_MESSAGES,
+    PageRange,
     message_in,
     message_view,
     read_page,
@@ -76,7 +76,7 @@ from breadcrumbs.runtime.sessions.messages import (
 from breadcrumbs.runtime.sessions.outcomes import find_outcome, outcome_kind
 from breadcrumbs.runtime.sessions.retries import retry
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.store import Written
+from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.streams.watch import AnswerWatch
 
 _POSTED: Final = {"Location": "Where the breadcrumb is.", **REPLAYED}
@@ -116,10 +116,12 @@ async def list_messages(call: Call) -> Reply:
             call.services.store,
             principal,
             session,
-            limit=read_number(given, "limit", DEFAULT_PAGE),
-            before=given.get("before"),
-            after=given.get("after"),
-            max_bytes=call.services.settings.max_response_bytes,
+            PageRange(
+                limit=read_number(given, "limit", DEFAULT_PAGE),
+                before=given.get("before"),
+                after=given.get("after"),
+                max_bytes=call.services.settings.max_response_bytes,
+            ),
         ),
         facts_of(call, session),
     )
@@ -264,13 +266,14 @@ def _message(principal: Principal, session: str, said: MessageCreate, user: str 
 async def _as_it_is(
     call: Call, session: str, new: BreadcrumbCreate, written: Written
 ) -> tuple[Breadcrumb, int | None]:
-    """What was written, and the session's version with it; of a replay what there is now, if it is there."""
-    principal, json, by = call.principal, content_of(new).json, call.principal.agent_id
+    """Return the breadcrumb and the session's version; of a replay, what the store has now."""
+    if written.breadcrumb is not None:
+        return written.breadcrumb, written.session_version
+    principal, by = call.principal, call.principal.agent_id
+    json = call.services.store.content(new).json
     first = Breadcrumb(
         written.id, principal.owner_id, 1, written.created, written.updated, 0, 0, by, by, json
     )
-    if written.session_version is not None:
-        return first, written.session_version
     try:
         version = (await facts_of(call, session)).version
         crumb = await call.services.store.get(principal.owner_id, written.id, count_read=False)

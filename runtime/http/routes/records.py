@@ -9,7 +9,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from pydantic import BaseModel
 
-from breadcrumbs.runtime.access import policy
+from breadcrumbs.runtime.access import policy, saved_selectors
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
 from breadcrumbs.runtime.errors import NotFound
@@ -57,7 +57,7 @@ tenants_routes = Routes("Tenants")
 )
 async def save_selector(call: Call) -> Reply:
     selector = parse_selector(await call.json())
-    return Reply.json(_shown(await call.services.registry.add_selector(call.principal, selector)))
+    return Reply.json(_shown(await saved_selectors.save(call.services.registry, call.principal, selector)))
 
 
 @selectors_routes.operation(
@@ -68,7 +68,8 @@ async def save_selector(call: Call) -> Reply:
     answers=(Answer(200, "The selectors.", list[SavedSelector]),),
 )
 async def list_selectors(call: Call) -> Reply:
-    return Reply.json([_shown(record) for record in await call.services.registry.selectors(call.principal)])
+    own = await saved_selectors.list_own(call.services.registry, call.principal)
+    return Reply.json([_shown(record) for record in own])
 
 
 @selectors_routes.operation(
@@ -83,7 +84,7 @@ async def list_selectors(call: Call) -> Reply:
 )
 async def replace_selector(call: Call) -> Reply:
     id, selector = call.id(), parse_selector(await call.json())
-    await call.services.registry.replace_selector(call.principal, id, selector)
+    await saved_selectors.replace(call.services.registry, call.principal, id, selector)
     return Reply.json(_DONE)
 
 
@@ -97,7 +98,7 @@ async def replace_selector(call: Call) -> Reply:
     answers=(Answer(200, "It is gone.", Done),),
 )
 async def delete_selector(call: Call) -> Reply:
-    await call.services.registry.delete_selector(call.principal, call.id())
+    await saved_selectors.delete(call.services.registry, call.principal, call.id())
     return Reply.json(_DONE)
 
 

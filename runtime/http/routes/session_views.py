@@ -22,7 +22,7 @@ from breadcrumbs.runtime.http.api.replies import Header, Reply
 from breadcrumbs.runtime.sessions.messages import MESSAGE, summary_of
 from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR
 from breadcrumbs.runtime.sessions.sessions import SessionFacts, Sessions
-from breadcrumbs.runtime.store.store import Written
+from breadcrumbs.runtime.store.written import Written
 
 DEFAULT_PAGE: Final = 50
 SESSION_ID: Final = Parameter(

@@ -64,8 +64,9 @@ from breadcrumbs.runtime.http.routes.session_views import (
     session_reply,
     session_view,
 )
-from breadcrumbs.runtime.sessions.forks import fork
+from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
 from breadcrumbs.runtime.sessions.sessions import SessionFacts, Sessions
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.state import (
     PAUSED,
     RESUMED,
@@ -199,7 +200,11 @@ async def create_session(call: Call) -> Reply:
     store = call.services.store
     try:
         written = await store.create(
-            principal.owner_id, new, by=principal.agent_id, idempotency_key=key, session_version=0
+            principal.owner_id,
+            new,
+            by=principal.agent_id,
+            idempotency_key=key,
+            options=CreateOptions(session_version=0),
         )
     except VersionMismatch:
         raise AlreadyExists(
@@ -279,8 +284,9 @@ async def change_session(call: Call) -> Reply:
             principal.owner_id,
             new,
             by=principal.agent_id,
-            session_version="*" if expected is None else expected,
-            session_began=facts.created,
+            options=CreateOptions(
+                session_version="*" if expected is None else expected, session_began=facts.created
+            ),
         )
     except AnotherSession:
         raise no_session(session) from None
@@ -347,10 +353,14 @@ async def fork_session(call: Call) -> Reply:
         principal,
         origin,
         session,
-        message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
-        title=wanted.title if wanted.title is not None else _as_title(facts.about.title),
-        user_id=facts.user,
-        request=None if key is None else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),
+        ForkOptions(
+            message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
+            title=wanted.title if wanted.title is not None else _as_title(facts.about.title),
+            user_id=facts.user,
+            request=None
+            if key is None
+            else sha256(canonical([key, origin, wanted.model_dump()])).hexdigest(),
+        ),
     )
     return session_reply(
         await facts_of(call, session),

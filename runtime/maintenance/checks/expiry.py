@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
+from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.store import Store
 
 OVERDUE = 10 * 60 * 1_000_000
@@ -31,7 +32,7 @@ async def check_expired(store: Store, *, served: bool, fix: bool = False) -> Fin
     if fix and expired:
         removed = 0
         for lane in lanes:
-            while purged := await store.purge_expired(lane):
+            while purged := await purge_expired(store, lane):
                 removed += purged
         return Finding(
             "expiry", "ok", f"removed {removed:,} that had expired", details=details | {"removed": removed}

@@ -8,7 +8,9 @@ ARGV  1 the new event: what follows the letter that says what it is
       2 the message whose turn is asked for again (16 bytes), '' = it is in no session
       3 '1' = only if the letters are all there
       4… the letters' names, in the order of the hashes
-Reply when it was announced   0 the session is being deleted, or gone   -1 a letter is not there any more
+Reply when it was announced
+      0    SESSION_GONE: it is being deleted, or gone
+      -1   LETTER_GONE: a letter is not there any more
 ]]
 if ARGV[2] ~= '' then
   local known = redis.call('HMGET', KEYS[1], 'version', 'closing')

@@ -10,9 +10,9 @@ ARGV  1 owner (16 bytes)    2 session
       4 the version that the session must have, '' = any
       5 how many records of deletions to keep
       6 how many seconds to keep them
-Reply {0, version, since}   closed, or it was being deleted already; since names this deletion
-      {1, version}          it has another version
-      {2}                   there is no such session
+Reply {0, version, since}   CLOSED, or it was being deleted already; since names this deletion
+      {1, version}          VERSION_CONFLICT: it has another version
+      {2}                   NOT_FOUND
 ]]
 local known = redis.call('HMGET', KEYS[1], 'version', 'closing')
 if not known[1] then return {2} end

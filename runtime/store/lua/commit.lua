@@ -10,7 +10,7 @@ ARGV  those of the other script, then
       the new low-water mark: every event up to it is done. It only rises, as in acknowledge.lua
       '' or the dead letter (JSON) that the event becomes
 Reply that of the other script; only where it has written is the event acknowledged
-      {4}   the lease is lost: nothing was changed
+      {4}   LEASE_LOST: nothing was changed
 ]]
 local unpack = unpack or table.unpack
 local keys, args = #KEYS, #ARGV

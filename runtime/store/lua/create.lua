@@ -23,15 +23,15 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       17 '1' = write nothing: only find the result of an earlier run
       18 how many bytes the session's state may have; only where changes of it follow
       19… changes of the session's state: name, JSON, name, JSON …; no JSON = removed
-Reply {0, version, created_at, updated_at, session's version}   written
-      {1, version, created_at, updated_at, id}      the key was used for this content: the first result
-      {2}                                           the key was used for other content
-      {3, version, created_at, updated_at}          the id is taken
-      {5}                                           the session is being deleted, or was after that event
-      {6, version}                                  the session has another version
-      {7}                                           the session began at another time
-      {8, bytes, limit}                             the session's state would be too large
-      {9}                                           ARGV 17 is '1' and there is no earlier result
+Reply {0, version, created_at, updated_at, session's version}   WRITTEN
+      {1, version, created_at, updated_at, id}      REPLAYED: the key was used for this content; the first result
+      {2}                                           KEY_REUSED: the key was used for other content
+      {3, version, created_at, updated_at}          ID_TAKEN
+      {5}                                           SESSION_GONE: it is being deleted, or was after that event
+      {6, version}                                  VERSION_CONFLICT: the session has another version
+      {7}                                           ANOTHER_SESSION: it began at another time
+      {8, bytes, limit}                             STATE_TOO_LARGE
+      {9}                                           NO_EARLIER_RESULT: only if ARGV 17 is '1'
 
 The size of a state is kept in the session's field `state`: bytes in all, and bytes of names that were removed. It counts
 names and values as they are stored, without what is known about the session itself and cannot grow. Removed names are

@@ -13,11 +13,11 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       7 '1' = counts as a change of the session        8 session, '' = none
       9 the deletion of the session that this is part of (see close.lua), '' = none
       10 how many seconds to keep `gone` of an older store: see keys.py
-Reply {0, version, deleted_at}   removed
-      {1, version}               it has another version now
-      {2}                        not there
-      {3}                        it has not expired
-      {5}                        that deletion has ended: what is there now belongs to another session
+Reply {0, version, deleted_at}   REMOVED
+      {1, version}               VERSION_CONFLICT: it has another version now
+      {2}                        NOT_FOUND
+      {3}                        NOT_EXPIRED
+      {5}                        DELETION_ENDED: what is there now belongs to another session
 ]]
 local old = redis.call('GET', KEYS[1])
 local member = ARGV[2] .. ARGV[1]

@@ -13,9 +13,9 @@ ARGV  1 id (16 bytes)    2 owner (16 bytes)
       10 session, '' = none            11 how many changes of the session's state follow
       12 whose the session is if it began with this (JSON), '' = nobody's
       13… name, JSON, name, JSON …, then older versions: version, body, version, body …
-Reply {0, version, created_at, updated_at}   written
-      {3, version, created_at, updated_at}   the id is taken; nothing was changed
-      {5}                                    the session is being deleted
+Reply {0, version, created_at, updated_at}   WRITTEN
+      {3, version, created_at, updated_at}   ID_TAKEN
+      {5}                                    SESSION_GONE: it is being deleted
 ]]
 local taken = redis.call('GET', KEYS[1])
 if taken then

@@ -22,10 +22,10 @@ ARGV  1 id (16 bytes)                 2 owner (16 bytes)
       13 session, '' = none            14 '1' = counts as a change of the session
       15 the time of the event that this is an answer to, '' = none
       16… what it has set of the session's state and is kept in another way now: name, JSON, name, JSON …
-Reply {0, version, created_at, updated_at}   written
-      {1, version}                           somebody else wrote first
-      {2}                                    not there, or expired
-      {5}                                    the session is being deleted, or was after that event
+Reply {0, version, created_at, updated_at}   WRITTEN
+      {1, version}                           VERSION_CONFLICT: somebody else wrote first
+      {2}                                    NOT_FOUND: it does not exist, or has expired
+      {5}                                    SESSION_GONE: it is being deleted, or was after that event
 ]]
 local old = redis.call('GET', KEYS[1])
 if not old then return {2} end

@@ -12,7 +12,7 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StateTooLarge
-from breadcrumbs.runtime.sessions.forks import fork
+from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import AGENT, ALICE, ANSWER, Contract, Opener, change, crumb
@@ -261,5 +261,5 @@ class Bounds(Contract):
         store = await opener(max_state_bytes=2_000)
         who = Principal(ALICE, AGENT)
         with pytest.raises(StateTooLarge):
-            await fork(store, who, "chat", "copy", message_id=None, title=None, user_id=None, request=None)
+            await fork(store, who, "chat", "copy", ForkOptions())
         assert (await store.list(ALICE, Query(session_id="copy"))).items == []

@@ -15,8 +15,10 @@ from breadcrumbs.runtime.breadcrumb.ids import new_id
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.ttl import Expiry
 from breadcrumbs.runtime.errors import NotFound
+from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import (
+    AGENT,
     ALICE,
     ANSWER,
     MESSAGE,
@@ -42,7 +44,7 @@ async def exists(store: Store, id: UUID) -> bool:
 
 
 async def sweep(store: Store) -> int:
-    return sum([await store.purge_expired(lane) for lane in range(store.lanes)])
+    return sum([await purge_expired(store, lane) for lane in range(store.lanes)])
 
 
 async def assert_gone_from_every_read(store: Store, id: UUID, session: str) -> None:
@@ -121,8 +123,8 @@ class Expiring(Contract):
             await store.create(ALICE, crumb(str(number), session="s", ttl_config={"duration": 0.01}))
         await asyncio.sleep(0.1)
         [lane] = {event.lane for event in await events(store)}
-        assert await store.purge_expired(lane, most=3) == 3
-        assert await store.purge_expired(lane, most=3) == 2
+        assert await purge_expired(store, lane, limit=3) == 3
+        assert await purge_expired(store, lane, limit=3) == 2
 
     async def test_usage_allows_so_many_reads_by_id_and_no_more(self, store: Store) -> None:
         new = crumb("counted", session="s", ttl_type="usage", ttl_config={"max_reads": 3})
@@ -153,7 +155,7 @@ class Expiring(Contract):
         self, store: Store
     ) -> None:
         written = await store.create(ALICE, crumb(session="s", ttl_config={"max_reads": 1}))
-        store._clock_offset -= 2_000_000
+        store.clock.offset -= 2_000_000
         await store.get(ALICE, written.id)
         await assert_gone_from_every_read(store, written.id, "s")
 
@@ -211,7 +213,7 @@ class Expiring(Contract):
         await store.create(ALICE, crumb("due", session="s", ttl_config={"duration": 0.02}))
         await asyncio.sleep(0.1)
         [lane] = {event.lane for event in await events(store)}
-        purged = [await store.purge_expired(lane, most=3) for _ in range(3)]
+        purged = [await purge_expired(store, lane, limit=3) for _ in range(3)]
         assert sum(purged) == 1
         assert len(await titles(store)) == 5
 
@@ -229,6 +231,17 @@ class Expiring(Contract):
         assert await sweep(store) == 1
         assert await titles(store) == ["other", "later", "never"]
         assert (await store.get(ALICE, later.id)).expires > store.now()
+
+    async def test_a_write_returns_what_is_read_but_for_its_time_limit(self, opener: Opener) -> None:
+        store = await opener(ttl_defaults={MESSAGE: Expiry(after=HOUR)})
+        created = await store.create(ALICE, crumb("one", session="s"), by=AGENT)
+        found = await store.get(ALICE, created.id)
+        assert found.expires and found.document["ttl_source"] == "schema-default"
+        assert created.breadcrumb == replace(found, expires=0)
+        updated = await store.update(ALICE, created.id, change(title="two"))
+        assert updated.breadcrumb == replace(await store.get(ALICE, created.id), expires=0)
+        again = await store.create(ALICE, crumb("one", session="s"), id=created.id)
+        assert again.found and again.breadcrumb is None
 
     async def test_an_update_leaves_the_time_limit_alone_unless_it_names_it(self, opener: Opener) -> None:
         store = await opener(ttl_defaults={MESSAGE: Expiry(after=HOUR)})

@@ -12,6 +12,8 @@ from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import QuotaExceeded
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.expiry import purge_expired
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.quotas import Quota, Quotas, Usage
 from breadcrumbs.runtime.store.scan import owners
 from breadcrumbs.runtime.store.store import Store
@@ -158,7 +160,10 @@ class WithQuotas(Contract):
         beside = (derived_id(Sessions(store).lane(ALICE, "s"), "y"), crumb("beside", session="s"))
         with pytest.raises(QuotaExceeded):
             await store.create(
-                ALICE, crumb("a", session="s"), idempotency_key="k", session_version=0, along=[beside]
+                ALICE,
+                crumb("a", session="s"),
+                idempotency_key="k",
+                options=CreateOptions(session_version=0, along=[beside]),
             )
         assert (await real_usage(store)).breadcrumbs == 2
 
@@ -180,8 +185,10 @@ class WithQuotas(Contract):
         await store.create(
             ALICE,
             crumb("with others", schema="session.v1", session="b"),
-            session_version=0,
-            along=[(derived_id(Sessions(store).lane(ALICE, "b"), "y"), crumb("beside", session="b"))],
+            options=CreateOptions(
+                session_version=0,
+                along=[(derived_id(Sessions(store).lane(ALICE, "b"), "y"), crumb("beside", session="b"))],
+            ),
         )
         for id in ids[:10]:
             for _ in range(3):
@@ -193,7 +200,7 @@ class WithQuotas(Contract):
         await store.delete(ALICE, ids[1])
         await store.create(ALICE, crumb("short-lived", ttl="2000-01-01T00:00:00Z"))
         for lane in range(store.lanes):
-            await store.purge_expired(lane)
+            await purge_expired(store, lane)
         assert await usage(store) == await real_usage(store)
         await Sessions(store).delete(ALICE, "a")
         assert await usage(store) == await real_usage(store) == (await usage(store))._replace(breadcrumbs=2)

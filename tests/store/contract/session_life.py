@@ -18,8 +18,11 @@ from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput, NotFound, Se
 from breadcrumbs.runtime.maintenance import export_import
 from breadcrumbs.runtime.sessions.sessions import Belonging, Sessions
 from breadcrumbs.runtime.store import script_calls as writes_module
+from breadcrumbs.runtime.store.expiry import purge_expired
+from breadcrumbs.runtime.store.fence import Fence
+from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATE_HOLDER, About
-from breadcrumbs.runtime.store.store import Fence, Store
+from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.dead_letters import DeadLetters
 from breadcrumbs.runtime.workers.leases import Leases
 from tests.store.contract.base import AGENT, ALICE, ANSWER, BOB, MESSAGE, Contract, Opener, change, crumb
@@ -123,7 +126,9 @@ class SessionLife(Contract):
 
         async def begin(number: int) -> None:
             try:
-                await store.create(ALICE, delta("s", SESSION_RECORD, by=number), session_version=0)
+                await store.create(
+                    ALICE, delta("s", SESSION_RECORD, by=number), options=CreateOptions(session_version=0)
+                )
                 outcomes.append("made")
             except VersionMismatch as error:
                 assert (error.current, error.expected) == (1, 0)
@@ -145,7 +150,11 @@ class SessionLife(Contract):
         first = crumb("first", session="s", schema=SESSION_RECORD, context={"state_delta": {"a": 1}})
         for replayed in (False, True):
             written = await store.create(
-                ALICE, first, along=along, session_version=0, idempotency_key="k", by=AGENT
+                ALICE,
+                first,
+                options=CreateOptions(along=along, session_version=0),
+                idempotency_key="k",
+                by=AGENT,
             )
             assert written.replayed is replayed
         facts = await sessions.get(ALICE, "s")
@@ -159,7 +168,7 @@ class SessionLife(Contract):
         before = await keyspace(store)
         others = [(derived_id(lane, "other"), crumb("other", session="s"))]
         with pytest.raises(VersionMismatch):
-            await store.create(ALICE, first, along=others, session_version=0)
+            await store.create(ALICE, first, options=CreateOptions(along=others, session_version=0))
         assert await keyspace(store) == before
 
     async def test_a_version_that_is_not_the_sessions_writes_nothing(self, store: Store) -> None:
@@ -168,20 +177,28 @@ class SessionLife(Contract):
         before = await keyspace(store)
         for expected in (0, 1, 3, 99):
             with pytest.raises(VersionMismatch) as caught:
-                await store.create(ALICE, delta("s", x=2), session_version=expected)
+                await store.create(ALICE, delta("s", x=2), options=CreateOptions(session_version=expected))
             assert caught.value.current == 2
         with pytest.raises(NotFound):
-            await store.create(ALICE, delta("not there", x=2), session_version="*")
+            await store.create(ALICE, delta("not there", x=2), options=CreateOptions(session_version="*"))
         with pytest.raises(VersionMismatch):
-            await store.create(ALICE, delta("not there", x=2), session_version=1)
+            await store.create(ALICE, delta("not there", x=2), options=CreateOptions(session_version=1))
         assert await keyspace(store) == before
-        assert (await store.create(ALICE, delta("s", x=2), session_version=2)).session_version == 3
-        assert (await store.create(ALICE, delta("s", x=3), session_version="*")).session_version == 4
+        assert (
+            await store.create(ALICE, delta("s", x=2), options=CreateOptions(session_version=2))
+        ).session_version == 3
+        assert (
+            await store.create(ALICE, delta("s", x=3), options=CreateOptions(session_version="*"))
+        ).session_version == 4
 
     async def test_P3_a_replay_is_one_also_where_the_version_has_moved_on(self, store: Store) -> None:
-        first = await store.create(ALICE, crumb("x", session="s"), idempotency_key="k", session_version=0)
+        first = await store.create(
+            ALICE, crumb("x", session="s"), idempotency_key="k", options=CreateOptions(session_version=0)
+        )
         await store.create(ALICE, crumb("y", session="s"))
-        again = await store.create(ALICE, crumb("x", session="s"), idempotency_key="k", session_version=0)
+        again = await store.create(
+            ALICE, crumb("x", session="s"), idempotency_key="k", options=CreateOptions(session_version=0)
+        )
         assert again.replayed and again.id == first.id
         assert (await Sessions(store).get(ALICE, "s")).version == 2
 
@@ -240,8 +257,7 @@ class SessionLife(Contract):
         paused = await store.create(ALICE, about("s", active=False, user_id="eve"))
         assert (await sessions.get(ALICE, "s")).about == About("T", "ann", paused.created)
         here, elsewhere = sessions.paused_at(ALICE, "s"), sessions.paused_at(ALICE, "other")
-        await store.ask(here, elsewhere)
-        assert (here.answer, elsewhere.answer) == (paused.created, None)
+        assert await store.read_batch(here, elsewhere) == (paused.created, None)
         await store.create(ALICE, about("s", active=True, title=None))
         assert (await sessions.get(ALICE, "s")).about == About(None, "ann")
         await store.create(ALICE, about("s", title=["no title"], active="no"))
@@ -336,7 +352,9 @@ class SessionLife(Contract):
         """A session with a bit of everything: updates, state, answers, a lifetime, a dead letter."""
         sessions, lane = Sessions(store), Sessions(store).lane(owner, name)
         await store.create(
-            owner, about(name, SESSION_RECORD, title="T", state_delta={"a": 1}), session_version=0
+            owner,
+            about(name, SESSION_RECORD, title="T", state_delta={"a": 1}),
+            options=CreateOptions(session_version=0),
         )
         for number in range(5):
             one = await store.create(owner, crumb(str(number), session=name, tags=("blue",)))
@@ -405,7 +423,9 @@ class SessionLife(Contract):
         sessions = Sessions(store)
         await self._full(store)
         await sessions.delete(ALICE, "s")
-        written = await store.create(ALICE, crumb("new", session="s"), session_version=0)
+        written = await store.create(
+            ALICE, crumb("new", session="s"), options=CreateOptions(session_version=0)
+        )
         facts = await sessions.get(ALICE, "s")
         assert (facts.version, facts.state, facts.about, facts.counts) == (1, {}, About(), {MESSAGE: 1})
         assert facts.created == written.created
@@ -437,7 +457,7 @@ class SessionLife(Contract):
         with pytest.raises(SessionGone):
             await store.create(ALICE, crumb(session="s"))
         with pytest.raises(SessionGone):
-            await store.create(ALICE, crumb(session="s"), session_version=0)
+            await store.create(ALICE, crumb(session="s"), options=CreateOptions(session_version=0))
         with pytest.raises(SessionGone):
             await store.update(ALICE, ids[0], change(title="x"))
         with pytest.raises(SessionGone):
@@ -458,7 +478,9 @@ class SessionLife(Contract):
             assert await sessions.delete(ALICE, "s") == len(ids) - 4
         assert (await store.list(ALICE, Query(session_id="s"))).items == []
         assert await DeadLetters(store).all(ALICE) == []
-        assert (await store.create(ALICE, crumb(session="s"), session_version=0)).session_version == 1
+        assert (
+            await store.create(ALICE, crumb(session="s"), options=CreateOptions(session_version=0))
+        ).session_version == 1
         assert sum([await sessions.finish_deletions(lane) for lane in range(store.lanes)]) == 0
 
     async def test_P6_what_began_before_a_deletion_cannot_commit_after_it(self, store: Store) -> None:
@@ -473,14 +495,14 @@ class SessionLife(Contract):
         answer = crumb(session="s", schema=ANSWER)
         before = await keyspace(store)
         with pytest.raises(SessionGone):
-            await store.create(ALICE, answer, fence=stale)
+            await store.create(ALICE, answer, options=CreateOptions(fence=stale))
         assert await keyspace(store) == before
         again = await store.create(ALICE, crumb(session="s"))
         with pytest.raises(SessionGone):
-            await store.create(ALICE, answer, fence=replace(stale))
+            await store.create(ALICE, answer, options=CreateOptions(fence=replace(stale)))
         assert (await sessions.get(ALICE, "s")).counts == {MESSAGE: 1}
         fresh = replace(stale, event=again.created, since=again.created)
-        assert (await store.create(ALICE, answer, fence=fresh)).session_version == 2
+        assert (await store.create(ALICE, answer, options=CreateOptions(fence=fresh))).session_version == 2
 
     async def test_deletions_of_one_session_at_once_do_not_hurt_each_other(self, store: Store) -> None:
         await self._full(store)
@@ -507,7 +529,7 @@ class SessionLife(Contract):
         await anyio.sleep(0.1)
         await sessions.delete(ALICE, "s")
         new = await store.create(ALICE, delta("s", a=1))
-        assert sum([await store.purge_expired(lane) for lane in range(store.lanes)]) == 0
+        assert sum([await purge_expired(store, lane) for lane in range(store.lanes)]) == 0
         facts = await sessions.get(ALICE, "s")
         assert (facts.version, facts.counts, facts.state) == (1, {STATE_CHANGE: 1}, {"a": 1})
         await store.update(ALICE, new.id, change(title="x"))
@@ -518,7 +540,8 @@ class SessionLife(Contract):
         """A context alone is no session, and neither are changes of it."""
         sessions = Sessions(store)
         contexts = [
-            await store.create(ALICE, crumb(session="s", schema=CONTEXT), counts=False) for _ in range(2)
+            await store.create(ALICE, crumb(session="s", schema=CONTEXT), options=CreateOptions(counts=False))
+            for _ in range(2)
         ]
         if how == "update":
             await store.update(ALICE, contexts[0].id, change(title="x"))
@@ -615,7 +638,7 @@ class SessionLife(Contract):
         """A late commit, a repeated idempotency key and an old credential are refused without the record."""
         monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
         sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
-        stays = await store.create(ALICE, crumb(session="stays"), session_version=0)
+        stays = await store.create(ALICE, crumb(session="stays"), options=CreateOptions(session_version=0))
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
         await sessions.delete(ALICE, "s")
         deleted = await sessions.last_deletion(ALICE, "s") or 0
@@ -626,11 +649,11 @@ class SessionLife(Contract):
         assert lease is not None
         late = Fence(lease, message.created, message.created, since=message.created)
         with pytest.raises(SessionGone):
-            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), options=CreateOptions(fence=late))
         again = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
         assert not again.replayed
         with pytest.raises(SessionGone):
-            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), options=CreateOptions(fence=late))
         new = await _belonging(sessions, "s")
         assert deleted < new.deleted_before < new.created == again.created
         assert (await _belonging(sessions, "stays")).deleted_before < stays.created
@@ -645,7 +668,7 @@ class SessionLife(Contract):
         lease = await Leases(store, "agents", "w", seconds=30).take(lane)
         assert lease is not None
         commit = Fence(lease, message.created, message.created, since=message.created)
-        await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=commit)
+        await store.create(ALICE, crumb(session="s", schema=ANSWER), options=CreateOptions(fence=commit))
         assert (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
         assert (await _belonging(sessions, "s")).deleted_before < message.created
 
@@ -698,7 +721,7 @@ class SessionLife(Contract):
         assert lease is not None
         late = Fence(lease, message.created, message.created, since=message.created)
         with pytest.raises(SessionGone):
-            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), options=CreateOptions(fence=late))
         found = await _belonging(sessions, "s")
         assert found.created < message.created and found.deleted_before >= deleted
 
@@ -724,7 +747,7 @@ class SessionLife(Contract):
         assert lease is not None
         late = Fence(lease, message.created, message.created, since=message.created)
         with pytest.raises(SessionGone):
-            await store.create(ALICE, crumb(session="s", schema=ANSWER), fence=late)
+            await store.create(ALICE, crumb(session="s", schema=ANSWER), options=CreateOptions(fence=late))
         assert not (await store.create(ALICE, crumb(session="s"), idempotency_key="k")).replayed
         assert await call(lane, b"TTL", key) == -1
         assert (await _belonging(sessions, "s")).deleted_before == deleted
@@ -737,7 +760,9 @@ class SessionLife(Contract):
         sessions = Sessions(store)
         await store.create(ALICE, crumb(session="s"))
         await sessions.delete(ALICE, "s")
-        left_over = await store.create(ALICE, crumb(session="s", schema=CONTEXT), counts=False)
+        left_over = await store.create(
+            ALICE, crumb(session="s", schema=CONTEXT), options=CreateOptions(counts=False)
+        )
         lane = sessions.lane(ALICE, "s")
         key = store.keys.session(lane, ALICE, "s")
         # When a deletion is not remembered any more, what is known of what is there is not forgotten with it.

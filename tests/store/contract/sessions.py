@@ -9,6 +9,7 @@ import pytest
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput, SessionConflict
+from breadcrumbs.runtime.store.options import UpdateOptions
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, MESSAGE, Contract, change, crumb, everything
 from tests.store.keyspace import keyspace
@@ -96,7 +97,7 @@ class Sessions(Contract):
         self, store: Store, fields: dict[str, Any], merge: bool
     ) -> None:
         written = await store.create(ALICE, crumb(session="abc", tags=("old",), context={"old": 1}))
-        await store.update(ALICE, written.id, change(**fields), merge_context=merge)
+        await store.update(ALICE, written.id, change(**fields), options=UpdateOptions(merge_context=merge))
         found = await store.get(ALICE, written.id)
         assert found.tags.count("session:abc") == 1
         assert found.context["session_id"] == "abc"
@@ -121,5 +122,7 @@ class Sessions(Contract):
         written = await store.create(ALICE, crumb(session=session))
         before = await keyspace(store)
         with pytest.raises(SessionConflict):
-            await store.update(ALICE, written.id, change(**fields), merge_context=merge)
+            await store.update(
+                ALICE, written.id, change(**fields), options=UpdateOptions(merge_context=merge)
+            )
         assert await keyspace(store) == before

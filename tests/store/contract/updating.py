@@ -10,6 +10,7 @@ import pytest
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import NotFound, VersionMismatch
+from breadcrumbs.runtime.store.options import UpdateOptions
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import (
     AGENT,
@@ -60,7 +61,9 @@ class Updating(Contract):
     async def test_a_merge_patch_merges_the_context(self, store: Store) -> None:
         written = await store.create(ALICE, crumb(context={"a": {"b": 1, "c": 2}, "d": [1, 2], "e": 1}))
         patch = {"a": {"b": None, "n": {"x": None, "y": 1}}, "d": [3], "e": None, "f": None}
-        await store.update(ALICE, written.id, change(context=patch), merge_context=True)
+        await store.update(
+            ALICE, written.id, change(context=patch), options=UpdateOptions(merge_context=True)
+        )
         found = await store.get(ALICE, written.id)
         assert found.context == {"a": {"c": 2, "n": {"y": 1}}, "d": [3]}
 
@@ -97,7 +100,9 @@ class Updating(Contract):
 
         async def write(number: int) -> int:
             patch = change(title=str(number), context={"at": {str(number): 1}})
-            return (await store.update(ALICE, written.id, patch, merge_context=True)).version
+            return (
+                await store.update(ALICE, written.id, patch, options=UpdateOptions(merge_context=True))
+            ).version
 
         returned = await asyncio.gather(*map(write, range(50)))
         assert sorted(returned) == list(range(2, 52))
@@ -201,11 +206,11 @@ class Updating(Contract):
             return wanted.model_copy(update={"title": f"{wanted.title}, once {item.title}"})
 
         with pytest.raises(NotFound):
-            await store.update(ALICE, written.id, change(title="no"), admit=refuse)
+            await store.update(ALICE, written.id, change(title="no"), options=UpdateOptions(admit=refuse))
         assert [item.title for item in asked] == ["mine"]
         with pytest.raises(NotFound):
             await store.update(BOB, written.id, change(title="no"))
         assert (await store.get(ALICE, written.id)).version == 1
-        await store.update(ALICE, written.id, change(title="yes"), admit=correct)
+        await store.update(ALICE, written.id, change(title="yes"), options=UpdateOptions(admit=correct))
         [found] = await everything(store, ALICE, Query())
         assert found.title == "yes, once mine"

@@ -1,0 +1,59 @@
+"""Options of a store and of its writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate, Content
+from breadcrumbs.runtime.breadcrumb.json_input import MAX_BODY_BYTES
+from breadcrumbs.runtime.breadcrumb.ttl import Expiry
+from breadcrumbs.runtime.store.fence import Fence
+from breadcrumbs.runtime.store.quotas import Quotas
+from breadcrumbs.runtime.store.state import MAX_STATE_BYTES
+
+SessionVersion: TypeAlias = int | Literal["*"] | None
+"""The version that a session must have. 0: it must not exist. `*`: it must exist. None: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Limits and defaults of a store."""
+
+    ttl_defaults: Mapping[str, Expiry] = field(default_factory=dict)
+    """Schema name -> expiry of breadcrumbs that name none."""
+    idempotency_seconds: int = 86_400
+    max_content_bytes: int = MAX_BODY_BYTES
+    max_state_bytes: int = MAX_STATE_BYTES
+    quotas: Quotas | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOptions:
+    """Conditions and additions of `Store.create`."""
+
+    fence: Fence | None = None
+    content: Content | None = None
+    """The content of the new breadcrumb, if the caller has it already (see `Store.content`)."""
+    counts: bool = True
+    """The write raises the session's version and makes the session active now."""
+    session_version: SessionVersion = None
+    session_began: int | None = None
+    """When the session must have begun, or `AnotherSession` is raised. 0: it must not exist. None: any time."""
+    along: Sequence[tuple[UUID, BreadcrumbCreate]] = ()
+    """More breadcrumbs that a new session begins with, in the same script. No other write can have their ids.
+
+    Not supported together with `fence`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOptions:
+    """Variants of `Store.update`."""
+
+    merge_context: bool = False
+    """Merge the context (RFC 7396) instead of replacing it."""
+    admit: Callable[[Breadcrumb, BreadcrumbUpdate], BreadcrumbUpdate] | None = None
+    """Checks the change against the version that it is made from. It may correct the change."""
