@@ -53,7 +53,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def check_name(text: str) -> str:
-    """Names are compared byte by byte and shown in one line, so they hold nothing invisible."""
+    """Check a name: names are compared byte by byte and shown in one line, so they hold nothing invisible."""
+    if text.isascii() and text.isprintable() and text.strip():
+        return text  # nearly all names, without the regular expression
     if found := _CONTROL.search(text):
         raise ValueError(
             f"control characters and line breaks are not allowed here, and this holds U+{ord(found[0]):04X}"
@@ -69,7 +71,7 @@ def _lower(value: object) -> object:
 
 
 def _one_line(text: str) -> str:
-    if _CONTROL.search(text):
+    if not text.isprintable() and _CONTROL.search(text):
         raise ValueError("control characters and line breaks are not allowed here")
     return text
 

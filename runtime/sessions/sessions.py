@@ -7,7 +7,7 @@ state) is written by the same scripts that write the breadcrumbs, so it is never
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
@@ -263,22 +263,22 @@ class Sessions:
         )
         policy.check_session_not_deleted(principal, deleted or 0)
 
-    async def create_as(
+    def create_as(
         self,
         principal: Principal,
         new: BreadcrumbCreate,
         *,
         idempotency_key: str | None = None,
         session_version: SessionVersion = None,
-    ) -> Written:
+    ) -> Awaitable[Written]:
         """Write a breadcrumb of a principal into a session that exists for it, or begin a session with it.
 
         A context of another session, made for the new message, would show a narrowed token what others said there.
         `session_version`: see `CreateOptions`.
         """
 
-        async def write(began: int | None) -> Written:
-            return await self._store.create(
+        def write(began: int | None) -> Awaitable[Written]:
+            return self._store.create(
                 principal.owner_id,
                 new,
                 by=principal.agent_id,
@@ -286,10 +286,21 @@ class Sessions:
                 options=CreateOptions(session_version=session_version, session_began=began),
             )
 
+        # Not `async` itself: this is the hot path, and each coroutine in it costs a step per resumption.
         session = session_of(new.tags) or new.context.get("session_id")
         # A narrowed token writes into the session that was checked, or into none. `BreadcrumbCreate` checks the name.
         if not principal.is_narrowed or not isinstance(session, str):
-            return await write(None)
+            return write(None)
+        return self._write_checked(principal, session, session_version, write)
+
+    async def _write_checked(
+        self,
+        principal: Principal,
+        session: str,
+        session_version: SessionVersion,
+        write: Callable[[int | None], Awaitable[Written]],
+    ) -> Written:
+        """Write into the session that the principal may see, or begin one that it may begin."""
         for _ in range(_MOST_LOOKS):
             held = await self.belonging(principal.owner_id, session)
             if held is None:

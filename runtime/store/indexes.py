@@ -14,8 +14,7 @@ def indexes(
 ) -> list[bytes]:
     """The schema's comes first: the scripts rely on that."""
     found = [keys.by_schema(lane, owner, schema), keys.by_session(lane, owner, session or "", schema)]
-    found += [keys.by_tag(lane, owner, tag) for tag in tags]
-    return found
+    return found + keys.by_tags(lane, owner, tags)
 
 
 def indexes_of(keys: Keys, lane: int, crumb: Breadcrumb) -> list[bytes]:

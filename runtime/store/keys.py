@@ -66,6 +66,7 @@ Once per store
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 from uuid import UUID
@@ -127,6 +128,10 @@ class Keys:
 
     def by_tag(self, lane: int, owner: UUID, tag: str) -> bytes:
         return b"%st%s%s" % (self._prefixes[lane], owner.bytes, tag.encode())
+
+    def by_tags(self, lane: int, owner: UUID, tags: Iterable[str]) -> list[bytes]:
+        start = b"%st%s" % (self._prefixes[lane], owner.bytes)
+        return [start + tag.encode() for tag in tags]
 
     def updated(self, lane: int, owner: UUID) -> bytes:
         return b"%su%s" % (self._prefixes[lane], owner.bytes)

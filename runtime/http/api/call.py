@@ -10,7 +10,7 @@ from uuid import UUID
 
 import orjson
 from starlette.datastructures import QueryParams
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.rate_limits import Left, RateLimiter
@@ -150,23 +150,23 @@ class Call:
 
     async def body(self) -> bytes:
         """Return the whole body, or raise 413 as soon as it is known to be too large."""
-        body = await self._read_body()
-        # A client decides how long its body takes. The session may have been replaced meanwhile.
-        if self._checked_at and time.monotonic() - self._checked_at > _CHECK_HOLDS_SECONDS:
-            await self.check_session_token()
-        return body
-
-    async def _read_body(self) -> bytes:
         limit = self.services.settings.max_body_bytes
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
             raise _too_large(limit)
         message = await self._receive()
-        first: bytes = message.get("body", b"")
-        if message["type"] == "http.request" and not message.get("more_body", False) and len(first) <= limit:
-            return first  # almost every body comes in one piece
-        pieces = [first]
-        size = len(first)
+        body: bytes = message.get("body", b"")
+        if message["type"] != "http.request" or message.get("more_body", False) or len(body) > limit:
+            body = await self._read_rest(message, limit)
+        # A client decides how long its body takes. The session may have been replaced meanwhile.
+        if self._checked_at and time.monotonic() - self._checked_at > _CHECK_HOLDS_SECONDS:
+            await self.check_session_token()
+        return body
+
+    async def _read_rest(self, message: Message, limit: int) -> bytes:
+        """Return a body that does not come in one piece. Almost every body does."""
+        pieces: list[bytes] = [message.get("body", b"")]
+        size = len(pieces[0])
         while message["type"] != "http.disconnect":
             if size > limit:
                 raise _too_large(limit)

@@ -71,7 +71,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = message["headers"]
                 message["headers"] = [*headers, *extra]
-                if not any(name == b"cache-control" for name, _ in headers):
+                if b"cache-control" not in [name for name, _ in headers]:
                     message["headers"].append(NO_STORE)
             return send(message)
 
