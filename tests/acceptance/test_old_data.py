@@ -160,9 +160,11 @@ def test_everything_reads_as_the_old_code_returned_it(old: OldStore, up: CrumbUp
             assert changed_replies(client, replies) == [], principal
 
 
-def test_doctor_finds_no_fault(up: CrumbUp, api: httpx.Client) -> None:
-    api.post("/hygiene/run").raise_for_status()  # one breadcrumb is used up and still in the indexes
-    found = json.loads(crumb("doctor", "--json", "--data", up.data, cwd=up.folder, CRUMB_URL=up.url))
+def test_doctor_finds_no_fault(old: OldStore, up: CrumbUp, api: httpx.Client) -> None:
+    hygiene = api.post("/hygiene/run").json()  # one breadcrumb is used up and still in the indexes
+    assert hygiene["ok"], hygiene
+    settings = old.expected["settings"] | {"CRUMB_URL": up.url}
+    found = json.loads(crumb("doctor", "--json", "--data", up.data, cwd=up.folder, **settings))
     assert [finding for finding in found["findings"] if finding["status"] != "ok"] == []
 
 
