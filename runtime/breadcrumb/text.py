@@ -12,7 +12,11 @@ from breadcrumbs.runtime.schema_names import TEXT_KEYS
 
 def find_text(content: Mapping[str, Any]) -> str | None:
     """Return the text of a message, or None if it has none."""
-    return next((content[key] for key in TEXT_KEYS if isinstance(content.get(key), str)), None)
+    for key in TEXT_KEYS:
+        value = content.get(key)
+        if isinstance(value, str):
+            return value
+    return None
 
 
 def plain_text(content: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import EventReader, Follower
 from breadcrumbs.runtime.store.store import Store
-from breadcrumbs.runtime.workers.concurrency import run_all
+from breadcrumbs.runtime.workers.concurrency import TaskSet, run_all
 from breadcrumbs.runtime.workers.held_lanes import HeldLanes
 from breadcrumbs.runtime.workers.lane import Lane, session_key
 from breadcrumbs.runtime.workers.leases import Leases
@@ -69,7 +69,7 @@ class Worker:
         self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
         self._last_heartbeat = -float("inf")
         self._stop_asked = anyio.Event()
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._tasks = TaskSet()
 
     @property
     def lanes(self) -> list[int]:
@@ -83,8 +83,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called."""
         try:
-            async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
+            async with TaskSet() as self._tasks, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._liveness.stay_visible)
                 tasks.start_soon(self._renew_leases)
                 tasks.start_soon(self._keep_share)
@@ -92,6 +91,7 @@ class Worker:
                 await self._stop_asked.wait()
                 await self._drain()
                 tasks.cancel_scope.cancel()
+                self._tasks.cancel()
         finally:
             self._follower.leave_all()
 
@@ -250,5 +250,4 @@ class Worker:
             return True
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:
-        if self._tasks is not None:
-            self._tasks.start_soon(function, *args)
+        self._tasks.start(function(*args))
