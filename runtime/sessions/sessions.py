@@ -46,13 +46,13 @@ from breadcrumbs.runtime.workers.dead_letters import DeadLetters
 _AT_ONCE: Final = 100
 
 _MOST_LOOKS: Final = 50
-"""How often a write looks again because its session has ended or begun meanwhile."""
+"""Attempts of a write whose session ends or begins meanwhile."""
 
 _MOST_SEEN: Final = 2_000
-"""A page ends early (with a cursor) rather than looking at every session for a filter that hardly matches."""
+"""A page ends early, with a cursor, after so many sessions: a filter may reject nearly all of them."""
 
 _LOADED_AT_ONCE: Final = 32
-"""Sessions of a list that are looked at together."""
+"""Sessions of a list that are read in one batch."""
 _BEGINNING: Final = 400
 """Characters of a large message that a list keeps."""
 
@@ -205,38 +205,38 @@ class Sessions:
         cursor: str | None = None,
         keep: Callable[[SessionFacts], bool] | None = None,
     ) -> SessionPage:
-        """The sessions, the last active one first, without their state.
+        """Return sessions without their state, the last active one first. `keep` selects some of them.
 
-        `next_cursor` is there exactly as long as there is more.
+        `next_cursor` is None exactly if there are no more sessions.
         """
         secret = self._store.secret
-        place = None if cursor is None else decrypt_session_cursor(secret, owner, cursor)
+        last = None if cursor is None else decrypt_session_cursor(secret, owner, cursor)
         found: list[SessionFacts] = []
         seen = 0
         while True:
             # A filter may reject most sessions: fetch at least 100 at a time.
             wanted = limit + 1 - len(found) if keep is None else max(_AT_ONCE, limit + 1 - len(found))
-            page = await self._stored.names_after(owner, place, wanted)
-            names = page.names
-            seen += len(names)
-            talks = [(score, name) for score, name in names if not name.startswith(STATE_HOLDER.encode())]
-            all_facts = await self._listed_facts(owner, [name.decode() for _, name in talks])
-            for here, facts in zip(talks, all_facts, strict=True):
+            page = await self._stored.names_after(owner, last, wanted)
+            seen += len(page.names)
+            listed = [entry for entry in page.names if not entry[1].startswith(STATE_HOLDER.encode())]
+            all_facts = await self._listed_facts(owner, [name.decode() for _, name in listed])
+            for entry, facts in zip(listed, all_facts, strict=True):
                 if facts is not None and (keep is None or keep(facts)):
-                    if len(found) == limit and place is not None:
-                        return SessionPage(found, encrypt_session_cursor(secret, owner, *place))
+                    if len(found) == limit and last is not None:
+                        return SessionPage(found, encrypt_session_cursor(secret, owner, *last))
                     found.append(facts)
-                place = here
+                last = entry
             if not page.has_more:
                 return SessionPage(found, None)
-            place = names[-1]
+            last = page.names[-1]
             if seen >= _MOST_SEEN:
-                return SessionPage(found, encrypt_session_cursor(secret, owner, *place))
+                return SessionPage(found, encrypt_session_cursor(secret, owner, *last))
 
     async def delete(self, owner: UUID, session: str, *, expected_version: int | None = None) -> int:
-        """Remove a session with everything in it. Nothing can be written into it from the first moment on.
+        """Delete a session with everything in it, and return the number of breadcrumbs removed.
 
-        Returns how many breadcrumbs went. Killed halfway, it is finished by the housekeeping, or by asking again.
+        Nothing can be written into it from the beginning of the deletion. If the process dies, the housekeeping or a
+        repeated request finishes the deletion.
         """
         check_session_id(session)
         held = await self.belonging(owner, session)
@@ -308,6 +308,6 @@ class Sessions:
 
 
 def _beginning_of(message: Breadcrumb) -> Breadcrumb:
-    """A large message as a list needs it: with the beginning of its text, and nothing else in its context."""
+    """Return a large message with only the beginning of its text in its context."""
     text = text_of(message)[:_BEGINNING]
     return replace(message, json=orjson.dumps({**message.document, "context": {"message": text}}))
