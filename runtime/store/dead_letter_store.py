@@ -6,6 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.worker_records import read_worker_kinds
 
 
 class LetterKey(NamedTuple):
@@ -29,8 +30,8 @@ class StoredLetter(NamedTuple):
 async def read_letters(store: Store, owner: UUID, session: str | None = None) -> list[StoredLetter]:
     """Return the dead letters of all lanes, or of the lane of a session. Some may belong to others."""
     lanes = range(store.lanes) if session is None else (store.keys.session_lane(owner, session),)
-    kinds = await store.connection.call(0, b"SMEMBERS", store.keys.worker_kinds())
-    hashes = [(lane, kind) for lane in lanes for kind in sorted(name.decode() for name in kinds)]
+    kinds = await read_worker_kinds(store)
+    hashes = [(lane, kind) for lane in lanes for kind in kinds]
     replies = await store.connection.call_all(
         [(lane, (b"HVALS", store.keys.dead_letters(lane, kind))) for lane, kind in hashes]
     )
