@@ -20,7 +20,7 @@ MAY_USE_REDIS: Final = (
     "runtime/store/",
     "runtime/events/",
     "runtime/access/rate_limits.py",
-    "runtime/maintenance/",
+    "runtime/maintenance/checks/",
     "runtime/workers/leases.py",
     "runtime/workers/liveness.py",
 )
