@@ -14,8 +14,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetching
-from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import Read, newest_of, version_of
+from breadcrumbs.runtime.store.batched_reads import Read, newest_of, pause_of, version_of
 from breadcrumbs.runtime.store.placement import last_write_beside
 from breadcrumbs.runtime.store.store import Store
 
@@ -39,7 +38,6 @@ class InputLoader:
     def __init__(self, store: Store, hints: SchemaHints) -> None:
         self._store = store
         self._hints = hints
-        self._sessions = Sessions(store)
 
     async def load_with_trigger(
         self, configs: Sequence[ContextConfig], event: Event
@@ -65,7 +63,7 @@ class InputLoader:
         # The time comes first: breadcrumbs that are written after it may be missing in the results below.
         reads: list[Read[Any]] = [*others, last_write_beside(store, trigger)]
         if session is not None:
-            reads.append(self._sessions.paused_at(owner, session))
+            reads.append(pause_of(store, owner, session))
         fetchings = []
         for config in configs:
             fetching = Fetching(store, config.sources, trigger)

@@ -43,6 +43,7 @@ from breadcrumbs.runtime.errors import (
 )
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
+from breadcrumbs.runtime.store.placement import derive_id_in_session
 from breadcrumbs.runtime.store.state import ADK_EVENT, SESSION_RECORD
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
@@ -294,7 +295,7 @@ class AdkSessions:
 
     def _event_id(self, who: Principal, names: SessionNames, event: str) -> UUID:
         """Return the id of the breadcrumb that holds an event."""
-        return self._sessions.derived_id(who.owner_id, names.name, ADK_EVENT, names.name, event)
+        return derive_id_in_session(self._store, who.owner_id, names.name, ADK_EVENT, names.name, event)
 
 
 def _in_groups(things: Sequence[_T]) -> Iterator[Sequence[_T]]:

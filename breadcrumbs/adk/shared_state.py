@@ -17,6 +17,7 @@ from breadcrumbs.adk.wire import APP, USER, Deltas, Json
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.errors import AlreadyExists, SessionGone
 from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.placement import derive_id_in_session
 from breadcrumbs.runtime.store.state import ADK_EVENT
 from breadcrumbs.runtime.store.store import Store
 
@@ -70,7 +71,8 @@ class SharedState:
         self, who: Principal, holder: str, delta: Json, tags: Iterable[str], source: tuple[str, str]
     ) -> None:
         # The delta is part of the id: when a session was deleted and created again, a new event may reuse an id.
-        id = self._sessions.derived_id(who.owner_id, holder, ADK_EVENT, holder, *source, digest_of(delta))
+        parts = (ADK_EVENT, holder, *source, digest_of(delta))
+        id = derive_id_in_session(self._store, who.owner_id, holder, *parts)
         change = state_record(holder, delta, tags, source)
         for _ in range(_MAX_ATTEMPTS):
             try:

@@ -14,11 +14,9 @@ from uuid import UUID
 import orjson
 import structlog
 
-from breadcrumbs.runtime.backend.connection import Connection
 from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
 from breadcrumbs.runtime.breadcrumb.text import writable
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.store import Store
 
 DELTA: Final = "agent.response.delta"
@@ -79,12 +77,12 @@ class Delta:
         }
 
 
-def publish(connection: Connection, keys: Keys, lane: int, delta: Delta) -> None:
+def publish(store: Store, lane: int, delta: Delta) -> None:
     """Publish a delta without waiting. `lane` chooses the node of a cluster that passes it on."""
-    connection.post(lane, b"PUBLISH", keys.deltas(), delta.encode())
+    store.connection.post(lane, b"PUBLISH", store.keys.deltas(), delta.encode())
 
 
-async def listen(connection: Connection, keys: Keys, on_delta: Callable[[Delta], None]) -> None:
+async def listen(store: Store, on_delta: Callable[[Delta], None]) -> None:
     """Pass all published deltas on until cancelled. Reconnects; deltas published meanwhile are lost."""
 
     def receive(payload: bytes) -> None:
@@ -95,7 +93,7 @@ async def listen(connection: Connection, keys: Keys, on_delta: Callable[[Delta],
 
     while True:
         try:
-            await connection.listen(keys.deltas(), receive)
+            await store.connection.listen(store.keys.deltas(), receive)
         except (LinkLost, ReplyError):
             pass
         except Exception:
@@ -148,4 +146,4 @@ class DeltaWriter:
         self._pending = ""
         self._next_flush = self._loop.time() + _GATHER_SECONDS
         # Not awaited: a delta may get lost, and if the store is unavailable, the commit of the answer fails.
-        publish(self._store.connection, self._store.keys, self._lane, delta)
+        publish(self._store, self._lane, delta)

@@ -24,6 +24,10 @@ class EventLog:
         self._keys = keys
         self._lane_of = {keys.events(lane): lane for lane in range(keys.lanes)}
 
+    def zero_position(self) -> Position:
+        """Return the position before all events."""
+        return [0] * self._keys.lanes
+
     async def end(self) -> Position:
         """Return the position of the newest events."""
         return await self._read_times(self._keys.clock)

@@ -18,14 +18,13 @@ import orjson
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, user_tags
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
-from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
 from breadcrumbs.runtime.sessions.messages import message_in
 from breadcrumbs.runtime.sessions.outcome_matching import ERROR
 from breadcrumbs.runtime.sessions.outcomes import CONTEXT
-from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
+from breadcrumbs.runtime.store.placement import derive_id_in_session
 from breadcrumbs.runtime.store.quotas import Usage
 from breadcrumbs.runtime.store.state import (
     ONLY_CREDENTIALS,
@@ -70,7 +69,7 @@ async def fork(
 
     The state is the one that `origin` had then, as far as the breadcrumbs that set it still exist.
     """
-    owner, lane = principal.owner_id, Sessions(store).lane(principal.owner_id, session)
+    owner = principal.owner_id
     until = None
     request = options.request
     if options.message_id is not None:
@@ -84,7 +83,7 @@ async def fork(
             owner,
             _record(session, origin, survey, options),
             by=principal.agent_id,
-            id=None if request is None else derived_id(lane, "fork", str(owner), session),
+            id=None if request is None else _fork_id(store, owner, session),
             options=CreateOptions(session_version=0),
         )
     except VersionMismatch:
@@ -98,7 +97,7 @@ async def fork(
         end = first.get("until", 0)
         copies = {id: created for id, created in copies.items() if created <= end}
         written = replace(written, replayed=True)
-    ids = {str(id): derived_id(lane, "fork", str(owner), session, str(id)) for id in copies}
+    ids = {str(id): _fork_id(store, owner, session, str(id)) for id in copies}
     async for some in _batches(store, principal, origin, copies):
         async with anyio.create_task_group() as tasks:
             for crumb in some:
@@ -216,6 +215,11 @@ def _record(session: str, origin: str, survey: _Survey, options: ForkOptions) ->
             "visibility": "private" if guard.private_to is not None else None,
         }
     )
+
+
+def _fork_id(store: Store, owner: UUID, session: str, *original: str) -> UUID:
+    """Return the id of the record of a fork, or of the copy of an original."""
+    return derive_id_in_session(store, owner, session, "fork", str(owner), session, *original)
 
 
 def _taken(session: str) -> AlreadyExists:

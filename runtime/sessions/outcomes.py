@@ -7,15 +7,14 @@ from typing import Final, Literal
 
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR, is_outcome
 from breadcrumbs.runtime.store.lookup import WALK_BYTES
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.turn_retries import last_retry_time
 
 CONTEXT: Final = "agent.context.v1"
 
-_RETRIED_BYTES: Final = 32  # an id and 16 digits: see announce.lua
 _FIRST_PAGE: Final = 200  # the outcome is nearly always among so many breadcrumbs after the message
 
 
@@ -59,16 +58,4 @@ async def find_outcome(
             answer = await first_answer(query)
     if answer is not None or not errors:
         return answer
-    return errors[-1] if errors[-1].created > await _last_retry(store, message) else None
-
-
-async def _last_retry(store: Store, message: Breadcrumb) -> int:
-    """Return the time of the last retry of a message. 0: none, or many others of its session followed."""
-    owner, session = message.owner_id, message.session_id or ""
-    lane = lane_for(owner, "session", session, store.lanes)
-    key = store.keys.session(lane, owner, session)
-    retried: bytes = await store.connection.call(lane, b"HGET", key, b"retried") or b""
-    for at in range(0, len(retried), _RETRIED_BYTES):
-        if retried[at : at + 16] == message.id.bytes:
-            return int(retried[at + 16 : at + _RETRIED_BYTES])
-    return 0
+    return errors[-1] if errors[-1].created > await last_retry_time(store, message) else None

@@ -7,19 +7,14 @@ from typing import Final
 from uuid import UUID
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound, NothingToRetry
 from breadcrumbs.runtime.sessions.messages import message_in
 from breadcrumbs.runtime.sessions.outcome_matching import ERROR
 from breadcrumbs.runtime.sessions.outcomes import CONTEXT, find_outcome
-from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store import record
-from breadcrumbs.runtime.store.script_replies import decode_announce
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.turn_retries import TurnRetry, announce_retry
 from breadcrumbs.runtime.workers.dead_letters import DeadLetter, DeadLetters
-
-_ANNOUNCE = Script("announce")
 
 _ERRORS_SEEN: Final = 20
 """How many of the last errors are looked at for one that nobody made up for."""
@@ -40,8 +35,9 @@ async def retry(
         failed = await _newest(store, principal, session, letters)
     else:
         failed = await _named(store, principal, session, message_id, letters)
-    lane = Sessions(store).lane(principal.owner_id, session)
-    return failed.message.id, await _announce(store, lane, failed.message, failed.letters)
+    message = failed.message
+    keys = [letter.key for letter in failed.letters]
+    return message.id, await announce_retry(store, TurnRetry(message, message.id, keys))
 
 
 async def _named(
@@ -80,11 +76,8 @@ async def _newest(
 
 async def _letters(store: Store, owner: UUID, session: str) -> dict[UUID, list[DeadLetter]]:
     """The dead letters of a session by the message that they are about, the newest first."""
-    lane = Sessions(store).lane(owner, session)
     found: dict[UUID, list[DeadLetter]] = {}
-    for letter in await DeadLetters(store).all(owner, lane=lane):
-        if letter.session_id != session:
-            continue
+    for letter in await DeadLetters(store).all(owner, session=session):
         try:
             crumb = await store.get_version(owner, letter.breadcrumb_id, letter.version)
         except NotFound:
@@ -98,39 +91,8 @@ async def _letters(store: Store, owner: UUID, session: str) -> dict[UUID, list[D
 async def retry_letter(store: Store, letter: DeadLetter) -> None:
     """Let the kind of worker that gave up on an event try again, from the beginning."""
     crumb = await store.get_version(letter.owner_id, letter.breadcrumb_id, letter.version)
-    await _announce(store, letter.lane, crumb, [letter], only_for=letter.kind)
-
-
-async def _announce(
-    store: Store, lane: int, crumb: Breadcrumb, letters: list[DeadLetter], *, only_for: str | None = None
-) -> int:
-    """Have a breadcrumb handled once more, by every kind of worker or by one. When that was asked for.
-
-    Those who have done their part find it done. One kind is asked only as long as the letters are there.
-    """
-    owner, keys, session = crumb.owner_id, store.keys, crumb.session_id
-    private_to = crumb.created_by if crumb.visibility == "private" else None
-    note = record.event_note(crumb.schema_name or "", crumb.tags, private_to, only_for=only_for)
     message = _message_of(crumb) or crumb.id
-    return decode_announce(
-        await store.connection.run(
-            lane,
-            _ANNOUNCE,
-            [
-                keys.clock(lane) if session is None else keys.session(lane, owner, session),
-                keys.events(lane),
-                keys.clock(lane),
-                *(keys.dead_letters(lane, letter.kind) for letter in letters),
-            ],
-            [
-                owner.bytes + crumb.id.bytes + b"%d %s" % (crumb.version, note),
-                b"" if session is None else message.bytes,
-                int(only_for is not None),
-                *(letter.event for letter in letters),
-            ],
-        ),
-        session,
-    )
+    await announce_retry(store, TurnRetry(crumb, message, [letter.key], only_for=letter.kind))
 
 
 def _message_of(crumb: Breadcrumb) -> UUID | None:

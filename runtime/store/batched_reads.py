@@ -15,13 +15,13 @@ from uuid import UUID
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for
+from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.breadcrumb.query import Query, check_limit
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store import listing, lookup, record
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.lookup import ReadContext
-from breadcrumbs.runtime.store.state import About, decode_about, decode_state
+from breadcrumbs.runtime.store.state import ACTIVE, About, decode_about, decode_state, paused_at
 from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
 
 _RECENT = Script("recent")
@@ -187,7 +187,7 @@ def count_of(
     context: ReadContext, owner: UUID, session_id: str, schema_name: str, *, before: int | None = None
 ) -> Read[int]:
     """Count the breadcrumbs of a schema in a session, or those created before a time."""
-    lane = lane_for(owner, "session", session_id, context.keys.lanes)
+    lane = context.keys.session_lane(owner, session_id)
     newest = b"+inf" if before is None else b"(%d" % before
     key = context.keys.by_session(lane, owner, session_id, schema_name)
     return read_command(lane, (b"ZCOUNT", key, b"-inf", newest), int)
@@ -195,9 +195,15 @@ def count_of(
 
 def state_of(context: ReadContext, owner: UUID, session_id: str) -> Read[tuple[dict[str, Any], About]]:
     """Read the state of a session and what is known about it."""
-    lane = lane_for(owner, "session", session_id, context.keys.lanes)
+    lane = context.keys.session_lane(owner, session_id)
     command = (b"HGETALL", context.keys.state(lane, owner, session_id))
     return read_command(lane, command, lambda flat: (decode_state(flat), decode_about(flat)))
+
+
+def pause_of(context: ReadContext, owner: UUID, session_id: str) -> Read[int | None]:
+    """Read the time since which a session is paused; None: it is not paused."""
+    lane = context.keys.session_lane(owner, session_id)
+    return read_command(lane, (b"HGET", context.keys.state(lane, owner, session_id), ACTIVE), paused_at)
 
 
 def recent_of(
@@ -214,7 +220,7 @@ def recent_of(
     `max_bytes`: their size at most, where the reads of a batch together exceed `RECENT_BYTES`.
     """
     keys = context.keys
-    lane = lane_for(owner, "session", session_id, keys.lanes)
+    lane = keys.session_lane(owner, session_id)
     head = IndexHead(
         keys.by_session(lane, owner, session_id, schema_name), keys.body(lane, owner, b""), limit
     )

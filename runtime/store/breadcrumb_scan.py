@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
-from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.keys import BODY
 from breadcrumbs.runtime.store.scan import FoundKey, scan
@@ -54,7 +53,7 @@ def tagged_sessions(crumb: Breadcrumb) -> list[str]:
 
 def describe_wrong_lane(store: Store, stored: StoredBreadcrumb, session: str) -> str | None:
     """Say that a breadcrumb is not stored in the lane of its session, or return None if it is."""
-    lane = lane_for(stored.crumb.owner_id, "session", session, store.lanes)
+    lane = store.keys.session_lane(stored.crumb.owner_id, session)
     if lane == stored.lane:
         return None
     return f"it is of session {session!r}, whose lane is {lane}, but lies in lane {stored.lane}"

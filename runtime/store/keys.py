@@ -71,6 +71,8 @@ from hashlib import blake2b
 from typing import Final
 from uuid import UUID
 
+from breadcrumbs.runtime.breadcrumb.ids import lane_for
+
 # The kinds that a survey of the whole store asks for by name.
 BODY: Final = b"b"
 SCHEMAS: Final = b"d"
@@ -138,6 +140,10 @@ class Keys:
 
     def schemas(self, lane: int, owner: UUID) -> bytes:
         return b"%sd%s" % (self._prefixes[lane], owner.bytes)
+
+    def session_lane(self, owner: UUID, session: str) -> int:
+        """Return the lane that holds everything of a session."""
+        return lane_for(owner, "session", session, self.lanes)
 
     def session(self, lane: int, owner: UUID, session: str) -> bytes:
         return b"%sn%s%s" % (self._prefixes[lane], owner.bytes, session.encode())

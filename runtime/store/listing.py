@@ -13,7 +13,6 @@ from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
-from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Page, Query, SortKey
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
@@ -178,7 +177,7 @@ async def _plan(context: ReadContext, owner: UUID, query: Query) -> list[Index]:
         base = await _session_indexes(
             context, owner, next(iter(sessions)), query.schema_name, query.schema_names
         )
-        lanes = [lane_for(owner, "session", next(iter(sessions)), context.keys.lanes)]
+        lanes = [context.keys.session_lane(owner, next(iter(sessions)))]
     else:
         base = await _smallest(context, await _alternatives(context, owner, query))
         lanes = list(range(context.keys.lanes))
@@ -227,7 +226,7 @@ async def _smallest(context: ReadContext, choices: list[list[Index]]) -> list[In
 async def _session_indexes(
     context: ReadContext, owner: UUID, session: str, schema: str | None, schemas: Sequence[str] = ()
 ) -> list[Index]:
-    lane, keys = lane_for(owner, "session", session, context.keys.lanes), context.keys
+    lane, keys = context.keys.session_lane(owner, session), context.keys
     if schema is not None:
         return [Index(lane, keys.by_session(lane, owner, session, schema))]
     names = schemas or (await list_schemas(context, owner, [lane]))[lane]

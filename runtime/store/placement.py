@@ -1,11 +1,11 @@
-"""Ids and times of breadcrumbs that are stored beside another breadcrumb, in the same lane."""
+"""Ids and times of breadcrumbs that are stored in the lane of a session, or beside another breadcrumb."""
 
 from __future__ import annotations
 
 from typing import Protocol
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane, lane_for
+from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane
 from breadcrumbs.runtime.store.batched_reads import Read, read_command
 from breadcrumbs.runtime.store.store import Store
 
@@ -23,18 +23,24 @@ class Placed(Protocol):
     def id(self) -> UUID: ...
 
 
+def derive_id_in_session(store: Store, owner: UUID, session: str, *parts: str) -> UUID:
+    """Return the same id for the same parts, in the lane of a session."""
+    return derived_id(store.keys.session_lane(owner, session), *parts)
+
+
 def derive_id_beside(store: Store, beside: Placed, *parts: str) -> UUID:
     """Return the same id for the same parts, in the lane of a breadcrumb."""
-    return derived_id(_lane_of(store, beside), *parts)
+    return derived_id(lane_beside(store, beside), *parts)
 
 
 def last_write_beside(store: Store, beside: Placed) -> Read[int]:
     """Read the time of the last write in the lane of a breadcrumb; 0: there was none."""
-    lane = _lane_of(store, beside)
+    lane = lane_beside(store, beside)
     return read_command(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
 
 
-def _lane_of(store: Store, placed: Placed) -> int:
+def lane_beside(store: Store, placed: Placed) -> int:
+    """Return the lane of a breadcrumb and its events."""
     if placed.session_id is None:
         return home_lane(placed.id, store.lanes)
-    return lane_for(placed.owner_id, "session", placed.session_id, store.lanes)
+    return store.keys.session_lane(placed.owner_id, placed.session_id)

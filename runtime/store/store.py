@@ -438,11 +438,12 @@ class Store:
                 return
         raise _too_many_writers()
 
-    async def delete_with_session(self, lane: int, crumb: Breadcrumb, deletion: int) -> bool:
+    async def delete_with_session(self, session: str, crumb: Breadcrumb, deletion: int) -> bool:
         """Remove a breadcrumb, expired or not, as part of the deletion of its session that began at `deletion`.
 
         False: that deletion has ended. A session that has the name now is another one.
         """
+        lane = self.keys.session_lane(crumb.owner_id, session)
         reply = await retry_once(partial(self._run_delete, lane, crumb, deletion=deletion))
         if reply == DeleteReply.DELETION_ENDED:
             return False
@@ -641,7 +642,7 @@ class Store:
 
     def _lane_of(self, owner: UUID, session: str | None, idempotency_key: str | None, id: UUID | None) -> int:
         if session is not None:
-            return lane_for(owner, "session", session, self.lanes)
+            return self.keys.session_lane(owner, session)
         if idempotency_key is not None:
             return lane_for(owner, "key", idempotency_key, self.lanes)
         return secrets.randbelow(self.lanes) if id is None else home_lane(id, self.lanes)

@@ -51,11 +51,11 @@ class EventHub:
         self.log = reader.log
         self._store = store
         self._reader = reader
-        self._position: Position = [0] * store.lanes
+        self._position: Position = self.log.zero_position()
         self._tasks: list[asyncio.Task[None]] = []
         self._starting = asyncio.Lock()
         self._closed = False
-        self._positions = PositionCodec(store.secret, store.lanes)
+        self._positions = PositionCodec(store.secret, len(self._position))
         self._pacer = Pacer()
         self._subscribers = Subscribers(on_empty=self._cancel_tasks)
         self._conditions = ConditionQueues(self._subscribers, self._pacer)
@@ -145,9 +145,7 @@ class EventHub:
             self._position = await self.log.end()
             self._tasks = [
                 asyncio.create_task(self._follow_events()),
-                asyncio.create_task(
-                    deltas.listen(self._store.connection, self._store.keys, self._hand_out_delta)
-                ),
+                asyncio.create_task(deltas.listen(self._store, self._hand_out_delta)),
             ]
 
     def _cancel_tasks(self) -> None:

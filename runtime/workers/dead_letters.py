@@ -12,6 +12,7 @@ from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.store.dead_letter_store import LetterKey, StoredLetter, read_letters, remove_letter
 from breadcrumbs.runtime.store.store import Store
 
 
@@ -31,6 +32,10 @@ class DeadLetter:
     attempts: int
     error: str
     created_at: str
+
+    @property
+    def key(self) -> LetterKey:
+        return LetterKey(self.lane, self.kind, self.event)
 
     def shown(self) -> dict[str, Any]:
         view: dict[str, Any] = {
@@ -53,23 +58,12 @@ class DeadLetters:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def all(self, owner: UUID | None = None, *, lane: int | None = None) -> list[DeadLetter]:
-        """Return the dead letters of an owner (None: of all owners) in all lanes or in one, the newest first."""
-        store = self._store
-        kinds = sorted(
-            kind.decode() for kind in await store.connection.call(0, b"SMEMBERS", store.keys.worker_kinds())
-        )
-        lanes = range(store.lanes) if lane is None else (lane,)
-        hashes = [(number, kind) for number in lanes for kind in kinds]
-        replies = await store.connection.call_all(
-            [(number, (b"HVALS", store.keys.dead_letters(number, kind))) for number, kind in hashes]
-        )
-        letters = [
-            _decode_dead_letter(number, kind, raw)
-            for (number, kind), found in zip(hashes, replies, strict=True)
-            for raw in found
+    async def all(self, owner: UUID, *, session: str | None = None) -> list[DeadLetter]:
+        """Return the dead letters of an owner, or of one session, the newest first."""
+        letters = map(_decode_dead_letter, await read_letters(self._store, owner, session))
+        mine = [
+            letter for letter in letters if letter.owner_id == owner and session in (None, letter.session_id)
         ]
-        mine = [letter for letter in letters if owner is None or letter.owner_id == owner]
         return sorted(mine, key=lambda letter: letter.event, reverse=True)
 
     async def get(self, owner: UUID, id: UUID) -> DeadLetter:
@@ -79,8 +73,7 @@ class DeadLetters:
         raise NotFound("no such dead letter")
 
     async def discard(self, letter: DeadLetter) -> None:
-        key = self._store.keys.dead_letters(letter.lane, letter.kind)
-        if not int(await self._store.connection.call(letter.lane, b"HDEL", key, letter.event)):
+        if not await remove_letter(self._store, letter.key):
             raise NotFound("no such dead letter: somebody else has taken it")
 
 
@@ -101,8 +94,9 @@ def encode_dead_letter(event: Event, *, kind: str, attempts: int, error: str) ->
     )
 
 
-def _decode_dead_letter(lane: int, kind: str, raw: bytes) -> DeadLetter:
-    fields = orjson.loads(raw)
+def _decode_dead_letter(stored: StoredLetter) -> DeadLetter:
+    lane, kind = stored.lane, stored.kind
+    fields = orjson.loads(stored.body)
     return DeadLetter(
         derived_id(lane, "dead-letter", kind, str(fields["event"])),
         lane,

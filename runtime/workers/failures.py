@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
-from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
@@ -53,7 +52,7 @@ async def leave_error(store: Store, turn: Turn, error: Exception, details: Error
     )
     # One error per turn; a turn that was retried on request may fail again.
     again = (str(event.at),) if event.operation == "retried" else ()
-    id = derived_id(event.lane, "error", details.creator, str(event.id), str(event.version), *again)
+    id = turn.derived_id("error", details.creator, str(event.id), str(event.version), *again)
     await store.create(event.owner_id, new, id=id, options=CreateOptions(fence=turn.fence(acknowledge=True)))
 
 

@@ -75,6 +75,11 @@ class Leases:
         """Extend a lease. Returns False if it has ended."""
         return await self._run(lease.lane, lease.value) is not None
 
+    def lane_share(self, workers: list[str]) -> int:
+        """Return how many lanes this worker takes: the same number for each, one more for the first few."""
+        share, left_over = divmod(self._store.lanes, max(1, len(workers)))
+        return share + (self.worker in workers[:left_over])
+
     async def free_lanes(self) -> list[int]:
         keys = self._store.keys
         held = await self._store.connection.call_all(

@@ -124,7 +124,7 @@ class Worker:
 
     async def _balance(self) -> None:
         await self._evict_dead_peers()
-        share = self._share(await self._living_workers())
+        share = self.leases.lane_share(await self._living_workers())
         missing = share - len(self._lanes.by_number)
         if missing > 0 and not self._stop_asked.is_set():
             free = await self.leases.free_lanes()
@@ -147,11 +147,6 @@ class Worker:
             return await self.leases.list_workers()
         self._last_heartbeat = now
         return await self.leases.heartbeat()
-
-    def _share(self, workers: list[str]) -> int:
-        """Return how many lanes this worker takes: the same number for each, one more for the first few."""
-        share, left_over = divmod(self.store.lanes, max(1, len(workers)))
-        return share + (self.name in workers[:left_over])
 
     def _start_release(self, lane: Lane) -> None:
         lane.closing = True

@@ -153,7 +153,7 @@ async def test_sessions_that_do_not_agree_with_their_breadcrumbs_are_found_and_m
     sessions, keys = Sessions(store), store.keys
     await store.create(OWNER, BreadcrumbCreate(tags=["session:whole"]))
     before = {name: await sessions.get(OWNER, name) for name in ("1", "3", "whole")}
-    lanes = {name: sessions.lane(OWNER, name) for name in ("1", "3", "whole", "ghost")}
+    lanes = {name: store.keys.session_lane(OWNER, name) for name in ("1", "3", "whole", "ghost")}
     call = store.connection.call
     await call(
         lanes["1"], b"DEL", keys.session(lanes["1"], OWNER, "1")

@@ -26,7 +26,6 @@ import pytest
 import redis
 
 from breadcrumbs.composition.http_server import ServerServices, assembled_services
-from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.web_page import WebPage
@@ -490,7 +489,7 @@ class _Writer:
         for name in ("own", "far"):
             target = self.targets[name]
             message = await store.get(target.owner, UUID(target["message"]), count_read=False)
-            lane = Sessions(store).lane(target.owner, target["session"])
+            lane = store.keys.session_lane(target.owner, target["session"])
             letter = {
                 "event": message.created,
                 "owner_id": str(target.owner),

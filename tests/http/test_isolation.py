@@ -31,7 +31,8 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.http.api.operations import Operation
 from breadcrumbs.runtime.http.app import OPERATIONS
 from breadcrumbs.runtime.http.auth import Authenticator
-from breadcrumbs.runtime.sessions.sessions import Belonging, Sessions
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.session_store import Belonging
 from tests.http.conftest import KEY, KEYS, OTHER, OTHER_KEY, OWNER, Site, running_site
 
 AGENT = UUID("cccccccc-0000-4000-8000-000000000003")

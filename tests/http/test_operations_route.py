@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.maintenance.overview import MAX_COUNTED
 from breadcrumbs.runtime.store.fence import Lease
+from breadcrumbs.runtime.store.lane_counts import MAX_COUNTED
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import Leases
 from tests.http.conftest import KEY, OTHER_KEY, WEAK_KEY, Site, problem, running_site
@@ -261,7 +261,7 @@ async def test_it_costs_two_round_trips_however_many_kinds_and_schemas_there_are
     await operations(site)
     # Everything of the second trip was on its way before anything of it had come back.
     assert set(trips) == {0, 1}
-    assert len(trips) == 1 + site.store.lanes + 2
+    assert len(trips) == 1 + 3  # the kinds; then all lanes, the workers, and the server
 
 
 async def test_a_server_that_may_not_be_asked_about_itself_is_left_out(

@@ -198,8 +198,8 @@ async def test_sessions_from_before_it_was_kept_who_began_them(keyed: Site) -> N
     ann, eve = await tokens(keyed)
     first = await say(keyed, "old", "hello", ann)
     await say(keyed, "old", "and more", ALL, tags=["user:eve"])
-    sessions, store = Sessions(keyed.store), keyed.store
-    lane = sessions.lane(OWNER, "old")
+    store = keyed.store
+    lane = store.keys.session_lane(OWNER, "old")
     await store.connection.call(lane, b"DEL", store.keys.state(lane, OWNER, "old"))
     assert await ids(keyed, ann) == ["old"] and await ids(keyed, eve) == []
     await say(keyed, "old", "still mine", ann)
@@ -421,7 +421,7 @@ async def test_the_end_of_a_session_carries_its_users_tag(keyed: Site) -> None:
     ann, _ = await tokens(keyed)
     await say(keyed, "s", "hi", ann)
     await Sessions(keyed.store).delete(OWNER, "s")
-    lane = Sessions(keyed.store).lane(OWNER, "s")
+    lane = keyed.store.keys.session_lane(OWNER, "s")
     entries = await keyed.store.connection.call(lane, b"XRANGE", keyed.store.keys.events(lane), b"-", b"+")
     (end,) = [entry[1][1] for entry in entries if entry[1][1].startswith(b"s")]
     assert orjson.loads(end[33:].partition(b" ")[2])[1] == ["session:s", "user:ann"]

@@ -23,10 +23,10 @@ from breadcrumbs.runtime.maintenance.overview import (
     LaneProgress,
     LaneView,
     Overview,
-    WorkerView,
     overview,
 )
 from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.worker_records import WorkerRecord
 
 _closed = with_config(extra="forbid")
 
@@ -311,7 +311,7 @@ def _share(share: LaneProgress, now: int) -> ShareView:
     return document
 
 
-def _worker(worker: WorkerView, seen: Overview) -> WorkerDocument:
+def _worker(worker: WorkerRecord, seen: Overview) -> WorkerDocument:
     return {
         "kind": worker.kind,
         "name": worker.name,

@@ -6,6 +6,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     MAX_TAG_LENGTH,
@@ -21,7 +22,8 @@ from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 from breadcrumbs.runtime.sessions.messages import MESSAGE, summary_of
 from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR
-from breadcrumbs.runtime.sessions.sessions import SessionFacts, Sessions
+from breadcrumbs.runtime.sessions.sessions import Sessions
+from breadcrumbs.runtime.store.session_facts import SessionFacts
 from breadcrumbs.runtime.store.written import Written
 
 DEFAULT_PAGE: Final = 50
@@ -75,7 +77,7 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
         },
     }
     if state and may_read:
-        view["state"] = facts.state_for(principal)
+        view["state"] = visible_state(principal, facts.held)
     return view
 
 

@@ -65,8 +65,9 @@ from breadcrumbs.runtime.http.routes.session_views import (
     session_view,
 )
 from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
-from breadcrumbs.runtime.sessions.sessions import SessionFacts, Sessions
+from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
+from breadcrumbs.runtime.store.session_facts import SessionFacts
 from breadcrumbs.runtime.store.state import (
     PAUSED,
     RESUMED,

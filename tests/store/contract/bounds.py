@@ -211,7 +211,7 @@ class Bounds(Contract):
         await store.create(
             ALICE, crumb(schema=CHANGE, session="chat", context={"state_delta": {"a": "x" * 1_800}})
         )
-        lane = Sessions(store).lane(ALICE, "chat")
+        lane = store.keys.session_lane(ALICE, "chat")
         await store.connection.call(lane, b"HDEL", store.keys.session(lane, ALICE, "chat"), b"state")
         with pytest.raises(StateTooLarge):
             await store.create(
@@ -244,7 +244,7 @@ class Bounds(Contract):
             ALICE, crumb(schema=CHANGE, session="chat", context={"state_delta": {"a": "x" * 100, "b": 1}})
         )
         await store.update(ALICE, written.id, change(sensitivity="secret"))
-        lane = Sessions(store).lane(ALICE, "chat")
+        lane = store.keys.session_lane(ALICE, "chat")
         session, state = store.keys.session(lane, ALICE, "chat"), store.keys.state(lane, ALICE, "chat")
         flat = await store.connection.call(lane, b"HGETALL", state)
         assert b"!s " in flat[1]

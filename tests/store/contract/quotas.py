@@ -123,7 +123,7 @@ class WithQuotas(Contract):
     ) -> None:
         store = await opener(quotas=Quotas(breadcrumbs=2))
         first = await store.create(ALICE, crumb("a", session="s"), idempotency_key="k")
-        id = derived_id(Sessions(store).lane(ALICE, "s"), "x")
+        id = derived_id(store.keys.session_lane(ALICE, "s"), "x")
         await store.create(ALICE, crumb("b", session="s"), id=id)
         again = await store.create(ALICE, crumb("a", session="s"), idempotency_key="k")
         assert (again.id, again.replayed) == (first.id, True)
@@ -157,7 +157,7 @@ class WithQuotas(Contract):
         await Sessions(store).delete(ALICE, "s")
         for _ in range(2):
             await store.create(ALICE, crumb())
-        beside = (derived_id(Sessions(store).lane(ALICE, "s"), "y"), crumb("beside", session="s"))
+        beside = (derived_id(store.keys.session_lane(ALICE, "s"), "y"), crumb("beside", session="s"))
         with pytest.raises(QuotaExceeded):
             await store.create(
                 ALICE,
@@ -187,7 +187,7 @@ class WithQuotas(Contract):
             crumb("with others", schema="session.v1", session="b"),
             options=CreateOptions(
                 session_version=0,
-                along=[(derived_id(Sessions(store).lane(ALICE, "b"), "y"), crumb("beside", session="b"))],
+                along=[(derived_id(store.keys.session_lane(ALICE, "b"), "y"), crumb("beside", session="b"))],
             ),
         )
         for id in ids[:10]:

@@ -16,11 +16,13 @@ from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput, NotFound, SessionGone, VersionMismatch
 from breadcrumbs.runtime.maintenance import export_import
-from breadcrumbs.runtime.sessions.sessions import Belonging, Sessions
+from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import script_calls as writes_module
+from breadcrumbs.runtime.store.batched_reads import pause_of
 from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.options import CreateOptions
+from breadcrumbs.runtime.store.session_store import Belonging
 from breadcrumbs.runtime.store.state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATE_HOLDER, About
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.dead_letters import DeadLetters
@@ -66,7 +68,11 @@ async def _records(store: Store, lane: int) -> set[bytes]:
 async def _delete_others(store: Store, lane: int, count: int) -> None:
     """Create and delete other sessions of one lane."""
     sessions = Sessions(store)
-    names = (name for number in itertools.count() if sessions.lane(ALICE, name := f"other-{number}") == lane)
+    names = (
+        name
+        for number in itertools.count()
+        if store.keys.session_lane(ALICE, name := f"other-{number}") == lane
+    )
     for name in itertools.islice(names, count):
         await store.create(ALICE, crumb(session=name))
         await sessions.delete(ALICE, name)
@@ -104,7 +110,7 @@ class SessionLife(Contract):
     async def test_contexts_do_not_count(self, store: Store) -> None:
         sessions = Sessions(store)
         message = await store.create(ALICE, crumb(session="s"))
-        lane = sessions.lane(ALICE, "s")
+        lane = store.keys.session_lane(ALICE, "s")
         lease = await Leases(store, "contexts", "w", seconds=30).take(lane)
         assert lease is not None
         after: Breadcrumb | None = None
@@ -142,7 +148,7 @@ class SessionLife(Contract):
 
     async def test_P4_a_session_begins_with_several_breadcrumbs_or_not_at_all(self, store: Store) -> None:
         sessions = Sessions(store)
-        lane = sessions.lane(ALICE, "s")
+        lane = store.keys.session_lane(ALICE, "s")
         ids = [derived_id(lane, "along", str(number)) for number in range(50)]
         along = [
             (id, crumb(f"n{number}", session="s", tags=(f"n:{number % 2}",))) for number, id in enumerate(ids)
@@ -256,7 +262,7 @@ class SessionLife(Contract):
         assert (facts.about, facts.state) == (About("T", "ann"), {"title": 1})
         paused = await store.create(ALICE, about("s", active=False, user_id="eve"))
         assert (await sessions.get(ALICE, "s")).about == About("T", "ann", paused.created)
-        here, elsewhere = sessions.paused_at(ALICE, "s"), sessions.paused_at(ALICE, "other")
+        here, elsewhere = pause_of(store, ALICE, "s"), pause_of(store, ALICE, "other")
         assert await store.read_batch(here, elsewhere) == (paused.created, None)
         await store.create(ALICE, about("s", active=True, title=None))
         assert (await sessions.get(ALICE, "s")).about == About(None, "ann")
@@ -350,7 +356,7 @@ class SessionLife(Contract):
 
     async def _full(self, store: Store, name: str = "s", owner: UUID = ALICE) -> list[UUID]:
         """A session with a bit of everything: updates, state, answers, a lifetime, a dead letter."""
-        sessions, lane = Sessions(store), Sessions(store).lane(owner, name)
+        sessions, lane = Sessions(store), store.keys.session_lane(owner, name)
         await store.create(
             owner,
             about(name, SESSION_RECORD, title="T", state_delta={"a": 1}),
@@ -432,7 +438,7 @@ class SessionLife(Contract):
         # What a key made in the session that is gone is no answer to whoever uses the name again.
         again = await store.create(ALICE, crumb(session="s"), idempotency_key="once")
         assert not again.replayed and (await store.get(ALICE, again.id)).session_id == "s"
-        lane = sessions.lane(ALICE, "s")
+        lane = store.keys.session_lane(ALICE, "s")
         assert await store.connection.call(lane, b"TTL", store.keys.session(lane, ALICE, "s")) == -1
 
     async def _closed(self, store: Store) -> list[UUID]:
@@ -487,7 +493,7 @@ class SessionLife(Contract):
         """Neither while nothing is there, nor once the name is used again."""
         sessions = Sessions(store)
         message = await store.create(ALICE, crumb(session="s"))
-        lane = sessions.lane(ALICE, "s")
+        lane = store.keys.session_lane(ALICE, "s")
         lease = await Leases(store, "agents", "w", seconds=30).take(lane)
         assert lease is not None
         stale = Fence(lease, message.created, message.created, since=message.created)
@@ -555,7 +561,7 @@ class SessionLife(Contract):
         """One damaged session must not take the list away from its owner."""
         sessions = Sessions(store)
         written = await store.create(ALICE, crumb(session="s"))
-        lane = sessions.lane(ALICE, "s")
+        lane = store.keys.session_lane(ALICE, "s")
         await store.connection.call(lane, b"HDEL", store.keys.session(lane, ALICE, "s"), "created")
         assert await ids_in(sessions) == ["s"]
         assert (await sessions.get(ALICE, "s")).created == written.created
@@ -565,7 +571,7 @@ class SessionLife(Contract):
         self, store: Store, by: str
     ) -> None:
         sessions, first = Sessions(store), Sessions(store)
-        lane = sessions.lane(ALICE, "s")
+        lane = store.keys.session_lane(ALICE, "s")
         await store.create(ALICE, crumb("old", session="s"))
         listed = store.list
 
@@ -593,7 +599,7 @@ class SessionLife(Contract):
         await sessions.delete(ALICE, "s")
         again = await store.create(ALICE, crumb(session="s"))
         await store.delete(ALICE, again.id)
-        lane = sessions.lane(ALICE, "s")
+        lane = store.keys.session_lane(ALICE, "s")
         assert await store.connection.call(lane, b"EXISTS", store.keys.session(lane, ALICE, "s")) == 0
         assert await store.connection.call(lane, b"TTL", store.keys.deletions(lane, ALICE)) > 0
 
@@ -637,7 +643,7 @@ class SessionLife(Contract):
     ) -> None:
         """A late commit, a repeated idempotency key and an old credential are refused without the record."""
         monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
-        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        sessions, lane = Sessions(store), store.keys.session_lane(ALICE, "s")
         stays = await store.create(ALICE, crumb(session="stays"), options=CreateOptions(session_version=0))
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
         await sessions.delete(ALICE, "s")
@@ -662,7 +668,7 @@ class SessionLife(Contract):
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
-        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        sessions, lane = Sessions(store), store.keys.session_lane(ALICE, "s")
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
         await _delete_others(store, lane, 5)
         lease = await Leases(store, "agents", "w", seconds=30).take(lane)
@@ -678,7 +684,7 @@ class SessionLife(Contract):
     ) -> None:
         """A credential from before the session began stays valid, whatever others delete."""
         monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
-        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        sessions, lane = Sessions(store), store.keys.session_lane(ALICE, "s")
         if how == "written":
             await store.create(ALICE, crumb(session="s"))
         else:
@@ -699,7 +705,7 @@ class SessionLife(Contract):
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
-        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        sessions, lane = Sessions(store), store.keys.session_lane(ALICE, "s")
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
         await store.connection.call(lane, b"HDEL", store.keys.session(lane, ALICE, "s"), "after")
         await _delete_others(store, lane, 5)
@@ -711,7 +717,7 @@ class SessionLife(Contract):
     ) -> None:
         """Its breadcrumbs are older than the deletion, the session itself is not."""
         monkeypatch.setattr(writes_module, "MAX_DELETIONS", 2)
-        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        sessions, lane = Sessions(store), store.keys.session_lane(ALICE, "s")
         message = await store.create(ALICE, crumb(session="s"))
         await sessions.delete(ALICE, "s")
         deleted = await sessions.last_deletion(ALICE, "s") or 0
@@ -728,7 +734,7 @@ class SessionLife(Contract):
     @pytest.mark.parametrize("how", ["deleted", "being deleted"])
     async def test_a_deletion_recorded_by_an_older_version_is_honoured(self, store: Store, how: str) -> None:
         """1bd9899 kept `gone` in the hash of the session."""
-        sessions, lane = Sessions(store), Sessions(store).lane(ALICE, "s")
+        sessions, lane = Sessions(store), store.keys.session_lane(ALICE, "s")
         message = await store.create(ALICE, crumb(session="s"), idempotency_key="k")
         call, key = store.connection.call, store.keys.session(lane, ALICE, "s")
         if how == "deleted":
@@ -763,7 +769,7 @@ class SessionLife(Contract):
         left_over = await store.create(
             ALICE, crumb(session="s", schema=CONTEXT), options=CreateOptions(counts=False)
         )
-        lane = sessions.lane(ALICE, "s")
+        lane = store.keys.session_lane(ALICE, "s")
         key = store.keys.session(lane, ALICE, "s")
         # When a deletion is not remembered any more, what is known of what is there is not forgotten with it.
         if await store.connection.call(lane, b"TTL", key) >= 0:

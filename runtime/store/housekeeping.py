@@ -1,0 +1,95 @@
+"""Removal of old events, and the counters of all housekeeping runs. `expiry.py` removes expired breadcrumbs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from breadcrumbs.runtime.store.store import Store
+from breadcrumbs.runtime.store.worker_records import has_living_worker, read_worker_kinds
+
+
+@dataclass(frozen=True, slots=True)
+class RunCounts:
+    """The results of one run."""
+
+    purged: int
+    """Expired breadcrumbs removed."""
+    trimmed: int
+    """Events removed."""
+    duration_ms: float
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotals:
+    """The counters of all processes that ran the housekeeping on a store."""
+
+    runs: int
+    purged: int
+    trimmed: int
+    last_duration_ms: float
+    last_errors: int
+    last_run: int | None
+    """None: it never ran."""
+
+
+def housekeeping_lanes(store: Store) -> Sequence[int]:
+    """Return the lanes to clean. Each is cleaned by itself: an error in one does not stop the others."""
+    return range(store.lanes)
+
+
+async def trim_events(store: Store, lane: int, window: int) -> int:
+    """Delete the events that are older than the window, in microseconds, and that every kind of worker has finished."""
+    call, keys = store.connection.call, store.keys
+    done = await store.connection.call_all(
+        [(lane, (b"GET", keys.low(lane, kind))) for kind in await _required_kinds(store)]
+    )
+    below = min([store.now() - window, *(int(low or 0) + 1 for low in done)])
+    last = await call(lane, b"XREVRANGE", keys.events(lane), b"(%d-0" % below, b"-", b"COUNT", 1)
+    if not last:
+        return 0
+    # The mark first: a reader may be told of a gap too early, but never miss one.
+    await call(lane, b"SET", keys.trimmed(lane), last[0][0].partition(b"-")[0])
+    return int(await call(lane, b"XTRIM", keys.events(lane), b"MINID", b"%d-0" % below))
+
+
+async def _required_kinds(store: Store) -> list[str]:
+    """Return the kinds of workers that events are kept for.
+
+    A kind with a slash is an agent in a process of its own. It counts only while a worker is alive: otherwise a
+    script that ran once would keep every event for ever.
+    """
+    return [
+        kind
+        for kind in await read_worker_kinds(store)
+        if "/" not in kind or await has_living_worker(store, kind)
+    ]
+
+
+async def count_run(store: Store, counts: RunCounts) -> None:
+    """Add the results of a run to the counters."""
+    key = store.keys.hygiene()
+    await store.connection.call_all(
+        [
+            (0, (b"HINCRBY", key, "runs", 1)),
+            (0, (b"HINCRBY", key, "purged", counts.purged)),
+            (0, (b"HINCRBY", key, "trimmed", counts.trimmed)),
+            (0, (b"HSET", key, "duration_ms", counts.duration_ms, "errors", counts.errors)),
+            (0, (b"HSET", key, "at", store.now())),
+        ]
+    )
+
+
+async def read_totals(store: Store) -> RunTotals:
+    """Return the counters."""
+    flat = await store.connection.call(0, b"HGETALL", store.keys.hygiene())
+    stored = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+    return RunTotals(
+        int(stored.get("runs", 0)),
+        int(stored.get("purged", 0)),
+        int(stored.get("trimmed", 0)),
+        float(stored.get("duration_ms", 0)),
+        int(stored.get("errors", 0)),
+        int(stored["at"]) if "at" in stored else None,
+    )
