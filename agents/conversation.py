@@ -7,7 +7,7 @@ from typing import Final
 
 from breadcrumbs.agents.answer import RESPONSE
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
-from breadcrumbs.agents.request import AnswerRequest, Origin
+from breadcrumbs.agents.request import AnswerRequest, StartingMessage
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.events.event import Event
@@ -23,7 +23,7 @@ _MAX_MERGED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class LastWords:
+class RecentAnswers:
     """The last answers and the last cancellation in a session, the newest first."""
 
     answers: list[Breadcrumb]
@@ -42,19 +42,19 @@ class LastWords:
         return len(self.answers) >= _LAST_ANSWERS and self.answers[-1].created >= request.origin.created
 
 
-async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, LastWords]:
+async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, RecentAnswers]:
     """Read the trigger of an event (None: it is gone) and the last words of its session, in one round trip."""
     owner, session = event.owner_id, event.session_id
     trigger = version_of(store, owner, event.id, event.version)
     if session is None:
         (crumb,) = await store.read_batch(trigger)
-        return crumb, LastWords([], [])
+        return crumb, RecentAnswers([], [])
     crumb, answers, cancels = await store.read_batch(
         trigger,
         recent_of(store, owner, session, RESPONSE, _LAST_ANSWERS),
         recent_of(store, owner, session, CANCEL, 1),
     )
-    return crumb, LastWords(answers, cancels)
+    return crumb, RecentAnswers(answers, cancels)
 
 
 def creator_of(crumb: Breadcrumb) -> str | None:
@@ -70,7 +70,7 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
     Messages are answered in their order, but a message may be older than the answer to the one before it. They are
     read from the session, because a prompt may hold fewer of them than have piled up.
     """
-    session, origin = trigger.session_id, Origin.of(trigger)
+    session, origin = trigger.session_id, StartingMessage.of(trigger)
     if session is None:
         return [origin.id]
     answered = await _answered_messages(store, definition, trigger)

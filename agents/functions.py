@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from breadcrumbs.agents.definition import CONSUMER, CONTEXT, AgentDefinition
-from breadcrumbs.agents.models.base import Message, OnDelta
+from breadcrumbs.agents.models.base import OnDelta, PromptMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Call:
 
     text: str
     """The words of the message."""
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     """The whole prompt that a model would get."""
     session_id: str | None
     owner_id: UUID

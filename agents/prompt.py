@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from breadcrumbs.agents.models.base import Message
+from breadcrumbs.agents.models.base import PromptMessage
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 
 _LABELS = {
@@ -18,16 +18,18 @@ _LABELS = {
 }
 
 
-def build_prompt(system_prompt: str, parts: Iterable[dict[str, Any]], agent_id: str) -> tuple[Message, ...]:
+def build_prompt(
+    system_prompt: str, parts: Iterable[dict[str, Any]], agent_id: str
+) -> tuple[PromptMessage, ...]:
     """Messages in the order of the context's parts, the conversation last."""
-    messages = [Message("system", system_prompt)] if system_prompt else []
+    messages = [PromptMessage("system", system_prompt)] if system_prompt else []
     for part in parts:
         if part["place"] == "conversation":
             messages += [_spoken(item, agent_id) for item in part["items"]]
         else:
             label = _LABELS[part["place"]].format(key=part["key"])
             entries = "\n".join(_entry(item) for item in part["items"])
-            messages.append(Message("user", f"{label}\n{entries}", name="background"))
+            messages.append(PromptMessage("user", f"{label}\n{entries}", name="background"))
     return tuple(messages)
 
 
@@ -50,18 +52,18 @@ def problem_in(parts: Any) -> str:
     return ""
 
 
-def _spoken(item: dict[str, Any], agent_id: str) -> Message:
+def _spoken(item: dict[str, Any], agent_id: str) -> PromptMessage:
     content = item["content"]
     match item.get("schema_name"):
         case "user.message.v1":
-            return Message("user", plain_text(content))
+            return PromptMessage("user", plain_text(content))
         case "agent.response.v1":
             speaker = item.get("creator")
             if speaker in (None, agent_id):
-                return Message("assistant", plain_text(content))
-            return Message("user", plain_text(content), name=_name(str(speaker)))
+                return PromptMessage("assistant", plain_text(content))
+            return PromptMessage("user", plain_text(content), name=_name(str(speaker)))
         case other:
-            return Message("user", f"{other or 'note'}: {json_text(content)}", name="data")
+            return PromptMessage("user", f"{other or 'note'}: {json_text(content)}", name="data")
 
 
 def _entry(item: dict[str, Any]) -> str:

@@ -24,10 +24,10 @@ from breadcrumbs.agents.answer import (
     without_state,
 )
 from breadcrumbs.agents.commit import commit
-from breadcrumbs.agents.conversation import LastWords, creator_of, unanswered_messages
+from breadcrumbs.agents.conversation import RecentAnswers, creator_of, unanswered_messages
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.functions import AgentFunction, Call
-from breadcrumbs.agents.models.base import Message, ModelError, OnDelta
+from breadcrumbs.agents.models.base import ModelError, OnDelta, PromptMessage
 from breadcrumbs.agents.prompt import build_prompt, problem_in
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
@@ -76,7 +76,7 @@ class AgentTurns:
         self._inherited = inherited
         self._remote = remote
 
-    async def answer(self, request: AnswerRequest, last_words: LastWords, *, last: bool) -> None:
+    async def answer(self, request: AnswerRequest, last_words: RecentAnswers, *, last: bool) -> None:
         """Answer a trigger, unless it is answered, cancelled or deleted. `last`: acknowledge the event, too."""
         turn = request.turn
         current = await self._current_request(request, last_words)
@@ -94,7 +94,9 @@ class AgentTurns:
             _log.warning("state not stored", agent=agent_id, trigger=trigger, error=str(error))
             await commit(self._store, turn, request.answer_id, without_state(new, error), acknowledge=last)
 
-    async def _current_request(self, request: AnswerRequest, last_words: LastWords) -> AnswerRequest | None:
+    async def _current_request(
+        self, request: AnswerRequest, last_words: RecentAnswers
+    ) -> AnswerRequest | None:
         """Return the request with an up-to-date context, or None if there is nothing to answer."""
         if await self._is_answered(request, last_words):
             return None
@@ -108,7 +110,7 @@ class AgentTurns:
         except NotFound:
             return None  # deleted or expired meanwhile
 
-    async def _is_answered(self, request: AnswerRequest, last_words: LastWords) -> bool:
+    async def _is_answered(self, request: AnswerRequest, last_words: RecentAnswers) -> bool:
         answer_id = request.answer_id
         if any(answer.id == answer_id for answer in last_words.answers):
             return True
@@ -229,7 +231,7 @@ def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[st
     return fields
 
 
-def _function_call(request: AnswerRequest, messages: tuple[Message, ...], on_delta: OnDelta) -> Call:
+def _function_call(request: AnswerRequest, messages: tuple[PromptMessage, ...], on_delta: OnDelta) -> Call:
     trigger = request.trigger
     return Call(
         text=messages[-1].content if messages else plain_text(trigger.context),

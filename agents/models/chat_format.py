@@ -15,13 +15,13 @@ from typing import Any
 import orjson
 
 from breadcrumbs.agents.models.base import (
-    Hiccup,
-    Message,
     ModelError,
     ModelReply,
     ModelRequest,
+    PromptMessage,
+    TokenUsage,
     ToolCall,
-    Usage,
+    TransientModelError,
 )
 
 MAX_TOOL_CALLS = 128
@@ -35,7 +35,7 @@ _PASSING_KIND = re.compile(
 _LASTING_KIND = re.compile(r"insufficient.?quota|billing|context.?length|invalid", re.I)
 
 
-class _Lasting(ModelError):
+class _PermanentModelError(ModelError):
     """The same request will fail the same way."""
 
     def __init__(self, reason: str) -> None:
@@ -77,7 +77,7 @@ def to_json(model: str, request: ModelRequest, *, stream: bool, omit: Collection
         raise ModelError(f"the prompt cannot be written as JSON: {error}", retry=False) from None
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: PromptMessage) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "tool":
         wire["tool_call_id"] = message.tool_call_id or ""
@@ -112,14 +112,14 @@ def _arguments_that_parse(arguments: str) -> str:
 
 
 @dataclass(slots=True)
-class _OpenCall:
+class _PartialToolCall:
     id: str = ""
     name: str = ""
     arguments: str = ""
 
 
-class Answer:
-    """A reply in the making. Each `add_…` returns the text that is new."""
+class ReplyBuilder:
+    """Builds a `ModelReply` from the pieces of a response. Each `add_…` returns the new text."""
 
     def __init__(self, *, max_bytes: int, calls_before: int = 0) -> None:
         self._max_bytes = max_bytes
@@ -127,9 +127,9 @@ class Answer:
         self._size = 0
         self._pieces: list[str] = []
         self._half_character = ""
-        self._calls: list[_OpenCall] = []
-        self._call_at: dict[int, _OpenCall] = {}
-        self._usage: Usage | None = None
+        self._calls: list[_PartialToolCall] = []
+        self._call_at: dict[int, _PartialToolCall] = {}
+        self._usage: TokenUsage | None = None
         self._finish_reason: str | None = None
         self._refused = False
 
@@ -139,7 +139,7 @@ class Answer:
         return self._finish_reason is not None
 
     def add_chunk(self, data: bytes) -> str:
-        choice = self._open(data, Hiccup)
+        choice = self._open(data, TransientModelError)
         if choice is None:
             return ""
         delta = choice.get("delta")
@@ -148,7 +148,7 @@ class Answer:
         return self._add(delta or {}, choice.get("finish_reason"))
 
     def add_whole(self, data: bytes) -> str:
-        choice = self._open(data, _Lasting)
+        choice = self._open(data, _PermanentModelError)
         if choice is None or not isinstance(choice.get("message"), dict):
             raise ModelError(f"the answer has no message in it: {shown(data)}", retry=False)
         return self._add(choice["message"], choice.get("finish_reason")) + self.end()
@@ -202,7 +202,7 @@ class Answer:
 
     def _add(self, message: dict[str, Any], finish_reason: Any) -> str:
         if finish_reason == "error":
-            raise Hiccup("the model stopped with an error that it did not explain")
+            raise TransientModelError("the model stopped with an error that it did not explain")
         if isinstance(finish_reason, str) and finish_reason:
             self._finish_reason = finish_reason
         text = _text(message.get("content"))
@@ -255,7 +255,7 @@ class Answer:
             call.name += name
         call.arguments += _without_surrogates(arguments or "")
 
-    def _call_for(self, index: Any, position: int, identity: str) -> _OpenCall:
+    def _call_for(self, index: Any, position: int, identity: str) -> _PartialToolCall:
         """The call that a piece belongs to. Some servers leave `index` out, some send 0 for every call."""
         if isinstance(index, int):
             call = self._call_at.get(index)
@@ -268,7 +268,7 @@ class Answer:
             return call
         if len(self._calls) >= MAX_TOOL_CALLS:
             raise ModelError(f"the model called more than {MAX_TOOL_CALLS} tools at once", retry=False)
-        call = _OpenCall()
+        call = _PartialToolCall()
         self._calls.append(call)
         self._call_at[index] = call
         return call
@@ -299,7 +299,7 @@ def error_from(error: Any, *, status: int | None = None, retry_after: float | No
     text = f"{explain_status(code)}: {shown(message)}" if code else f"the provider says: {shown(message)}"
     passing = bool(_PASSING_KIND.search(kinds)) if code is None else code in _PASSING_STATUS or code >= 500
     if passing and not _LASTING_KIND.search(kinds):
-        return Hiccup(text, retry_after=retry_after)
+        return TransientModelError(text, retry_after=retry_after)
     return ModelError(text, retry=False)
 
 
@@ -350,10 +350,10 @@ def _text(content: Any) -> str:
     return ""
 
 
-def _usage(usage: dict[str, Any]) -> Usage | None:
+def _usage(usage: dict[str, Any]) -> TokenUsage | None:
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if isinstance(prompt, int) and isinstance(completion, int):
-        return Usage(prompt_tokens=prompt, completion_tokens=completion)
+        return TokenUsage(prompt_tokens=prompt, completion_tokens=completion)
     return None
 
 

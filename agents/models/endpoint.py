@@ -18,7 +18,7 @@ import httpx
 import structlog
 from pydantic import SecretStr
 
-from breadcrumbs.agents.models.base import Hiccup, ModelError
+from breadcrumbs.agents.models.base import ModelError, TransientModelError
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.sse import LineTooLong, Parser
 
@@ -31,7 +31,7 @@ _LOOKS_LIKE_A_KEY = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|key|hf|xai)[-_][\w*.-]{6,
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EndpointLimits:
     """Times in seconds, sizes in bytes."""
 
     connect: float = 10.0
@@ -98,12 +98,12 @@ class Endpoint:
         *,
         kind: ServerKind = MODEL_SERVER,
         key: SecretStr | None = None,
-        limits: Limits | None = None,
+        limits: EndpointLimits | None = None,
         streaming: bool = True,
         prefers_max_completion_tokens: bool = False,
     ) -> None:
         self.url = kind.parse_url(url)
-        self.limits = limits or Limits()
+        self.limits = limits or EndpointLimits()
         self.streaming = streaming
         self.omit: set[str] = {"max_tokens"} if prefers_max_completion_tokens else set()
         """Optional fields that this server was seen to refuse."""
@@ -157,9 +157,13 @@ class Endpoint:
                     )
                 yield piece
         except httpx.TimeoutException:
-            raise Hiccup(f"the answer stopped: nothing came for {self.limits.read:g} s") from None
+            raise TransientModelError(
+                f"the answer stopped: nothing came for {self.limits.read:g} s"
+            ) from None
         except httpx.HTTPError as error:
-            raise Hiccup(f"the connection broke in the middle of the answer: {describe(error)}") from None
+            raise TransientModelError(
+                f"the connection broke in the middle of the answer: {describe(error)}"
+            ) from None
 
     async def body(self, response: httpx.Response, limit: int) -> bytes:
         body = bytearray()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from breadcrumbs.agents.models.base import Message, ModelReply, ModelRequest, OnDelta, ToolSpec
+from breadcrumbs.agents.models.base import ModelReply, ModelRequest, OnDelta, PromptMessage, ToolSpec
 from breadcrumbs.agents.models.offline_tools import calls_asked_for, results_in_words
 from breadcrumbs.agents.models.streaming import stream_words
 
@@ -98,7 +98,7 @@ def _reply(request: ModelRequest) -> ModelReply:
     return _says(_echo(current.content, request))
 
 
-def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> ModelReply | str | None:
+def _answer(question: str, before: Sequence[PromptMessage], request: ModelRequest) -> ModelReply | str | None:
     """Return the answer, or None if the question is not understood."""
     if wish := _SAY.match(question):
         return str(wish["words"])
@@ -109,7 +109,9 @@ def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> 
     )
 
 
-def _answer_about_conversation(question: str, before: Sequence[Message], request: ModelRequest) -> str | None:
+def _answer_about_conversation(
+    question: str, before: Sequence[PromptMessage], request: ModelRequest
+) -> str | None:
     if _RECITE_MY_ANSWERS.search(question):
         return _recite(question, _my_answers(request), "I said")
     if _RECITE.search(question):
@@ -143,7 +145,7 @@ def _small_talk(question: str, request: ModelRequest) -> str | None:
     return None
 
 
-def _recite(question: str, messages: Sequence[Message], intro: str) -> str:
+def _recite(question: str, messages: Sequence[PromptMessage], intro: str) -> str:
     if not messages:
         return f"{intro} nothing before this: your question is the first message that I was given."
     if _ONLY_FIRST.search(question):
@@ -156,11 +158,11 @@ def _recite(question: str, messages: Sequence[Message], intro: str) -> str:
     return "\n".join([f"{intro} {len(messages)} things before this:", *lines])
 
 
-def _count(before: Sequence[Message], request: ModelRequest) -> str:
+def _count(before: Sequence[PromptMessage], request: ModelRequest) -> str:
     return f"I was given {_yours(before)}, this one included, and {_mine(request)}."
 
 
-def _describe(before: Sequence[Message], request: ModelRequest) -> str:
+def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
     others = sum(message.role == "user" and message.name is not None for message in request.messages)
     instructions = sum(message.role == "system" for message in request.messages)
     tools = ", ".join(tool.name for tool in request.tools)
@@ -187,11 +189,11 @@ def _abilities(tools: Iterable[ToolSpec]) -> str:
     return f"{able} and use my tools ({names})." if names else f"{able} and say back what you write."
 
 
-def _my_answers(request: ModelRequest) -> list[Message]:
+def _my_answers(request: ModelRequest) -> list[PromptMessage]:
     return [message for message in request.messages if message.role == "assistant" and message.content]
 
 
-def _yours(before: Sequence[Message]) -> str:
+def _yours(before: Sequence[PromptMessage]) -> str:
     return f"{_number(len(before) + 1, 'message')} of yours"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from breadcrumbs.agents.models.base import Message, ModelRequest, ToolCall, ToolSpec
+from breadcrumbs.agents.models.base import ModelRequest, PromptMessage, ToolCall, ToolSpec
 
 _USE = re.compile(
     r"""(?isx)
@@ -70,8 +70,8 @@ _DEEPEST = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """A kind of tool, or a tool by its name, and what is to be told to it."""
+class _RequestedTool:
+    """A tool that the message asks for, by kind or by name, and its arguments."""
 
     kind: str
     meant: dict[str, Any] = field(default_factory=dict)
@@ -95,26 +95,26 @@ def calls_asked_for(question: str, request: ModelRequest) -> tuple[list[ToolCall
     return calls, missing
 
 
-def _wishes(question: str, tools: Sequence[ToolSpec]) -> Iterator[_Wish]:
+def _wishes(question: str, tools: Sequence[ToolSpec]) -> Iterator[_RequestedTool]:
     if use := _USE.match(question):
         tool = next((tool for tool in tools if tool.name.lower() == use["tool"].lower()), None)
         if tool is not None or use["arguments"]:
-            yield _Wish(f"tool called {use['tool']}", tool=tool, arguments=use["arguments"] or "{}")
+            yield _RequestedTool(f"tool called {use['tool']}", tool=tool, arguments=use["arguments"] or "{}")
             return
     if search := _SEARCH.match(question):
-        yield _Wish(_SEARCH_TOOL, {"query": search["query"].strip("\"'“” ")})
+        yield _RequestedTool(_SEARCH_TOOL, {"query": search["query"].strip("\"'“” ")})
         return
     if _DIE.search(question):
-        yield _Wish(_DICE, {"low": 1, "high": 6})
+        yield _RequestedTool(_DICE, {"low": 1, "high": 6})
     elif _RANDOM.search(question):
         bounds = _BOUNDS.search(question)
         low, high = sorted((int(bounds["low"]), int(bounds["high"]))) if bounds else (1, 100)
-        yield _Wish(_DICE, {"low": low, "high": high})
+        yield _RequestedTool(_DICE, {"low": low, "high": high})
     elif (expression := _sum_in(question)) is not None:
-        yield _Wish(_CALCULATOR, {"expression": expression})
+        yield _RequestedTool(_CALCULATOR, {"expression": expression})
     if _TIME.search(question):
         zone = _ZONE.search(question)
-        yield _Wish(_CLOCK, {"zone": zone[0]} if zone else {})
+        yield _RequestedTool(_CLOCK, {"zone": zone[0]} if zone else {})
 
 
 def _sum_in(question: str) -> str | None:
@@ -154,9 +154,9 @@ def _named_for(tool: ToolSpec, meant: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def results_in_words(messages: Sequence[Message]) -> list[str]:
+def results_in_words(messages: Sequence[PromptMessage]) -> list[str]:
     """A line for every result that came after the last message of a user."""
-    results: list[Message] = []
+    results: list[PromptMessage] = []
     for message in reversed(messages):
         if message.role == "user":
             break
@@ -166,7 +166,7 @@ def results_in_words(messages: Sequence[Message]) -> list[str]:
     return [_told(result, calls.get(result.tool_call_id or "")) for result in reversed(results)]
 
 
-def _told(result: Message, call: ToolCall | None) -> str:
+def _told(result: PromptMessage, call: ToolCall | None) -> str:
     name = (call.name if call else None) or result.name or "tool"
     value = _parsed(result.content)
     for _ in range(_DEEPEST):

@@ -17,8 +17,8 @@ import anyio
 import httpx
 import structlog
 
-from breadcrumbs.agents.models.base import Hiccup, ModelError, ModelReply, ModelRequest, OnDelta
-from breadcrumbs.agents.models.chat_format import Answer, error_from, parse, shown, to_json
+from breadcrumbs.agents.models.base import ModelError, ModelReply, ModelRequest, OnDelta, TransientModelError
+from breadcrumbs.agents.models.chat_format import ReplyBuilder, error_from, parse, shown, to_json
 from breadcrumbs.agents.models.endpoint import (
     Endpoint,
     complete_events,
@@ -87,7 +87,7 @@ class OpenAICompatibleModel:
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
         limits = self.endpoint.limits
-        call = _Call(self, request, on_delta)
+        call = _ModelCall(self, request, on_delta)
         try:
             with anyio.move_on_after(limits.total):
                 return await call.run()
@@ -110,7 +110,7 @@ class _FieldRefused(Exception):
     """The server does not know an optional field, which is left out from now on."""
 
 
-class _Call:
+class _ModelCall:
     """One call of a model, with its retries."""
 
     def __init__(self, model: OpenAICompatibleModel, request: ModelRequest, on_delta: OnDelta | None) -> None:
@@ -130,7 +130,7 @@ class _Call:
                 return await self._attempt()
             except _FieldRefused:
                 continue
-            except Hiccup as error:
+            except TransientModelError as error:
                 retries += 1
                 wait = self._pause(retries, error.retry_after)
                 if self._passed_on or retries > self._limits.retries or wait is None:
@@ -175,7 +175,7 @@ class _Call:
         try:
             if response.status_code != httpx.codes.OK:
                 raise await self._error(response, body)
-            answer = Answer(
+            answer = ReplyBuilder(
                 max_bytes=limits.max_text,
                 calls_before=sum(len(message.tool_calls) for message in self._request.messages),
             )
@@ -191,18 +191,18 @@ class _Call:
         try:
             return await client.send(request, stream=True)
         except httpx.ConnectTimeout:
-            raise Hiccup(
+            raise TransientModelError(
                 f"cannot connect to {self._endpoint.url} within {self._limits.connect:g} s"
             ) from None
         except httpx.ConnectError as error:
             hint = "; is it running?" if on_loopback(self._endpoint.url) else ""
-            raise Hiccup(f"cannot connect to {self._endpoint.url}: {error}{hint}") from None
+            raise TransientModelError(f"cannot connect to {self._endpoint.url}: {error}{hint}") from None
         except httpx.TimeoutException:
-            raise Hiccup(f"no answer began within {self._limits.read:g} s") from None
+            raise TransientModelError(f"no answer began within {self._limits.read:g} s") from None
         except httpx.HTTPError as error:
-            raise Hiccup(f"the connection broke before an answer: {describe(error)}") from None
+            raise TransientModelError(f"the connection broke before an answer: {describe(error)}") from None
 
-    async def _read_events(self, response: httpx.Response, answer: Answer) -> None:
+    async def _read_events(self, response: httpx.Response, answer: ReplyBuilder) -> None:
         """Read an event stream up to its last event."""
         parser = Parser(max_line_bytes=self._body_limit)
         async with aclosing(
@@ -214,12 +214,12 @@ class _Call:
                         return
         await self._end_events(parser, answer)
 
-    async def _end_events(self, parser: Parser, answer: Answer) -> None:
+    async def _end_events(self, parser: Parser, answer: ReplyBuilder) -> None:
         """Take what is left of a stream that ended without saying so."""
         rest = last_event(parser)
         if rest is not None and not answer.finished:
             if parse(rest) is None and rest.strip() != b"[DONE]":
-                raise Hiccup("the connection ended in the middle of the answer")
+                raise TransientModelError("the connection ended in the middle of the answer")
             if await self._take_event(rest, answer):
                 return
         if not answer.finished:
@@ -227,17 +227,17 @@ class _Call:
                 # It is no event stream: a whole body, or an error page.
                 await self._take_body(bytes(parser.stray), answer)
                 return
-            raise Hiccup("the connection ended in the middle of the answer")
+            raise TransientModelError("the connection ended in the middle of the answer")
         await self._pass_on(answer.end())
 
-    async def _read_whole(self, response: httpx.Response, answer: Answer) -> None:
+    async def _read_whole(self, response: httpx.Response, answer: ReplyBuilder) -> None:
         await self._take_body(await self._endpoint.body(response, self._body_limit), answer)
 
-    async def _take_body(self, body: bytes, answer: Answer) -> None:
+    async def _take_body(self, body: bytes, answer: ReplyBuilder) -> None:
         """A body that does not claim to be an event stream, but may be one."""
         start = body.lstrip()
         if not start:
-            raise Hiccup("the answer has an empty body")
+            raise TransientModelError("the answer has an empty body")
         if start[:1] == b"<":
             raise ModelError(
                 f"the answer is a web page, no JSON; is the URL right? {shown(body)}", retry=False
@@ -251,10 +251,10 @@ class _Call:
             if event is not None and await self._take_event(event, answer):
                 return
         if not answer.finished:
-            raise Hiccup("the connection ended in the middle of the answer")
+            raise TransientModelError("the connection ended in the middle of the answer")
         await self._pass_on(answer.end())
 
-    async def _take_event(self, event: bytes, answer: Answer) -> bool:
+    async def _take_event(self, event: bytes, answer: ReplyBuilder) -> bool:
         """Whether this was the last one."""
         if event.strip() == b"[DONE]":
             await self._pass_on(answer.end())
@@ -318,12 +318,12 @@ class _Call:
         return False
 
 
-async def _next_piece(pieces: AsyncGenerator[bytes], answer: Answer) -> bytes | None:
+async def _next_piece(pieces: AsyncGenerator[bytes], answer: ReplyBuilder) -> bytes | None:
     """Return the next piece, or None at the end. After the last word of an answer, waits only a moment."""
     with anyio.move_on_after(_GRACE if answer.finished else math.inf):
         try:
             return await anext(pieces, None)
-        except Hiccup:
+        except TransientModelError:
             if not answer.finished:
                 raise
     return None

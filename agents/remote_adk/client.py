@@ -1,7 +1,7 @@
 """The client of an ADK server: its apps, its sessions, and one function that runs a turn.
 
 Every failure is a `ModelError` with a reason for people to read. A server that does not know a session (any more)
-raises `Forgotten`. This module never makes up an id.
+raises `UnknownSession`. This module never makes up an id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_SUCH_ROUTE = frozenset((404, 405, 501))
 _READ_OF_AN_ERROR = 64 << 10
 
 
-class Forgotten(ModelError):
+class UnknownSession(ModelError):
     """The server does not know the session."""
 
     def __init__(self, said: str) -> None:
@@ -149,7 +149,7 @@ class AdkServer:
                     _log.info("this ADK server does not stream", server=self.name)
                     self._streams = False
                     return False
-                raise Forgotten(_told(parse(said)))
+                raise UnknownSession(_told(parse(said)))
             if response.status_code != httpx.codes.OK:
                 raise await self._error(response)
             if "event-stream" not in response.headers.get("Content-Type", ""):
@@ -171,7 +171,7 @@ class AdkServer:
     async def _run_whole(self, request: dict[str, Any], reader: AnswerReader, on_delta: OnDelta) -> None:
         async with self._sent("POST", "/run", request, whole=True) as response:
             if response.status_code == httpx.codes.NOT_FOUND:
-                raise Forgotten(_told(parse(await self._endpoint.body(response, _READ_OF_AN_ERROR))))
+                raise UnknownSession(_told(parse(await self._endpoint.body(response, _READ_OF_AN_ERROR))))
             if response.status_code != httpx.codes.OK:
                 raise await self._error(response)
             await self._take_all(await self._endpoint.body(response, self._most), reader, on_delta)

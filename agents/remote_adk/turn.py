@@ -28,7 +28,7 @@ from breadcrumbs.agents.conversation import creator_of
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.agents.remote_adk.answer import TEMPORARY, AdkReply
-from breadcrumbs.agents.remote_adk.client import Forgotten
+from breadcrumbs.agents.remote_adk.client import UnknownSession
 from breadcrumbs.agents.remote_adk.servers import AdkServers, RemoteApp
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
@@ -94,8 +94,8 @@ class AdkTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Extent:
-    """How much of a conversation a session holds, in a few bytes."""
+class _SyncedHistory:
+    """The part of a conversation that the remote session holds, as counts and a digest."""
 
     messages: int = 0
     answers: int = 0
@@ -118,7 +118,7 @@ class _RemoteTurn:
         self._user = ""
         self._state: dict[str, Any] = {}
         self._user_state: dict[str, Any] = {}
-        self._extent = _Extent()
+        self._extent = _SyncedHistory()
         self._record: Breadcrumb | None = None
         self._remote_session = ""
 
@@ -145,10 +145,10 @@ class _RemoteTurn:
             self._state = {name: value for name, value in state.items() if not name.startswith(_SHARED)}
             # The state of the app is left out: all users share it, and a client may have written it here.
             self._user_state = {name: value for name, value in state.items() if name.startswith(_USERS)}
-            self._extent = _Extent(messages, answers)
+            self._extent = _SyncedHistory(messages, answers)
         if background:
             self._state[BACKGROUND] = background
-        self._extent = _Extent(self._extent.messages, self._extent.answers, _digest(self._state))
+        self._extent = _SyncedHistory(self._extent.messages, self._extent.answers, _digest(self._state))
         self._user = _user_id(owner, user, session or self._origin.id)
 
     async def run(self, text: str, on_delta: OnDelta) -> AdkReply:
@@ -157,14 +157,14 @@ class _RemoteTurn:
         if known is not None and await self._is_current(known):
             try:
                 return await self._run(known, text, on_delta)
-            except Forgotten as error:
+            except UnknownSession as error:
                 _log.info(
                     "an ADK server has forgotten a session", server=self._server.name, reason=error.reason
                 )
                 known = None
         try:
             return await self._run(await self._new_session(instead_of=known), text, on_delta)
-        except Forgotten:
+        except UnknownSession:
             # If the app is gone, this error says so.
             await self._server.require(self._app, again=True)
             raise
@@ -318,7 +318,7 @@ class _RemoteTurn:
     def runtime_fields(self, reply: AdkReply, *, is_message: bool) -> dict[str, Any]:
         """Return what the answer records of the server's session. One write stores both, so they always match."""
         state = {name: value for name, value in reply.state_delta.items() if not name.startswith(_SHARED)}
-        knows = _Extent(
+        knows = _SyncedHistory(
             self._extent.messages + int(is_message),
             self._extent.answers + 1,
             _digest({**self._state, **state}),

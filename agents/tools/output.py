@@ -37,14 +37,16 @@ def as_json(result: Any) -> Any:
     """
     if isinstance(result, str) and len(result) > MAX_OUTPUT_BYTES // 6:
         return _cut(_text(result))
-    value = _Walk().plain(result, 1)
+    value = _JsonConverter().plain(result, 1)
     size = len(orjson.dumps(value))
     if size > MAX_OUTPUT_BYTES:
         raise _too_large()
     return value
 
 
-class _Walk:
+class _JsonConverter:
+    """Converts the result of a tool to plain JSON values."""
+
     def __init__(self) -> None:
         self._left = MAX_OUTPUT_BYTES
         """Characters that may still come: a long list is given up early, not converted and then refused."""

@@ -33,9 +33,9 @@ from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import etag_of
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
+from breadcrumbs.runtime.http.api.operations import Body, Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
@@ -105,13 +105,13 @@ class SessionView(TypedDict):
 # What they do
 
 
-async def create_session(call: Call) -> Reply:
+async def create_session(call: HttpCall) -> Reply:
     document = await _document(call)
     wanted = parse_body(SessionRequest, document)
     return await _create(call, wanted.session_id, wanted.state, wanted.events)
 
 
-async def create_session_with_id(call: Call) -> Reply:
+async def create_session_with_id(call: HttpCall) -> Reply:
     document = await _document(call)
     # ADK's Python server takes the state itself here, its other servers `{"state": …}`. Nobody's state consists
     # of just an object called `state`.
@@ -122,7 +122,7 @@ async def create_session_with_id(call: Call) -> Reply:
 
 
 async def _create(
-    call: Call, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
+    call: HttpCall, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
 ) -> Reply:
     names = _names(call)
     first = [restored(checked_event(event), number) for number, event in enumerate(events or ())]
@@ -130,14 +130,14 @@ async def _create(
     return _session(call, await AdkSessions(call.services.store).create(call.principal, new))
 
 
-async def get_session(call: Call) -> Reply:
+async def get_session(call: HttpCall) -> Reply:
     query = call.query()
     recent = _recent(query.get("numRecentEvents", query.get("num_recent_events")))
     after = _after(query.get("afterTimestamp", query.get("after_timestamp")))
     return await _read(call, EventRange(recent, after))
 
 
-async def list_sessions(call: Call) -> Reply:
+async def list_sessions(call: HttpCall) -> Reply:
     names = _names(call)
     sessions, who, whole = AdkSessions(call.services.store), call.principal, _wants_whole(call)
     listed = await sessions.listed(who, names["app"], names.get("user"))
@@ -157,7 +157,7 @@ async def _streamed_list(views: AsyncIterator[Json], *, whole: bool) -> AsyncIte
     yield b"]" if before == b"," else b"[]"
 
 
-async def change_state(call: Call) -> Reply:
+async def change_state(call: HttpCall) -> Reply:
     wanted = parse_body(StateRequest, await _document(call))
     event = event_of(
         {"invocationId": f"p-{uuid4()}", "author": "user", "actions": {"stateDelta": wanted.state_delta}},
@@ -169,7 +169,7 @@ async def change_state(call: Call) -> Reply:
     return await _read(call, temporary=temporary)
 
 
-async def append_event(call: Call) -> Reply:
+async def append_event(call: HttpCall) -> Reply:
     document = await call.json()
     parse_body(EventRequest, document)
     event = event_of(document, now=time.time())
@@ -186,12 +186,12 @@ async def append_event(call: Call) -> Reply:
     return Reply.json(appended.event, headers=headers)
 
 
-async def delete_session(call: Call) -> Reply:
+async def delete_session(call: HttpCall) -> Reply:
     await AdkSessions(call.services.store).delete(call.principal, _session_names(call))
     return Reply.json(None)
 
 
-async def get_user_state(call: Call) -> Reply:
+async def get_user_state(call: HttpCall) -> Reply:
     names = _names(call)
     state = await AdkSessions(call.services.store).user_state(call.principal, names["app"], names["user"])
     return Reply.json(state if _wants_whole(call) else strip_credentials(state))
@@ -200,7 +200,7 @@ async def get_user_state(call: Call) -> Reply:
 # Small things
 
 
-def _names(call: Call) -> dict[str, str]:
+def _names(call: HttpCall) -> dict[str, str]:
     """The parts of the path. A slash, or anything else that came percent-encoded, belongs to its part."""
     raw = call.scope["raw_path"].partition(b"?")[0].decode("latin-1").split("/")
     try:
@@ -213,12 +213,12 @@ def _names(call: Call) -> dict[str, str]:
         raise InvalidInput("the path is not percent-encoded UTF-8", where="path") from None
 
 
-def _session_names(call: Call) -> SessionNames:
+def _session_names(call: HttpCall) -> SessionNames:
     names = _names(call)
     return session_names(names["app"], names["user"], names["session"])
 
 
-async def _document(call: Call) -> dict[str, Any]:
+async def _document(call: HttpCall) -> dict[str, Any]:
     """Return the body. No body and `null` count as an empty object, as with ADK's servers."""
     document = await call.optional_json()
     if document is None:
@@ -228,7 +228,7 @@ async def _document(call: Call) -> dict[str, Any]:
     return document
 
 
-async def _read(call: Call, wanted: EventRange = ALL_EVENTS, *, temporary: Json | None = None) -> Reply:
+async def _read(call: HttpCall, wanted: EventRange = ALL_EVENTS, *, temporary: Json | None = None) -> Reply:
     """Return the session that the path names. A long one is sent while it is read."""
     names = _names(call)
     reading = await AdkSessions(call.services.store).read(call.principal, _session_names(call), wanted)
@@ -243,7 +243,7 @@ async def _read(call: Call, wanted: EventRange = ALL_EVENTS, *, temporary: Json 
     return _session(call, {**end, "state": end["state"] | (temporary or {}), "events": events})
 
 
-async def _streamed(call: Call, reading: SessionReading, temporary: Json) -> AsyncIterator[bytes]:
+async def _streamed(call: HttpCall, reading: SessionReading, temporary: Json) -> AsyncIterator[bytes]:
     whole = _wants_whole(call)
     before = b'{"events":['
     async for event in reading.events():
@@ -259,7 +259,7 @@ async def _streamed(call: Call, reading: SessionReading, temporary: Json) -> Asy
     yield (before if before != b"," else b"") + b"]," + rest[1:]
 
 
-def _session(call: Call, session: Json) -> Reply:
+def _session(call: HttpCall, session: Json) -> Reply:
     return Reply.json(session if _wants_whole(call) else _public(session))
 
 
@@ -296,7 +296,7 @@ def _after(text: str | None) -> float | None:
     return moment
 
 
-def _wants_whole(call: Call) -> bool:
+def _wants_whole(call: HttpCall) -> bool:
     """Whether to leave everything in: for services, which have to give an agent back what it wrote."""
     text = call.query().get("whole", "false")
     if text not in ("true", "false"):
@@ -357,7 +357,7 @@ _ROUTES: Final = (
             {"sessionId": "s1", "state": {"step": 1, "user:city": "Berlin"}},
             required=False,
         ),
-        answers=(Answer(200, "The session.", SessionView),),
+        answers=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
@@ -369,7 +369,7 @@ _ROUTES: Final = (
         description="With their state, without events. The one that changed last comes last.",
         handle=list_sessions,
         parameters=(_APP, _USER, _WHOLE),
-        answers=(Answer(200, "The sessions.", list[SessionView]),),
+        answers=(SuccessReply(200, "The sessions.", list[SessionView]),),
     ),
     Operation(
         id="listAdkSessionsOfApp",
@@ -379,7 +379,7 @@ _ROUTES: Final = (
         summary="List the sessions of all users of an app",
         handle=list_sessions,
         parameters=(_APP, _WHOLE),
-        answers=(Answer(200, "The sessions.", list[SessionView]),),
+        answers=(SuccessReply(200, "The sessions.", list[SessionView]),),
     ),
     Operation(
         id="getAdkSession",
@@ -389,7 +389,7 @@ _ROUTES: Final = (
         summary="Read a session",
         handle=get_session,
         parameters=(_APP, _USER, _SESSION, *_LIMITS, _WHOLE),
-        answers=(Answer(200, "The session.", SessionView),),
+        answers=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(NOT_FOUND,),
     ),
     Operation(
@@ -406,7 +406,7 @@ _ROUTES: Final = (
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE, IDEMPOTENCY_KEY),
         body=Body(dict[str, Any] | None, {"state": {"step": 1}}, required=False),
-        answers=(Answer(200, "The session.", SessionView),),
+        answers=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
@@ -420,7 +420,7 @@ _ROUTES: Final = (
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE),
         body=Body(StateRequest, {"stateDelta": {"step": 2}}),
-        answers=(Answer(200, "The session.", SessionView),),
+        answers=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(NOT_FOUND, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
@@ -433,7 +433,7 @@ _ROUTES: Final = (
         handle=delete_session,
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION),
-        answers=(Answer(200, "It is gone.", type(None)),),
+        answers=(SuccessReply(200, "It is gone.", type(None)),),
     ),
     Operation(
         id="appendAdkEvent",
@@ -458,7 +458,7 @@ _ROUTES: Final = (
             },
         ),
         answers=(
-            Answer(
+            SuccessReply(
                 200,
                 "The event as it is stored.",
                 dict[str, Any],
@@ -480,7 +480,7 @@ _ROUTES: Final = (
         description="Without the `user:` before each name.",
         handle=get_user_state,
         parameters=(_APP, _USER, _WHOLE),
-        answers=(Answer(200, "The state; empty where there is none.", dict[str, Any]),),
+        answers=(SuccessReply(200, "The state; empty where there is none.", dict[str, Any]),),
         may_fail=(NOT_FOUND,),
     ),
 )

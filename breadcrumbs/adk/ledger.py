@@ -29,7 +29,7 @@ from breadcrumbs.adk.records import (
     shared_deltas_in,
 )
 from breadcrumbs.adk.shared_state import SharedState
-from breadcrumbs.adk.wire import Deltas, Json, check_depth, delta_of, split
+from breadcrumbs.adk.wire import Json, StateChanges, check_depth, delta_of, split
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
@@ -87,7 +87,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class AdkListedSession:
     """A session in a list."""
 
     names: SessionNames
@@ -189,19 +189,19 @@ class AdkSessions:
         listed = await self.listed(who, app, user)
         return [view async for view in self.views(who, listed)]
 
-    async def listed(self, who: Principal, app: str, user: str | None = None) -> list[Listed]:
+    async def listed(self, who: Principal, app: str, user: str | None = None) -> list[AdkListedSession]:
         """Return which sessions exist, the last changed one last."""
-        found: list[Listed] = []
+        found: list[AdkListedSession] = []
         for group in _in_groups(await self._recorded_names(who, app, user)):
             created = await self._sessions.creation_times(who.owner_id, [names.name for names in group])
             there = [(names, begun) for names, begun in zip(group, created, strict=True) if begun is not None]
             times = await asyncio.gather(
                 *(self._events.last_update(who, names.name, begun) for names, begun in there)
             )
-            found += [Listed(names, time) for (names, _), time in zip(there, times, strict=True)]
+            found += [AdkListedSession(names, time) for (names, _), time in zip(there, times, strict=True)]
         return sorted(found, key=lambda one: (one.updated, one.names.of.user, one.names.id))
 
-    async def views(self, who: Principal, listed: Sequence[Listed]) -> AsyncIterator[Json]:
+    async def views(self, who: Principal, listed: Sequence[AdkListedSession]) -> AsyncIterator[Json]:
         """Yield sessions with their state, a few in memory at a time, without those deleted since."""
         for group in _in_groups(listed):
             users = {one.names.of.user: one.names.of for one in group}
@@ -258,7 +258,7 @@ class AdkSessions:
                 record = await self._store.get_version(who.owner_id, record.id, 1)
             except NotFound:
                 continue
-            deltas: Deltas | None = shared_deltas_in(record)
+            deltas: StateChanges | None = shared_deltas_in(record)
             if deltas is not None:
                 await self._shared.write(who, names, deltas, str(record.id))
 

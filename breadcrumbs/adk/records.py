@@ -11,8 +11,8 @@ from breadcrumbs.adk.wire import (
     APP,
     TEMP,
     USER,
-    Deltas,
     Json,
+    StateChanges,
     check_depth,
     completed,
     line,
@@ -44,7 +44,7 @@ _FOR_MODELS: Final = {"include": ["author", "message"]}
 
 
 def session_record(
-    names: SessionNames, state: Json, deltas: Deltas, events: Sequence[Json]
+    names: SessionNames, state: Json, deltas: StateChanges, events: Sequence[Json]
 ) -> BreadcrumbCreate:
     """Return the record that a session begins with."""
     of = names.of
@@ -175,13 +175,13 @@ def names_in(record: Breadcrumb) -> SessionNames | None:
     return names if names.name == record.session_id else None
 
 
-def shared_deltas_in(record: Breadcrumb) -> Deltas | None:
+def shared_deltas_in(record: Breadcrumb) -> StateChanges | None:
     """Return the changes of the app's and the user's state in the record of a session."""
     shared = record.context.get(SHARED_DELTA)
     if record.schema_name != SESSION_RECORD or not isinstance(shared, dict):
         return None
     app, user = shared.get("app"), shared.get("user")
-    return Deltas(app, user) if isinstance(app, dict) and isinstance(user, dict) else None
+    return StateChanges(app, user) if isinstance(app, dict) and isinstance(user, dict) else None
 
 
 def joined_state(own: Json, shared: Json) -> Json:

@@ -24,7 +24,15 @@ from google.adk.sessions.session import Session
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from breadcrumbs.adk.backends import SCHEMES, Access, Backend, Directory, InStore, owner_id, parse_address
+from breadcrumbs.adk.backends import (
+    SCHEMES,
+    Backend,
+    BackendAccess,
+    DirectoryAddress,
+    StoreBackend,
+    owner_id,
+    parse_address,
+)
 from breadcrumbs.adk.naming import names_of
 from breadcrumbs.adk.reading import ALL_EVENTS, EventRange
 from breadcrumbs.adk.wire import Json
@@ -69,13 +77,13 @@ class BreadcrumbSessionService(BaseSessionService):
         owner: the tenant whose sessions these are, where there is no server to ask for a token.
         uri, agents_dir: what ADK calls a service with that it finds in a services.yaml; `uri` is `where`.
         """
-        self._by_loop: dict[asyncio.AbstractEventLoop, asyncio.Task[_Opened]] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, asyncio.Task[_OpenBackend]] = {}
         self._given: Backend | None = None
         if isinstance(where, Store):
-            self._given = InStore(where, owner_id(owner), owned=False)
+            self._given = StoreBackend(where, owner_id(owner), owned=False)
             return
         self._location = parse_address(
-            where or uri or "crumb://", Access(owner, namespace, token=token, api_key=api_key)
+            where or uri or "crumb://", BackendAccess(owner, namespace, token=token, api_key=api_key)
         )
 
     async def create_session(
@@ -153,7 +161,7 @@ class BreadcrumbSessionService(BaseSessionService):
         opening = self._by_loop.get(asyncio.get_running_loop())
         if opening is not None:
             await (await opening).keeper.aclose()
-        if self._given is None and isinstance(self._location, Directory) and not self._by_loop:
+        if self._given is None and isinstance(self._location, DirectoryAddress) and not self._by_loop:
             await asyncio.to_thread(self._location.stop)
 
     async def __aenter__(self) -> Self:
@@ -172,7 +180,7 @@ class BreadcrumbSessionService(BaseSessionService):
             opening = self._by_loop[loop] = loop.create_task(self._open(loop))
         return (await asyncio.shield(opening)).backend
 
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> _Opened:
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> _OpenBackend:
         try:
             backend = await self._location.open()
         except BaseException:
@@ -180,7 +188,7 @@ class BreadcrumbSessionService(BaseSessionService):
             raise
         keeper = self._keep(loop, backend)
         await anext(keeper)
-        return _Opened(backend, keeper)
+        return _OpenBackend(backend, keeper)
 
     async def _keep(self, loop: asyncio.AbstractEventLoop, backend: Backend) -> AsyncGenerator[None, None]:
         """Holds a backend for as long as its loop runs: a loop that ends closes the generators that began in it."""
@@ -192,7 +200,7 @@ class BreadcrumbSessionService(BaseSessionService):
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenBackend:
     backend: Backend
     keeper: AsyncGenerator[None, None]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from breadcrumbs.adk.naming import SessionNames, UserNames
 from breadcrumbs.adk.records import digest_of, state_record
-from breadcrumbs.adk.wire import APP, USER, Deltas, Json
+from breadcrumbs.adk.wire import APP, USER, Json, StateChanges
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.errors import AlreadyExists, SessionGone
 from breadcrumbs.runtime.sessions.sessions import Sessions
@@ -31,10 +31,10 @@ class SharedState:
         self._store = store
         self._sessions = sessions
 
-    def check_access(self, who: Principal, of: UserNames, deltas: Deltas) -> None:
+    def check_access(self, who: Principal, of: UserNames, deltas: StateChanges) -> None:
         policy.check_shared_delta(who, of.user, app_changes=bool(deltas.app), user_changes=bool(deltas.user))
 
-    async def check_room(self, who: Principal, of: UserNames, deltas: Deltas) -> None:
+    async def check_room(self, who: Principal, of: UserNames, deltas: StateChanges) -> None:
         """Raise `StateTooLarge` before the event is written that changes a state too much."""
         for holder, delta in ((of.app_state, deltas.app), (of.user_state, deltas.user)):
             if delta:
@@ -54,7 +54,7 @@ class SharedState:
             for name, value in state.items()
         }
 
-    async def write(self, who: Principal, names: SessionNames, deltas: Deltas, source: str) -> None:
+    async def write(self, who: Principal, names: SessionNames, deltas: StateChanges, source: str) -> None:
         """Write the changes that an event or a new session makes, once. `source` is its id."""
         of = names.of
         changes = ((of.app_state, deltas.app, ()), (of.user_state, deltas.user, of.plain_user_tag))

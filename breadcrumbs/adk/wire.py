@@ -43,17 +43,17 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Deltas:
-    """Changes of state by whose it is, without prefixes."""
+class StateChanges:
+    """Changes of the app, user and session state, without their prefixes."""
 
     app: Json = field(default_factory=dict)
     user: Json = field(default_factory=dict)
     session: Json = field(default_factory=dict)
 
 
-def split(delta: Mapping[str, Any]) -> Deltas:
+def split(delta: Mapping[str, Any]) -> StateChanges:
     """What begins with `temp:` is nobody's: it lives as long as the invocation."""
-    deltas = Deltas()
+    deltas = StateChanges()
     for name, value in delta.items():
         if name.startswith(APP):
             deltas.app[name[len(APP) :]] = value

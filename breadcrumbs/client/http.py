@@ -18,14 +18,14 @@ _CONNECT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAccess:
     """The address of a server, and the headers that authenticate the client there."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
 
     @classmethod
-    def resolve(cls, url: str | None, token: str | None, api_key: str | None) -> Server:
+    def resolve(cls, url: str | None, token: str | None, api_key: str | None) -> ServerAccess:
         """Take missing values from the environment, as the command line does."""
         if token is None and api_key is None:
             token, api_key = os.environ.get("CRUMB_TOKEN"), os.environ.get("CRUMB_API_KEY")

@@ -15,13 +15,13 @@ from typing_extensions import TypedDict
 
 from breadcrumbs.context_builder.config import ContextConfig, json_schema
 from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigError, parse_configs
-from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, Content
+from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, FileContent
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce, own_configs
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Body, Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     INVALID_INPUT,
     NOT_FOUND,
@@ -30,20 +30,20 @@ from breadcrumbs.runtime.http.api.problems import (
     problem,
 )
 from breadcrumbs.runtime.http.api.replies import Header, Reply
-from breadcrumbs.runtime.http.api.schemas import Id, Time, Version
+from breadcrumbs.runtime.http.api.schemas import Id, Time, VersionNumber
 from breadcrumbs.runtime.workers.definitions import PostedDefinition
 
 _closed = with_config(extra="forbid")
 
-Place = Annotated[int, Field(ge=1)]
+LineOrColumn = Annotated[int, Field(ge=1)]
 
 
 @_closed
 class ComplaintView(TypedDict):
     """One thing that is wrong in a config."""
 
-    line: Place
-    column: Place
+    line: LineOrColumn
+    column: LineOrColumn
     where: Annotated[str, Field(description="Path in the document; empty: the text is no JSON")]
     message: str
 
@@ -86,7 +86,7 @@ class OwnView(TypedDict):
     """A `context.config.v1` breadcrumb."""
 
     id: Id
-    version: Version
+    version: VersionNumber
     updated_at: Time
     title: str
     consumer_id: NotRequired[str]
@@ -127,7 +127,7 @@ class ConfigRoutes:
         self._configs = configs
         self._file = file
 
-    async def configs(self, call: Call) -> Reply:
+    async def configs(self, call: HttpCall) -> Reply:
         principal = call.principal
         own = [
             entry
@@ -150,12 +150,12 @@ class ConfigRoutes:
             document["file"] = await self._file_view(self._file, content, principal)
         return Reply.json(document)
 
-    async def file(self, call: Call) -> Reply:
+    async def file(self, call: HttpCall) -> Reply:
         file = self._known_file()
         content = await anyio.to_thread.run_sync(file.read)
         return Reply.json(await self._file_view(file, content, call.principal), headers=_etag(content.tag))
 
-    async def replace_file(self, call: Call) -> Reply:
+    async def replace_file(self, call: HttpCall) -> Reply:
         file = self._known_file()
         file.check_unlocked()
         text = await _text(call)
@@ -186,7 +186,9 @@ class ConfigRoutes:
             )
         return self._file
 
-    async def _file_view(self, file: ConfigFile, content: Content, principal: Principal) -> dict[str, Any]:
+    async def _file_view(
+        self, file: ConfigFile, content: FileContent, principal: Principal
+    ) -> dict[str, Any]:
         locked = file.locked
         if not locked and not policy.may_edit_config_file(principal):
             locked = "writing it needs the role 'curator'"
@@ -219,7 +221,7 @@ class ConfigRoutes:
                     "this owner, which take the place of the file's configs for the same consumer."
                 ),
                 handle=self.configs,
-                answers=(Answer(200, "All of them.", ConfigsView),),
+                answers=(SuccessReply(200, "All of them.", ConfigsView),),
             ),
             Operation(
                 id="checkContextConfig",
@@ -231,7 +233,7 @@ class ConfigRoutes:
                 handle=check_config_text,
                 uses_store="no",
                 body=Body(ConfigText, {"text": '{"consumer_id": "default-chat-assistant"}'}),
-                answers=(Answer(200, "What is wrong, if anything is.", CheckedView),),
+                answers=(SuccessReply(200, "What is wrong, if anything is.", CheckedView),),
             ),
             Operation(
                 id="contextConfigSchema",
@@ -242,7 +244,7 @@ class ConfigRoutes:
                 description="For editors: completion and checking while one types.",
                 handle=config_schema,
                 uses_store="no",
-                answers=(Answer(200, "The schema.", dict[str, Any]),),
+                answers=(SuccessReply(200, "The schema.", dict[str, Any]),),
             ),
             Operation(
                 id="readContextConfig",
@@ -252,7 +254,7 @@ class ConfigRoutes:
                 summary="The config file of this server",
                 handle=self.file,
                 uses_store="no",
-                answers=(Answer(200, "The file.", FileView, headers=_ETAG),),
+                answers=(SuccessReply(200, "The file.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND,),
             ),
             Operation(
@@ -275,21 +277,21 @@ class ConfigRoutes:
                     ),
                 ),
                 body=Body(ConfigText, _EXAMPLE),
-                answers=(Answer(200, "The file as it is now.", FileView, headers=_ETAG),),
+                answers=(SuccessReply(200, "The file as it is now.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND, VERSION_MISMATCH),
             ),
         )
 
 
-async def check_config_text(call: Call) -> Reply:
+async def check_config_text(call: HttpCall) -> Reply:
     return Reply.json(await _checked(await _text(call)))
 
 
-async def config_schema(call: Call) -> Reply:
+async def config_schema(call: HttpCall) -> Reply:
     return Reply.json(_SCHEMA, headers=[(b"cache-control", b"max-age=3600")])
 
 
-async def _text(call: Call) -> str:
+async def _text(call: HttpCall) -> str:
     return parse_body(ConfigText, await call.json(), error="send the config as text").text
 
 

@@ -22,12 +22,12 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import check_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import Complaint, InvalidCursor, InvalidInput, NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.listing import read_flag
-from breadcrumbs.runtime.http.api.operations import ID, Answer, Body, Parameter, Routes
+from breadcrumbs.runtime.http.api.operations import ID, Body, Parameter, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.problems import INVALID_CURSOR, NOT_FOUND
 from breadcrumbs.runtime.http.api.replies import Reply
-from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, Version
+from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
 from breadcrumbs.runtime.retrieval.sources import Scope
 from breadcrumbs.runtime.sessions.sessions import Sessions
 
@@ -79,7 +79,7 @@ class ItemView(TypedDict):
     rank: Annotated[Count, Field(description="0: the newest that the source found")]
     tokens: Count
     id: NotRequired[Id]
-    version: NotRequired[Version]
+    version: NotRequired[VersionNumber]
     schema_name: NotRequired[str]
     session_id: NotRequired[Annotated[str, Field(description="Where it is not the context's own")]]
     created_at: NotRequired[Time]
@@ -100,7 +100,7 @@ class LeftOutView(TypedDict):
     reason: Reason
     tokens: NotRequired[Annotated[Count, Field(description="What it would have taken")]]
     id: NotRequired[Id]
-    version: NotRequired[Version]
+    version: NotRequired[VersionNumber]
     schema_name: NotRequired[str]
     created_at: NotRequired[Time]
     title: NotRequired[str]
@@ -112,7 +112,7 @@ class _Explained(TypedDict):
     consumer_id: str
     session_id: NotRequired[str]
     trigger_id: Id
-    trigger_version: Version
+    trigger_version: VersionNumber
     as_of: Annotated[Time, Field(description="What was written later is not in it")]
     config: Annotated[str, Field(description="Digest of the config that it was made by")]
     tokens: Count
@@ -139,7 +139,7 @@ class ExplanationView(_Explained):
     """Why a context is as it is."""
 
     context_id: Id
-    version: Version
+    version: VersionNumber
     made_at: Time
     parts: NotRequired[Annotated[list[PartView], Field(description="What the model was shown, on request")]]
     parts_as_shown: NotRequired[
@@ -221,10 +221,10 @@ class _Asked(BaseModel):
         ),
         Parameter("cursor", "query", "The next page: `next_cursor` of the last one."),
     ),
-    answers=(Answer(200, "The explanation.", ExplanationView),),
+    answers=(SuccessReply(200, "The explanation.", ExplanationView),),
     may_fail=(INVALID_CURSOR,),
 )
-async def explain_context(call: Call) -> Reply:
+async def explain_context(call: HttpCall) -> Reply:
     principal, id, query = call.principal, call.id(), call.query()
     version, with_parts = _version(query.get("version")), read_flag(query, "parts")
     version, start = _continued(query.get("cursor"), version)
@@ -294,10 +294,10 @@ def _shown(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
         "were not there."
     ),
     body=Body(PreviewRequest, _EXAMPLE),
-    answers=(Answer(200, "The explanation, and what would be shown.", PreviewView),),
+    answers=(SuccessReply(200, "The explanation, and what would be shown.", PreviewView),),
     may_fail=(NOT_FOUND,),
 )
-async def preview_context(call: Call) -> Reply:
+async def preview_context(call: HttpCall) -> Reply:
     principal = call.principal
     asked = parse_body(_Asked, await call.json(), error="this is no request for a preview")
     check_session_id(asked.session_id)
@@ -313,7 +313,7 @@ async def preview_context(call: Call) -> Reply:
     return Reply.json(made.explanation.as_dict() | {"parts": made.parts})
 
 
-async def _check_session(call: Call, session: str) -> None:
+async def _check_session(call: HttpCall, session: str) -> None:
     """Check that the session exists for a narrowed token."""
     principal = call.principal
     if principal.is_narrowed:

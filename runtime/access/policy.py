@@ -39,7 +39,7 @@ from breadcrumbs.runtime.store.state import (
     STATE_CHANGE,
     STATE_HOLDER,
     STATEFUL,
-    Guard,
+    StateReaders,
 )
 
 # Operations
@@ -417,7 +417,7 @@ def check_fork(principal: Principal) -> None:
         )
 
 
-def may_read_state(principal: Principal, guard: Guard) -> bool:
+def may_read_state(principal: Principal, guard: StateReaders) -> bool:
     """Whether the principal may read a value of a session's state."""
     if may_read_secrets(principal):
         return True

@@ -15,7 +15,7 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.errors import RateLimited
-from breadcrumbs.runtime.settings.rates import Class, Rate, RateLimits
+from breadcrumbs.runtime.settings.rates import Rate, RateLimits, RouteClass
 from breadcrumbs.runtime.store.store import Store
 
 _SPEND = Script("spend")
@@ -27,13 +27,13 @@ _COARSENESS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What is left of the tightest budget after a request."""
+class RemainingBudget:
+    """The rest of the tightest budget after a request."""
 
     limit: int
     remaining: int
     reset: int
-    """Seconds until all of it is there again."""
+    """Seconds until the whole budget is available again."""
 
 
 class _Taken:
@@ -43,12 +43,12 @@ class _Taken:
 
     def __init__(self) -> None:
         self.count = 0
-        self.left = Left(0, 0, 0)
+        self.left = RemainingBudget(0, 0, 0)
         self.until = 0.0
         self.taking = anyio.Lock()
         """Of many who come at once one asks the store, for all of them."""
 
-    def take(self) -> Left | None:
+    def take(self) -> RemainingBudget | None:
         """One of them, if there is any. Those that nobody has used for a while are lost."""
         if not self.count or time.monotonic() >= self.until:
             return None
@@ -62,11 +62,11 @@ class RateLimiter:
     def __init__(self, store: Store, limits: RateLimits) -> None:
         self._store = store
         self._limits = limits
-        self._taken: dict[tuple[Class, Principal], _Taken] = {}
+        self._taken: dict[tuple[RouteClass, Principal], _Taken] = {}
         self._spent: dict[bytes, int] = {}
         """Until when a budget is known to be spent: who does not stop asking is refused without the store."""
 
-    async def spend(self, principal: Principal, spent: Class) -> Left | None:
+    async def spend(self, principal: Principal, spent: RouteClass) -> RemainingBudget | None:
         """Take one request from the budgets of a class. None: it has none. Raises `RateLimited`."""
         taken = self._taken.get((spent, principal))
         if taken is not None and (left := taken.take()) is not None:
@@ -95,7 +95,7 @@ class RateLimiter:
             taken.count, taken.until = some, time.monotonic() + _KEPT_SECONDS
             return taken.take()
 
-    def _rates(self, principal: Principal, spent: Class) -> dict[bytes, tuple[Rate, str]]:
+    def _rates(self, principal: Principal, spent: RouteClass) -> dict[bytes, tuple[Rate, str]]:
         """The budgets that a request is paid from, and whose they are."""
         budget, owner, keys = self._limits.of(spent), principal.owner_id, self._store.keys
         lane = self._lane(owner)
@@ -112,8 +112,8 @@ class RateLimiter:
         return rates
 
     async def _take(
-        self, owner: UUID, rates: dict[bytes, tuple[Rate, str]], spent: Class, count: int
-    ) -> Left:
+        self, owner: UUID, rates: dict[bytes, tuple[Rate, str]], spent: RouteClass, count: int
+    ) -> RemainingBudget:
         shares: list[bytes | str | int] = [count]
         for rate, _ in rates.values():
             window = round(rate.seconds * 1_000_000)
@@ -123,7 +123,7 @@ class RateLimiter:
         )
         key, (rate, whose) = list(rates.items())[int(place) - 1]
         if not int(refused):
-            return Left(rate.count, int(left[0]), math.ceil(int(microseconds) / 1_000_000))
+            return RemainingBudget(rate.count, int(left[0]), math.ceil(int(microseconds) / 1_000_000))
         if count == 1:
             if len(self._spent) >= _MOST_REMEMBERED:
                 self._spent.clear()
@@ -134,7 +134,7 @@ class RateLimiter:
         return lane_for(owner, "rates", "", self._store.lanes)
 
 
-def _refusal(spent: Class, rate: Rate, whose: str, microseconds: int) -> RateLimited:
+def _refusal(spent: RouteClass, rate: Rate, whose: str, microseconds: int) -> RateLimited:
     seconds = max(1, math.ceil(microseconds / 1_000_000))
     return RateLimited(
         f"{whose} may make {rate.count} requests of the class {spent!r} in {rate.seconds:g} s: "

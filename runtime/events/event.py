@@ -16,12 +16,12 @@ import structlog
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION
 from breadcrumbs.runtime.breadcrumb.cached import once
 
-Operation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
+EventOperation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
 """`retried` is not a write: it asks a worker to handle an older event again. Streams do not show it.
 `session_deleted` names no breadcrumb: its tag names the session.
 `unknown`: written by a newer version, or damaged. Readers skip it."""
 
-_OPERATIONS: Final[dict[int, Operation]] = {
+_OPERATIONS: Final[dict[int, EventOperation]] = {
     ord("c"): "created",
     ord("u"): "updated",
     ord("d"): "deleted",
@@ -37,7 +37,7 @@ _log = structlog.get_logger("breadcrumbs.events")
 class Event:
     """One event of a lane."""
 
-    operation: Operation
+    operation: EventOperation
     owner_id: UUID
     id: UUID
     version: int

@@ -68,7 +68,7 @@ def render_template(
     text: str, context: dict[str, Any], root: Mapping[str, Any], allowance: Allowance
 ) -> Iterator[str]:
     """Yield the pieces of a template. Raises `_UsedUp` where the allowance ends; `join_pieces` handles it."""
-    return _Renderer(root, allowance).render(read_template(text), _Scope(context, root, {}))
+    return _Renderer(root, allowance).render(read_template(text), _NameScope(context, root, {}))
 
 
 def _show(value: Any) -> str:
@@ -296,7 +296,7 @@ def _read_value(text: str, stack: list[_Open]) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class _NameScope:
     """What names mean at one place of a template."""
 
     this: Any
@@ -309,7 +309,7 @@ class _Renderer:
     root: Mapping[str, Any]
     allowance: Allowance
 
-    def render(self, nodes: tuple[_Node, ...], scope: _Scope) -> Iterator[str]:
+    def render(self, nodes: tuple[_Node, ...], scope: _NameScope) -> Iterator[str]:
         for node in nodes:
             # Counted besides the rounds of loops, since a long body in a long loop may write nothing.
             if self.allowance.steps == 0:
@@ -327,7 +327,7 @@ class _Renderer:
                 holds = value is not MISSING and bool(value)
                 yield from self.render(node.body if holds else node.otherwise, scope)
 
-    def _each(self, block: _Block, scope: _Scope) -> Iterator[str]:
+    def _each(self, block: _Block, scope: _NameScope) -> Iterator[str]:
         value = self._look_up(block.path, scope)
         elements: Iterator[tuple[Any, Any]]
         if isinstance(value, dict) and value:
@@ -343,9 +343,9 @@ class _Renderer:
             self.allowance.loops -= 1
             loop = {"@index": index, "@key": key, "@first": index == 0, "@last": index == len(value) - 1}
             names = element if isinstance(element, dict) else {}
-            yield from self.render(block.body, _Scope(element, names, loop))
+            yield from self.render(block.body, _NameScope(element, names, loop))
 
-    def _look_up(self, path: Path, scope: _Scope) -> Any:
+    def _look_up(self, path: Path, scope: _NameScope) -> Any:
         """The first name decides where: an element that has a `user` never shows the context's `user`."""
         first, rest = path[0], path[1:]
         if first == "this":

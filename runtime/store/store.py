@@ -71,7 +71,7 @@ from breadcrumbs.runtime.store.script_replies import (
     decode_delete,
     decode_update,
 )
-from breadcrumbs.runtime.store.state import Guard, held_changes, is_about_session
+from breadcrumbs.runtime.store.state import StateReaders, held_changes, is_about_session
 from breadcrumbs.runtime.store.write_cache import WriteCache
 from breadcrumbs.runtime.store.written import Written
 
@@ -385,13 +385,15 @@ class Store:
         self, lane: int, base: Breadcrumb, after: BreadcrumbCreate
     ) -> Mapping[str, bytes]:
         """Return the values that a breadcrumb set in its session's state, if a change of it changes their guard."""
-        guard = Guard.of(after.context, after.sensitivity, after.visibility, base.created_by)
-        if base.session_id is None or guard == Guard.of_crumb(base):
+        guard = StateReaders.of(after.context, after.sensitivity, after.visibility, base.created_by)
+        if base.session_id is None or guard == StateReaders.of_crumb(base):
             return {}
         first = base if base.version == 1 else await lookup.get_older(self, lane, base, 1)
         if first is None:  # imported without its first version: see restore
             return {}
-        changes = held_changes(first.schema_name or "", first.context, guard.joined(Guard.of_crumb(first)))
+        changes = held_changes(
+            first.schema_name or "", first.context, guard.joined(StateReaders.of_crumb(first))
+        )
         return {name: value for name, value in changes.items() if not is_about_session(name)}
 
     async def _run_update(self, update: Update, fence: Fence | None = None) -> Reply:

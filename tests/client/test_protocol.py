@@ -29,7 +29,7 @@ from breadcrumbs.client.errors import (
     VersionMismatch,
     problem_of,
 )
-from breadcrumbs.client.http import Server, check_address
+from breadcrumbs.client.http import ServerAccess, check_address
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff
 from breadcrumbs.client.requests import Request, title_of
 from breadcrumbs.client.sync import events, turns
@@ -62,7 +62,7 @@ class Scripted(Connection):
     """Answers from a list, instead of a server."""
 
     def __init__(self, answers: list[Any], *, retries: int = 3, endless: bool = False) -> None:
-        super().__init__(Server("http://127.0.0.1:1", {}), timeout=1.0, retries=retries)
+        super().__init__(ServerAccess("http://127.0.0.1:1", {}), timeout=1.0, retries=retries)
         self.left = list(answers)
         self.endless = endless
         self.sent: list[Request] = []
@@ -605,7 +605,7 @@ class SlowServer(Connection):
     """Sends a ping now and then, and never an answer. Time passes only while somebody waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ping_every: float) -> None:
-        super().__init__(Server("http://127.0.0.1:1", {}), timeout=1.0, retries=3)
+        super().__init__(ServerAccess("http://127.0.0.1:1", {}), timeout=1.0, retries=3)
         self.now = 1000.0
         self.opened = 0
         self.ping_every = ping_every

@@ -10,7 +10,7 @@ from breadcrumbs.client.aio.connection import AsyncConnection
 from breadcrumbs.client.aio.events import follow_events
 from breadcrumbs.client.aio.listing import list_breadcrumbs, list_sessions, list_versions
 from breadcrumbs.client.aio.session import AsyncSession
-from breadcrumbs.client.http import Server
+from breadcrumbs.client.http import ServerAccess
 from breadcrumbs.client.options import Listing, Message, Subscription, TokenRequest
 from breadcrumbs.client.replies import Reply, token_in
 from breadcrumbs.client.requests import (
@@ -57,7 +57,7 @@ class AsyncClient:
         timeout: float = 30.0,
         retries: int = 5,
     ) -> None:
-        server = Server.resolve(url, token, api_key)
+        server = ServerAccess.resolve(url, token, api_key)
         self._connection = AsyncConnection(server, timeout=timeout, retries=retries)
 
     @property

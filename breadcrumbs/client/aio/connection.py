@@ -11,7 +11,7 @@ import httpx
 from breadcrumbs.client.concurrency import async_shield, async_sleep
 from breadcrumbs.client.errors import BreadcrumbsError
 from breadcrumbs.client.http import (
-    Server,
+    ServerAccess,
     connection_lost,
     is_stream,
     reply_of,
@@ -56,7 +56,7 @@ class AsyncByteStream:
 class AsyncConnection:
     """Sends requests to one server with the credentials of the client."""
 
-    def __init__(self, server: Server, *, timeout: float, retries: int) -> None:
+    def __init__(self, server: ServerAccess, *, timeout: float, retries: int) -> None:
         self.url = server.url
         self.retries = retries
         self.replies = ReplyReader(server.url)

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 from uuid import uuid4
 
-from breadcrumbs.client.http import Server
+from breadcrumbs.client.http import ServerAccess
 from breadcrumbs.client.options import Listing, Message, Subscription, TokenRequest
 from breadcrumbs.client.replies import Reply, token_in
 from breadcrumbs.client.requests import (
@@ -58,7 +58,7 @@ class Client:
         timeout: float = 30.0,
         retries: int = 5,
     ) -> None:
-        server = Server.resolve(url, token, api_key)
+        server = ServerAccess.resolve(url, token, api_key)
         self._connection = Connection(server, timeout=timeout, retries=retries)
 
     @property

@@ -12,7 +12,7 @@ import httpx
 from breadcrumbs.client.concurrency import shield, sleep
 from breadcrumbs.client.errors import BreadcrumbsError
 from breadcrumbs.client.http import (
-    Server,
+    ServerAccess,
     connection_lost,
     is_stream,
     reply_of,
@@ -57,7 +57,7 @@ class ByteStream:
 class Connection:
     """Sends requests to one server with the credentials of the client."""
 
-    def __init__(self, server: Server, *, timeout: float, retries: int) -> None:
+    def __init__(self, server: ServerAccess, *, timeout: float, retries: int) -> None:
         self.url = server.url
         self.retries = retries
         self.replies = ReplyReader(server.url)

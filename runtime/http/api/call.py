@@ -13,7 +13,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope
 
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.access.rate_limits import Left, RateLimiter
+from breadcrumbs.runtime.access.rate_limits import RateLimiter, RemainingBudget
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.breadcrumb.json_input import parse_json
 from breadcrumbs.runtime.errors import Complaint, InvalidInput
@@ -37,8 +37,8 @@ MAX_QUERY_FIELDS: Final = 256
 _CHECK_HOLDS_SECONDS: Final = 0.05  # a body that takes longer than this has its token checked again
 
 
-class Call:
-    """One request on its way through an operation."""
+class HttpCall:
+    """One HTTP request to an operation, with its principal and the services."""
 
     __slots__ = (
         "_checked_at",
@@ -201,7 +201,7 @@ def read_json(raw: bytes) -> Any:
         raise
 
 
-def budget_headers(left: Left | None) -> list[Header]:
+def budget_headers(left: RemainingBudget | None) -> list[Header]:
     if left is None:
         return []
     return [

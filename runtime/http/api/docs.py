@@ -72,11 +72,13 @@ POLICY: Final = (
 
 def render(document: Mapping[str, Any], settings: Settings) -> bytes:
     """The page for an OpenAPI document."""
-    page = _Page(document, settings)
+    page = _DocsPage(document, settings)
     return "".join(page.parts()).encode()
 
 
-class _Page:
+class _DocsPage:
+    """Builds the parts of the documentation page."""
+
     def __init__(self, document: Mapping[str, Any], settings: Settings) -> None:
         self._document = document
         self._settings = settings

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
+from breadcrumbs.runtime.http.api.operations import Body, Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import RATE_LIMITED, VERSION_MISMATCH, ProblemType
 from breadcrumbs.runtime.http.api.schemas import Problem
 
@@ -148,7 +148,7 @@ def _body(body: Body, schemas: _Schemas) -> dict[str, Any]:
     return {"required": body.required, "content": dict.fromkeys(body.media_types, content)}
 
 
-def _answers(answers: Sequence[Answer], schemas: _Schemas) -> dict[str, Any]:
+def _answers(answers: Sequence[SuccessReply], schemas: _Schemas) -> dict[str, Any]:
     """By status. The same status in several forms (JSON, a stream) is one answer that has several contents."""
     by_status: dict[str, Any] = {}
     for answer in answers:
@@ -160,7 +160,7 @@ def _answers(answers: Sequence[Answer], schemas: _Schemas) -> dict[str, Any]:
     return by_status
 
 
-def _answer(answer: Answer, schemas: _Schemas) -> dict[str, Any]:
+def _answer(answer: SuccessReply, schemas: _Schemas) -> dict[str, Any]:
     described: dict[str, Any] = {"description": answer.description}
     if answer.schema is not None:
         described["content"] = {answer.media_type: {"schema": schemas.of(answer.schema)}}

@@ -111,7 +111,7 @@ class _Series:
         self.seconds = 0.0
 
 
-class Observer:
+class RequestObserver:
     """Middleware that counts, times and logs."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, *, access_log: bool) -> None:

@@ -16,7 +16,7 @@ from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import InvalidCursor
 from breadcrumbs.runtime.hints.hints import apply_hints
 from breadcrumbs.runtime.http.api import listing
-from breadcrumbs.runtime.http.api.call import Call, read_json
+from breadcrumbs.runtime.http.api.call import HttpCall, read_json
 from breadcrumbs.runtime.http.api.conditions import (
     ETAG_HEADER,
     IF_MATCH,
@@ -30,10 +30,10 @@ from breadcrumbs.runtime.http.api.operations import (
     ID,
     JSON_TYPE,
     MERGE_PATCH_TYPE,
-    Answer,
     Body,
     Parameter,
     Routes,
+    SuccessReply,
 )
 from breadcrumbs.runtime.http.api.problems import (
     IDEMPOTENCY_MISMATCH,
@@ -96,7 +96,7 @@ routes = Routes("Breadcrumbs")
     parameters=(IDEMPOTENCY_KEY,),
     body=Body(BreadcrumbCreate, _EXAMPLE),
     answers=(
-        Answer(
+        SuccessReply(
             201,
             "It is stored.",
             Created,
@@ -113,7 +113,7 @@ routes = Routes("Breadcrumbs")
         QUOTA_EXCEEDED,
     ),
 )
-async def create(call: Call) -> Reply:
+async def create(call: HttpCall) -> Reply:
     principal = call.principal
     new = policy.admit_new(principal, BreadcrumbCreate.parse(await call.json()))
     written = await Sessions(call.services.store).create_as(
@@ -152,10 +152,10 @@ async def create(call: Call) -> Reply:
     uses_store="writes",
     parameters=(ID, IF_MATCH),
     body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
-    answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
+    answers=(SuccessReply(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
     may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
-async def update(call: Call) -> Reply:
+async def update(call: HttpCall) -> Reply:
     principal, id = call.principal, call.id()
     expected = expected_version(call)
     media_type = call.media_type()
@@ -189,10 +189,10 @@ async def update(call: Call) -> Reply:
     spends="posting",
     uses_store="writes",
     parameters=(ID, IF_MATCH),
-    answers=(Answer(200, "It is gone.", Done),),
+    answers=(SuccessReply(200, "It is gone.", Done),),
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
-async def delete(call: Call) -> Reply:
+async def delete(call: HttpCall) -> Reply:
     principal, id, expected = call.principal, call.id(), expected_version(call)
     await _check_session_user(call, id)
     await call.services.store.delete(
@@ -202,7 +202,7 @@ async def delete(call: Call) -> Reply:
     return Reply.json(answer)
 
 
-def idempotency_key(call: Call) -> str | None:
+def idempotency_key(call: HttpCall) -> str | None:
     """The key of a request, if it has one."""
     principal, key = call.principal, call.header(b"idempotency-key")
     if key is None:
@@ -222,7 +222,7 @@ def _session_named_in(new: BreadcrumbCreate) -> str | None:
     return session if isinstance(session, str) else None
 
 
-async def _check_session_user(call: Call, id: UUID) -> None:
+async def _check_session_user(call: HttpCall, id: UUID) -> None:
     """Check the session of a breadcrumb that is about to be changed or deleted."""
     principal, store = call.principal, call.services.store
     if not policy.needs_session_user(principal):
@@ -249,9 +249,9 @@ async def _check_session_user(call: Call, id: UUID) -> None:
         "counts reads."
     ),
     parameters=(ID, IF_NONE_MATCH),
-    answers=(Answer(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
+    answers=(SuccessReply(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
-async def get_view(call: Call) -> Reply:
+async def get_view(call: HttpCall) -> Reply:
     crumb = await _readable(call)
     hints, borrowed = own_hints(crumb), None
     if not hints and crumb.schema_name is not None:
@@ -282,9 +282,9 @@ async def get_view(call: Call) -> Reply:
     summary="Read everything there is",
     description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
     parameters=(ID, IF_NONE_MATCH),
-    answers=(Answer(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
+    answers=(SuccessReply(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
-async def get_full(call: Call) -> Reply:
+async def get_full(call: HttpCall) -> Reply:
     crumb = await _readable(call)
     etag = etag_of(crumb.version)
     if has_already(call, etag):
@@ -303,7 +303,7 @@ async def get_full(call: Call) -> Reply:
     ),
     parameters=(ID, *listing.PAGING),
     answers=(
-        Answer(
+        SuccessReply(
             200,
             "The versions.",
             list[HistoryItem],
@@ -313,7 +313,7 @@ async def get_full(call: Call) -> Reply:
     ),
     may_fail=(INVALID_CURSOR,),
 )
-async def get_history(call: Call) -> Reply:
+async def get_history(call: HttpCall) -> Reply:
     principal, id, given = call.principal, call.id(), call.query()
     page = await call.services.store.history_page(
         principal.owner_id,
@@ -357,7 +357,7 @@ def _version_before(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-async def _readable(call: Call) -> Breadcrumb:
+async def _readable(call: HttpCall) -> Breadcrumb:
     store, principal, id = call.services.store, call.principal, call.id()
     crumb = await store.get(principal.owner_id, id, count_read=False)
     policy.check_readable(principal, crumb)
@@ -382,7 +382,7 @@ async def _readable(call: Call) -> Breadcrumb:
     ),
     parameters=listing.PARAMETERS,
     answers=(
-        Answer(
+        SuccessReply(
             200,
             "A page.",
             list[ListItem],
@@ -392,7 +392,7 @@ async def _readable(call: Call) -> Breadcrumb:
     ),
     may_fail=(INVALID_CURSOR,),
 )
-async def list_breadcrumbs(call: Call) -> Reply:
+async def list_breadcrumbs(call: HttpCall) -> Reply:
     principal, given = call.principal, call.query()
     query = listing.read_query(given)
     include_context = listing.read_flag(given, "include_context")

@@ -23,10 +23,10 @@ from breadcrumbs.runtime.errors import (
     NothingToRetry,
 )
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import IF_MATCH, expected_version
 from breadcrumbs.runtime.http.api.listing import read_number
-from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Answer, Body, Parameter, Routes
+from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Body, Parameter, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     IDEMPOTENCY_MISMATCH,
     INVALID_CURSOR,
@@ -105,10 +105,10 @@ routes = Routes("Sessions")
         Parameter("before", "query", "What is older: the `before` of a page."),
         Parameter("after", "query", "What is newer: the `after` of a page."),
     ),
-    answers=(Answer(200, "A page.", MessageList),),
+    answers=(SuccessReply(200, "A page.", MessageList),),
     may_fail=(INVALID_CURSOR,),
 )
-async def list_messages(call: Call) -> Reply:
+async def list_messages(call: HttpCall) -> Reply:
     principal, session, given = call.principal, session_id(call), call.query()
     # Side by side: of a session that is not there, or is just being deleted, nothing is shown.
     page, _ = await asyncio.gather(
@@ -149,9 +149,9 @@ async def list_messages(call: Call) -> Reply:
         Parameter("message_id", "path", "The message.", UUID_SCHEMA),
         Parameter("agent_id", "query", "Only what came of it with this agent."),
     ),
-    answers=(Answer(200, "The message.", MessageOutcome),),
+    answers=(SuccessReply(200, "The message.", MessageOutcome),),
 )
-async def get_message(call: Call) -> Reply:
+async def get_message(call: HttpCall) -> Reply:
     principal, session, store = call.principal, session_id(call), call.services.store
     agent = call.query().get("agent_id")
     await facts_of(call, session)
@@ -180,10 +180,12 @@ async def get_message(call: Call) -> Reply:
     parameters=(SESSION_ID, WAIT, IDEMPOTENCY_KEY, IF_MATCH),
     body=Body(MessageCreate, {"message": "Hello!"}),
     answers=(
-        Answer(200, "It is answered, or it failed.", MessageAnswered, headers=_POSTED, sometimes=_SOMETIMES),
-        Answer(200, "As events.", media_type=EVENT_STREAM, headers=_POSTED, sometimes=_SOMETIMES),
-        Answer(201, "It is stored.", MessagePosted, headers=_POSTED, sometimes=_SOMETIMES),
-        Answer(
+        SuccessReply(
+            200, "It is answered, or it failed.", MessageAnswered, headers=_POSTED, sometimes=_SOMETIMES
+        ),
+        SuccessReply(200, "As events.", media_type=EVENT_STREAM, headers=_POSTED, sometimes=_SOMETIMES),
+        SuccessReply(201, "It is stored.", MessagePosted, headers=_POSTED, sometimes=_SOMETIMES),
+        SuccessReply(
             202,
             "It is stored; the time was up before an answer came.",
             MessagePosted,
@@ -193,7 +195,7 @@ async def get_message(call: Call) -> Reply:
     ),
     may_fail=(IDEMPOTENCY_MISMATCH, SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
-async def post_message(call: Call) -> Reply:
+async def post_message(call: HttpCall) -> Reply:
     given = call.query()
     stream = wants_stream(call)
     seconds = seconds_to_wait(given, call.principal, stream=stream)
@@ -219,7 +221,7 @@ async def post_message(call: Call) -> Reply:
         return reply
 
 
-async def _post(call: Call) -> tuple[Breadcrumb, dict[str, Any], Written]:
+async def _post(call: HttpCall) -> tuple[Breadcrumb, dict[str, Any], Written]:
     """Post what a request says: the breadcrumb, what is told of it, and what the write did."""
     principal, session, sessions = call.principal, session_id(call), Sessions(call.services.store)
     expected: int | Literal["*"] | None = expected_version(call)
@@ -264,7 +266,7 @@ def _message(principal: Principal, session: str, said: MessageCreate, user: str 
 
 
 async def _as_it_is(
-    call: Call, session: str, new: BreadcrumbCreate, written: Written
+    call: HttpCall, session: str, new: BreadcrumbCreate, written: Written
 ) -> tuple[Breadcrumb, int | None]:
     """Return the breadcrumb and the session's version; of a replay, what the store has now."""
     if written.breadcrumb is not None:
@@ -293,10 +295,10 @@ async def _as_it_is(
     uses_store="writes",
     parameters=(SESSION_ID,),
     body=Body(RetryRequest, {}, required=False),
-    answers=(Answer(202, "It is being run again.", Retried),),
+    answers=(SuccessReply(202, "It is being run again.", Retried),),
     may_fail=(NOTHING_TO_RETRY, SESSION_GONE),
 )
-async def retry_turn(call: Call) -> Reply:
+async def retry_turn(call: HttpCall) -> Reply:
     principal, session = call.principal, session_id(call)
     wanted = parse_body(RetryRequest, await call.optional_json())
     facts = await facts_of(call, session)

@@ -12,8 +12,8 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Answer, Routes
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Time
 from breadcrumbs.runtime.http.middleware.metrics import Metrics, RouteTimes
@@ -195,7 +195,7 @@ class OperationsDocument(TypedDict):
         "schemas are this tenant's."
     ),
     answers=(
-        Answer(
+        SuccessReply(
             200,
             "How it is now.",
             OperationsDocument,
@@ -203,7 +203,7 @@ class OperationsDocument(TypedDict):
         ),
     ),
 )
-async def operations(call: Call) -> Reply:
+async def operations(call: HttpCall) -> Reply:
     services = call.services
     seen = await overview(services.store, call.principal.owner_id)
     document: OperationsDocument = {

@@ -15,7 +15,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
 from breadcrumbs.runtime.errors import (
     NotFound,
 )
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import etag_of
 from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.replies import Header, Reply
@@ -35,7 +35,7 @@ SESSION_ID: Final = Parameter(
 VERSIONED: Final = {"ETag": "The session's version, for If-Match."}
 
 
-def session_id(call: Call) -> str:
+def session_id(call: HttpCall) -> str:
     """Return the session that the path names, if it can exist for the principal."""
     session = check_session_id(call.name())
     if not policy.may_name_session(call.principal, session):
@@ -47,7 +47,7 @@ def no_session(session: str) -> NotFound:
     return NotFound(f"there is no session {session!r}")
 
 
-async def facts_of(call: Call, session: str) -> SessionFacts:
+async def facts_of(call: HttpCall, session: str) -> SessionFacts:
     facts = await Sessions(call.services.store).get(call.principal.owner_id, session, first_message=True)
     if not policy.may_see_session(call.principal, facts.id, facts.user):
         raise no_session(session)

@@ -25,10 +25,10 @@ from breadcrumbs.runtime.errors import (
     VersionMismatch,
 )
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import IF_MATCH, expected_version
 from breadcrumbs.runtime.http.api.listing import read_number
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Parameter, Routes
+from breadcrumbs.runtime.http.api.operations import Body, Parameter, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
@@ -103,10 +103,10 @@ routes = Routes("Sessions")
             {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(USER)},
         ),
     ),
-    answers=(Answer(200, "A page.", SessionList),),
+    answers=(SuccessReply(200, "A page.", SessionList),),
     may_fail=(INVALID_CURSOR,),
 )
-async def list_sessions(call: Call) -> Reply:
+async def list_sessions(call: HttpCall) -> Reply:
     principal, given = call.principal, call.query()
     limit = read_number(given, "limit", DEFAULT_PAGE)
     if not 1 <= limit <= MOST_SESSIONS:
@@ -155,7 +155,7 @@ async def list_sessions(call: Call) -> Reply:
     parameters=(IDEMPOTENCY_KEY,),
     body=Body(SessionCreate, {"id": "abc", "title": "Holidays", "state": {"language": "en"}}),
     answers=(
-        Answer(
+        SuccessReply(
             201,
             "It is there.",
             Session | ListedSession,
@@ -172,7 +172,7 @@ async def list_sessions(call: Call) -> Reply:
         QUOTA_EXCEEDED,
     ),
 )
-async def create_session(call: Call) -> Reply:
+async def create_session(call: HttpCall) -> Reply:
     principal = call.principal
     wanted = parse_body(SessionCreate, await call.json())
     key = idempotency_key(call)
@@ -225,9 +225,9 @@ async def create_session(call: Call) -> Reply:
     path="/sessions/{id}",
     summary="Read a session",
     parameters=(SESSION_ID,),
-    answers=(Answer(200, "The session.", Session, headers=VERSIONED),),
+    answers=(SuccessReply(200, "The session.", Session, headers=VERSIONED),),
 )
-async def get_session(call: Call) -> Reply:
+async def get_session(call: HttpCall) -> Reply:
     return session_reply(await facts_of(call, session_id(call)), call.principal)
 
 
@@ -244,10 +244,10 @@ async def get_session(call: Call) -> Reply:
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
     body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
-    answers=(Answer(200, "The session as it is now.", Session | ListedSession, headers=VERSIONED),),
+    answers=(SuccessReply(200, "The session as it is now.", Session | ListedSession, headers=VERSIONED),),
     may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
-async def change_session(call: Call) -> Reply:
+async def change_session(call: HttpCall) -> Reply:
     principal, session = call.principal, session_id(call)
     expected = expected_version(call)
     change = parse_body(SessionChange, await call.json())
@@ -304,10 +304,10 @@ async def change_session(call: Call) -> Reply:
     ),
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
-    answers=(Answer(200, "It is gone.", SessionDeleted),),
+    answers=(SuccessReply(200, "It is gone.", SessionDeleted),),
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
-async def delete_session(call: Call) -> Reply:
+async def delete_session(call: HttpCall) -> Reply:
     session = session_id(call)
     expected = expected_version(call)
     await facts_of(call, session)
@@ -331,7 +331,7 @@ async def delete_session(call: Call) -> Reply:
     parameters=(SESSION_ID, IDEMPOTENCY_KEY),
     body=Body(ForkRequest, {"title": "Another way"}, required=False),
     answers=(
-        Answer(
+        SuccessReply(
             201,
             "It is there.",
             Session | ListedSession,
@@ -341,7 +341,7 @@ async def delete_session(call: Call) -> Reply:
     ),
     may_fail=(ALREADY_EXISTS, SESSION_GONE, STATE_TOO_LARGE, QUOTA_EXCEEDED),
 )
-async def fork_session(call: Call) -> Reply:
+async def fork_session(call: HttpCall) -> Reply:
     principal, origin = call.principal, session_id(call)
     policy.check_fork(principal)
     wanted = parse_body(ForkRequest, await call.optional_json())
@@ -370,7 +370,7 @@ async def fork_session(call: Call) -> Reply:
     )
 
 
-def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) -> str:
+def _name_for(call: HttpCall, wanted: str | None, key: str | None, *purpose: str) -> str:
     principal = call.principal
     name = policy.admit_session_name(principal, None if wanted is None else check_new_session_id(wanted))
     if name is not None:

@@ -16,7 +16,7 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import BreadcrumbsError, InvalidInput
 from breadcrumbs.runtime.events.deltas import Delta
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.problems import ClientDisconnected, problem_for
 from breadcrumbs.runtime.http.api.replies import Header, Reply
@@ -40,7 +40,7 @@ WAIT: Final = Parameter(
 )
 
 
-def wants_stream(call: Call) -> bool:
+def wants_stream(call: HttpCall) -> bool:
     accepted = (call.header(b"accept") or "").split(",")
     return any(kind.partition(";")[0].strip().lower() == EVENT_STREAM for kind in accepted)
 
@@ -63,7 +63,7 @@ def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -
 class AwaitedAnswer:
     """A message that was posted, and how to wait for its answer."""
 
-    call: Call
+    call: HttpCall
     watch: AnswerWatch
     message: Breadcrumb
     posted: dict[str, Any]
