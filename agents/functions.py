@@ -27,8 +27,8 @@ class Call:
     """Shows a piece of the answer while it is being made."""
 
 
-Reply: TypeAlias = str | dict[str, Any]
-AgentFunction: TypeAlias = Callable[[Call], Awaitable[Reply]]
+FunctionReply: TypeAlias = str | dict[str, Any]
+AgentFunction: TypeAlias = Callable[[Call], Awaitable[FunctionReply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FunctionAgent:
     definition: AgentDefinition
     function: AgentFunction
 
-    async def __call__(self, call: Call) -> Reply:
+    async def __call__(self, call: Call) -> FunctionReply:
         return await self.function(call)
 
 

@@ -30,7 +30,7 @@ MESSAGE: Final = "user.message.v1"
 _MAX_NOTED_EVENTS: Final = 10_000
 """Notes about events are dropped above this number: those of lost lanes are never removed."""
 
-Consumers: TypeAlias = Callable[[UUID], Awaitable[set[str]]]
+LoadConsumers: TypeAlias = Callable[[UUID], Awaitable[set[str]]]
 """Returns the consumers for which an owner's context configs make contexts."""
 EventKey: TypeAlias = tuple[int, int]
 """Lane and time of an event."""
@@ -60,7 +60,7 @@ class AgentRunner:
         agents: AgentsInForce,
         turns: AgentTurns,
         *,
-        consumers: Consumers | None = None,
+        consumers: LoadConsumers | None = None,
         inherited: tuple[str, ...],
         kind: str = kind,
     ) -> None:

@@ -43,16 +43,16 @@ from breadcrumbs.runtime.workers.turn import Turn
 
 _log = structlog.get_logger("breadcrumbs.agents")
 
-Parts: TypeAlias = Sequence[dict[str, Any]]
+PromptParts: TypeAlias = Sequence[dict[str, Any]]
 """The parts of a context."""
 
-Refresh: TypeAlias = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
+RefreshContext: TypeAlias = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
 """Makes a context again, for the same message, with what was said since."""
 
-Gather: TypeAlias = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
+GatherParts: TypeAlias = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
 """Makes the parts of a prompt for a trigger that is not a context."""
 
-Remote: TypeAlias = Callable[[AnswerRequest, Parts, OnDelta], Awaitable[Answer]]
+RemoteAnswer: TypeAlias = Callable[[AnswerRequest, PromptParts, OnDelta], Awaitable[Answer]]
 """Lets an agent on another server answer."""
 
 
@@ -64,10 +64,10 @@ class AgentTurns:
         store: Store,
         steps: ToolSteps,
         *,
-        gather: Gather,
-        refresh: Refresh,
+        gather: GatherParts,
+        refresh: RefreshContext,
         inherited: tuple[str, ...],
-        remote: Remote | None = None,
+        remote: RemoteAnswer | None = None,
     ) -> None:
         self._store = store
         self._steps = steps
@@ -189,7 +189,7 @@ class AgentTurns:
         # The stored text is the text that was shown.
         return replace(answer, text=check_text(PARAGRAPH.join([*before, answer.text])))
 
-    async def _ask_remote(self, request: AnswerRequest, parts: Parts, on_delta: OnDelta) -> Answer:
+    async def _ask_remote(self, request: AnswerRequest, parts: PromptParts, on_delta: OnDelta) -> Answer:
         if self._remote is None:
             agent_id = request.definition.agent_id
             raise TurnFailed(f"{agent_id} lives on an ADK server: nobody here talks to these")

@@ -109,7 +109,7 @@ class WebPage:
                 summary="The page: chat, blackboard, context config, operations",
                 handle=self.page,
                 uses_store="no",
-                answers=(SuccessReply(200, "A page.", media_type="text/html"),),
+                successes=(SuccessReply(200, "A page.", media_type="text/html"),),
             ),
             Operation(
                 id="pageAsset",
@@ -121,7 +121,7 @@ class WebPage:
                 handle=self.asset,
                 uses_store="no",
                 parameters=(Parameter("name", "path", "As the page names it."),),
-                answers=(SuccessReply(200, "The file.", media_type="text/javascript"),),
+                successes=(SuccessReply(200, "The file.", media_type="text/javascript"),),
                 may_fail=(NOT_FOUND,),
             ),
         )

@@ -27,7 +27,7 @@ Reason = Literal["over budget", "duplicate", "excluded", "internal", "secret", "
 TRIGGER: Final = "trigger"
 """Source name of a trigger that no source found."""
 
-MOST_LEFT_OUT: Final = 100
+MAX_LEFT_OUT: Final = 100
 """Left-out breadcrumbs that a context names. The rest is only counted."""
 
 
@@ -122,11 +122,11 @@ class Assembled:
             "checksum": checksum(parts),
             "sources": self.sources,
             "items": [item.reference() for item in self.items],
-            "left_out": [out.reference() for out in self.left_out[:MOST_LEFT_OUT]],
+            "left_out": [out.reference() for out in self.left_out[:MAX_LEFT_OUT]],
             "notes": self.notes,
         }
-        if len(self.left_out) > MOST_LEFT_OUT:
-            explained["left_out_besides"] = len(self.left_out) - MOST_LEFT_OUT
+        if len(self.left_out) > MAX_LEFT_OUT:
+            explained["left_out_besides"] = len(self.left_out) - MAX_LEFT_OUT
         if self.definitions:
             explained["hints"] = {
                 schema: {"id": str(crumb.id), "version": crumb.version}

@@ -24,8 +24,9 @@ from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
-from breadcrumbs.runtime.retrieval.sources import Fetched, Keep, Source, fetch
+from breadcrumbs.runtime.retrieval.sources import Fetched, Source, fetch
 from breadcrumbs.runtime.sessions.pauses import written_while_paused
+from breadcrumbs.runtime.store.batched_reads import Keep
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store

@@ -24,7 +24,7 @@ from breadcrumbs.runtime.sse import LineTooLong, Parser
 
 _log = structlog.get_logger("breadcrumbs.models")
 
-_LONGEST_REASON = 400
+_MAX_REASON_CHARACTERS = 400
 
 # Providers quote a part of the key when they turn it away.
 _LOOKS_LIKE_A_KEY = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|key|hf|xai)[-_][\w*.-]{6,}|\bbearer\s+\S+")
@@ -142,7 +142,7 @@ class Endpoint:
         if self._key is not None:
             reason = reason.replace(self._key.get_secret_value(), "***")
         reason = _LOOKS_LIKE_A_KEY.sub("***", reason)
-        return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + "…"
+        return reason if len(reason) <= _MAX_REASON_CHARACTERS else reason[: _MAX_REASON_CHARACTERS - 1] + "…"
 
     async def pieces(self, response: httpx.Response, limit: int) -> AsyncGenerator[bytes]:
         """The body as it comes, at most `limit` bytes of it. Close it when you leave early."""

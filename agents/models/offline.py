@@ -14,8 +14,8 @@ from breadcrumbs.agents.models.base import ModelReply, ModelRequest, OnDelta, Pr
 from breadcrumbs.agents.models.offline_tools import calls_asked_for, results_in_words
 from breadcrumbs.agents.models.streaming import stream_words
 
-_LONGEST_QUESTION = 300  # a longer message is no request to this model
-_LONGEST_ECHO = 2_000
+_MAX_REQUEST_CHARACTERS = 300  # a longer message is no request to this model
+_MAX_ECHO_CHARACTERS = 2_000
 
 # How the prompt marks what is in it, but was not said by the user of this conversation.
 _BACKGROUND = "background"
@@ -91,7 +91,7 @@ def _reply(request: ModelRequest) -> ModelReply:
     if not current.content.strip():
         return _says("Your message was empty, so I have nothing to say back.")
     before = [message for message in heard[:-1] if message.name is None]
-    if len(current.content) <= _LONGEST_QUESTION:
+    if len(current.content) <= _MAX_REQUEST_CHARACTERS:
         answer = _answer(current.content, before, request)
         if answer is not None:
             return _says(answer) if isinstance(answer, str) else answer
@@ -175,7 +175,7 @@ def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
 
 
 def _echo(content: str, request: ModelRequest) -> str:
-    if len(content) > _LONGEST_ECHO:
+    if len(content) > _MAX_ECHO_CHARACTERS:
         heard = f"You wrote {len(content):,} characters, beginning with {_quoted(content[:200])}"
     else:
         heard = f"You wrote: {_quoted(content)}"

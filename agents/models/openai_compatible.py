@@ -33,9 +33,9 @@ _log = structlog.get_logger("breadcrumbs.models")
 _random = SystemRandom()
 
 # How long to wait for the usage and [DONE] once the model has said that it is finished.
-_GRACE = 2.0
-_LONGEST_BACKOFF = 8.0
-_READ_OF_AN_ERROR = 64 << 10
+_GRACE_SECONDS = 2.0
+_MAX_BACKOFF_SECONDS = 8.0
+_MAX_ERROR_BYTES = 64 << 10
 
 _DOES_NOT_KNOW = re.compile(
     r"(?i)unsupported|not (?:supported|permitted|allowed)|unknown|unrecogni[sz]ed|unexpected|extra"
@@ -147,7 +147,7 @@ class _ModelCall:
     def _pause(self, retries: int, asked_for: float | None) -> float | None:
         """Seconds to wait, or nothing when it would be longer than anybody should."""
         if asked_for is None:
-            wait = min(_LONGEST_BACKOFF, self._limits.backoff * 2 ** (retries - 1)) * _random.uniform(
+            wait = min(_MAX_BACKOFF_SECONDS, self._limits.backoff * 2 ** (retries - 1)) * _random.uniform(
                 0.5, 1.0
             )
         elif asked_for <= self._limits.max_wait:
@@ -283,7 +283,7 @@ class _ModelCall:
             )
         body = bytearray()
         try:
-            async with aclosing(self._endpoint.pieces(response, _READ_OF_AN_ERROR)) as pieces:
+            async with aclosing(self._endpoint.pieces(response, _MAX_ERROR_BYTES)) as pieces:
                 async for piece in pieces:
                     body += piece
         except ModelError:
@@ -320,7 +320,7 @@ class _ModelCall:
 
 async def _next_piece(pieces: AsyncGenerator[bytes], answer: ReplyBuilder) -> bytes | None:
     """Return the next piece, or None at the end. After the last word of an answer, waits only a moment."""
-    with anyio.move_on_after(_GRACE if answer.finished else math.inf):
+    with anyio.move_on_after(_GRACE_SECONDS if answer.finished else math.inf):
         try:
             return await anext(pieces, None)
         except TransientModelError:

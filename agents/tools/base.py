@@ -33,7 +33,7 @@ from anyio.lowlevel import RunVar
 
 from breadcrumbs.agents.models.base import ToolSpec
 from breadcrumbs.agents.tools.output import as_json, in_one_line, in_words
-from breadcrumbs.agents.tools.parameters import Arguments, parameters_of
+from breadcrumbs.agents.tools.parameters import ToolArguments, parameters_of
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.store.store import Store
 
@@ -134,7 +134,7 @@ class Tool:
         duration = round((time.perf_counter() - began) * 1000, 3)
         return ToolResult(error is None, output, error, duration)
 
-    async def _within_limit(self, given: Arguments, context: ToolContext) -> Any:
+    async def _within_limit(self, given: ToolArguments, context: ToolContext) -> Any:
         named = given.named | dict.fromkeys(self._parameters.injected, context)
 
         def call() -> Any:

@@ -24,7 +24,7 @@ from breadcrumbs.runtime.errors import InvalidInput
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 MAX_OUTPUT_DEPTH: Final = 32
 MAX_ERROR_CHARACTERS: Final = 600
-_MOST_LOOKED_AT: Final = 20_000
+_MAX_SEARCHED_CHARACTERS: Final = 20_000
 
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 
@@ -197,7 +197,7 @@ def in_words(error: BaseException) -> str:
 
 def in_one_line(said: str) -> str:
     """Without line breaks, of a bounded length, and without what only this process may know."""
-    said = " ".join(_text(said).split())[:_MOST_LOOKED_AT]
+    said = " ".join(_text(said).split())[:_MAX_SEARCHED_CHARACTERS]
     for secret in _secrets():
         said = said.replace(secret, HIDDEN)
     said = _BEARER.sub(rf"\1 {HIDDEN}", _LOGIN.sub(rf"\1{HIDDEN}@", said))

@@ -30,7 +30,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class ToolArguments:
     """What a function is called with; what is injected is not in it yet."""
 
     positional: tuple[Any, ...]
@@ -50,7 +50,7 @@ class Parameters:
     _fields: tuple[tuple[str, str, bool], ...]
     """Parameter, field of the model, passed by position."""
 
-    def read(self, arguments: str | Mapping[str, Any]) -> Arguments:
+    def read(self, arguments: str | Mapping[str, Any]) -> ToolArguments:
         """Check what a model wrote, or say in one sentence what is expected instead."""
         try:
             given = self._model.model_validate_json(_object_in(arguments))
@@ -60,7 +60,7 @@ class Parameters:
             raise InvalidInput(f"{error.message}; expected {self.in_words}") from None
         positional = tuple(getattr(given, field) for _, field, by_position in self._fields if by_position)
         named = {name: getattr(given, field) for name, field, by_position in self._fields if not by_position}
-        return Arguments(positional, named)
+        return ToolArguments(positional, named)
 
     @property
     def in_words(self) -> str:

@@ -110,8 +110,8 @@ def _zones() -> dict[str, str]:
 
 # --- breadcrumb_search ---------------------------------------------------------------------------------
 
-MOST_FOUND: Final = 20
-EXCERPT: Final = 300
+MAX_FOUND: Final = 20
+EXCERPT_CHARACTERS: Final = 300
 
 
 @tool(timeout=10.0)
@@ -128,7 +128,7 @@ async def breadcrumb_search(
         list[Annotated[str, Field(max_length=256)]],
         Field(description="Only what carries all of these tags", max_length=16),
     ] = [],  # noqa: B006 (pydantic copies it)
-    limit: Annotated[int, Field(description="How many at most", ge=1, le=MOST_FOUND)] = 10,
+    limit: Annotated[int, Field(description="How many at most", ge=1, le=MAX_FOUND)] = 10,
 ) -> dict[str, Any]:
     """Search what was said and done earlier in this conversation, the newest first."""
     if context.session_id is None:
@@ -199,12 +199,12 @@ def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_titl
 def _excerpt(told: str, words: list[str]) -> str:
     """The part around the first word that was searched for."""
     line = " ".join(told.split())
-    if len(line) <= EXCERPT:
+    if len(line) <= EXCERPT_CHARACTERS:
         return line
     places = [line.casefold().find(word) for word in words]
     first = min((place for place in places if place >= 0), default=0)
-    start = max(0, min(first - EXCERPT // 3, len(line) - EXCERPT))
-    end = start + EXCERPT
+    start = max(0, min(first - EXCERPT_CHARACTERS // 3, len(line) - EXCERPT_CHARACTERS))
+    end = start + EXCERPT_CHARACTERS
     return ("…" if start else "") + line[start:end].strip() + ("…" if end < len(line) else "")
 
 

@@ -357,7 +357,7 @@ _ROUTES: Final = (
             {"sessionId": "s1", "state": {"step": 1, "user:city": "Berlin"}},
             required=False,
         ),
-        answers=(SuccessReply(200, "The session.", SessionView),),
+        successes=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
@@ -369,7 +369,7 @@ _ROUTES: Final = (
         description="With their state, without events. The one that changed last comes last.",
         handle=list_sessions,
         parameters=(_APP, _USER, _WHOLE),
-        answers=(SuccessReply(200, "The sessions.", list[SessionView]),),
+        successes=(SuccessReply(200, "The sessions.", list[SessionView]),),
     ),
     Operation(
         id="listAdkSessionsOfApp",
@@ -379,7 +379,7 @@ _ROUTES: Final = (
         summary="List the sessions of all users of an app",
         handle=list_sessions,
         parameters=(_APP, _WHOLE),
-        answers=(SuccessReply(200, "The sessions.", list[SessionView]),),
+        successes=(SuccessReply(200, "The sessions.", list[SessionView]),),
     ),
     Operation(
         id="getAdkSession",
@@ -389,7 +389,7 @@ _ROUTES: Final = (
         summary="Read a session",
         handle=get_session,
         parameters=(_APP, _USER, _SESSION, *_LIMITS, _WHOLE),
-        answers=(SuccessReply(200, "The session.", SessionView),),
+        successes=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(NOT_FOUND,),
     ),
     Operation(
@@ -406,7 +406,7 @@ _ROUTES: Final = (
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE, IDEMPOTENCY_KEY),
         body=Body(dict[str, Any] | None, {"state": {"step": 1}}, required=False),
-        answers=(SuccessReply(200, "The session.", SessionView),),
+        successes=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
@@ -420,7 +420,7 @@ _ROUTES: Final = (
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE),
         body=Body(StateRequest, {"stateDelta": {"step": 2}}),
-        answers=(SuccessReply(200, "The session.", SessionView),),
+        successes=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(NOT_FOUND, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
@@ -433,7 +433,7 @@ _ROUTES: Final = (
         handle=delete_session,
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION),
-        answers=(SuccessReply(200, "It is gone.", type(None)),),
+        successes=(SuccessReply(200, "It is gone.", type(None)),),
     ),
     Operation(
         id="appendAdkEvent",
@@ -457,7 +457,7 @@ _ROUTES: Final = (
                 "content": {"role": "user", "parts": [{"text": "Hello"}]},
             },
         ),
-        answers=(
+        successes=(
             SuccessReply(
                 200,
                 "The event as it is stored.",
@@ -480,7 +480,7 @@ _ROUTES: Final = (
         description="Without the `user:` before each name.",
         handle=get_user_state,
         parameters=(_APP, _USER, _WHOLE),
-        answers=(SuccessReply(200, "The state; empty where there is none.", dict[str, Any]),),
+        successes=(SuccessReply(200, "The state; empty where there is none.", dict[str, Any]),),
         may_fail=(NOT_FOUND,),
     ),
 )

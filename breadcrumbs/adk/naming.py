@@ -20,7 +20,7 @@ from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.store.state import ADK_SESSION, STATE_HOLDER
 
 _READABLE: Final = "@+=,"
-_LONGEST: Final = MAX_TAG_LENGTH - len(SESSION)
+_MAX_NAME_LENGTH: Final = MAX_TAG_LENGTH - len(SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _names_of(app: str, user: str) -> UserNames:
 
 def _name(prefix: str, *parts: str) -> str:
     name = prefix + ":".join(quote(part, safe=_READABLE) for part in parts)
-    if len(name) <= _LONGEST:
+    if len(name) <= _MAX_NAME_LENGTH:
         return name
     digest = blake2b(digest_size=32)
     for part in parts:

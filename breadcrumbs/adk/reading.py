@@ -82,7 +82,7 @@ class AdkEvents:
         async for crumb in self._store.walk(who.owner_id, query):
             if count == wanted.recent:
                 return  # the others were written meanwhile
-            if first is None or _place(crumb) >= first:
+            if first is None or _sort_key(crumb) >= first:
                 yield crumb
                 count += 1
 
@@ -100,7 +100,7 @@ class AdkEvents:
         async for crumb in self._store.walk(who.owner_id, query):
             if count == wanted.recent or (wanted.after is not None and event_time(crumb) < wanted.after):
                 break
-            first, count = _place(crumb), count + 1
+            first, count = _sort_key(crumb), count + 1
         return first
 
 
@@ -171,5 +171,5 @@ def _is_visible(who: Principal, crumb: Breadcrumb) -> bool:
     return policy.may_see(who, crumb) and is_event(crumb)
 
 
-def _place(crumb: Breadcrumb) -> SortKey:
+def _sort_key(crumb: Breadcrumb) -> SortKey:
     return SortKey(crumb.created, crumb.id.bytes)

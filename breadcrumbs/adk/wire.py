@@ -36,7 +36,7 @@ ADKS_OWN_CALLS: Final = frozenset((ASKS_FOR_CREDENTIAL, "adk_request_confirmatio
 EVALUATIONS: Final = ("adk-eval-session-", "___eval___session___")
 """How the ids of sessions begin that ADK's evaluations make, and its servers do not list."""
 
-DEEPEST: Final = MAX_DEPTH - 4
+MAX_EVENT_DEPTH: Final = MAX_DEPTH - 4
 """Levels of an event or a state: around it there are those of a breadcrumb, or of a request."""
 
 Json = dict[str, Any]
@@ -70,8 +70,8 @@ def delta_of(event: Mapping[str, Any]) -> Json:
 
 
 def check_depth(what: str, value: Any) -> None:
-    if depth(value) > DEEPEST:
-        raise InvalidInput(f"the {what} nests deeper than {DEEPEST} levels: flatten it", where=what)
+    if depth(value) > MAX_EVENT_DEPTH:
+        raise InvalidInput(f"the {what} nests deeper than {MAX_EVENT_DEPTH} levels: flatten it", where=what)
 
 
 # What clients send

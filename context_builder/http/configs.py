@@ -221,7 +221,7 @@ class ConfigRoutes:
                     "this owner, which take the place of the file's configs for the same consumer."
                 ),
                 handle=self.configs,
-                answers=(SuccessReply(200, "All of them.", ConfigsView),),
+                successes=(SuccessReply(200, "All of them.", ConfigsView),),
             ),
             Operation(
                 id="checkContextConfig",
@@ -233,7 +233,7 @@ class ConfigRoutes:
                 handle=check_config_text,
                 uses_store="no",
                 body=Body(ConfigText, {"text": '{"consumer_id": "default-chat-assistant"}'}),
-                answers=(SuccessReply(200, "What is wrong, if anything is.", CheckedView),),
+                successes=(SuccessReply(200, "What is wrong, if anything is.", CheckedView),),
             ),
             Operation(
                 id="contextConfigSchema",
@@ -244,7 +244,7 @@ class ConfigRoutes:
                 description="For editors: completion and checking while one types.",
                 handle=config_schema,
                 uses_store="no",
-                answers=(SuccessReply(200, "The schema.", dict[str, Any]),),
+                successes=(SuccessReply(200, "The schema.", dict[str, Any]),),
             ),
             Operation(
                 id="readContextConfig",
@@ -254,7 +254,7 @@ class ConfigRoutes:
                 summary="The config file of this server",
                 handle=self.file,
                 uses_store="no",
-                answers=(SuccessReply(200, "The file.", FileView, headers=_ETAG),),
+                successes=(SuccessReply(200, "The file.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND,),
             ),
             Operation(
@@ -277,7 +277,7 @@ class ConfigRoutes:
                     ),
                 ),
                 body=Body(ConfigText, _EXAMPLE),
-                answers=(SuccessReply(200, "The file as it is now.", FileView, headers=_ETAG),),
+                successes=(SuccessReply(200, "The file as it is now.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND, VERSION_MISMATCH),
             ),
         )

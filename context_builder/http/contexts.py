@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from breadcrumbs.context_builder.assembly import ItemPlace, Reason
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.context_builder.config_checks import MOST_COMPLAINTS, check_document
+from breadcrumbs.context_builder.config_checks import MAX_COMPLAINTS, check_document
 from breadcrumbs.context_builder.explain import PageLimits, explain
 from breadcrumbs.context_builder.explanation import Explanation
 from breadcrumbs.context_builder.preview import PreviewInput, preview
@@ -221,7 +221,7 @@ class _Asked(BaseModel):
         ),
         Parameter("cursor", "query", "The next page: `next_cursor` of the last one."),
     ),
-    answers=(SuccessReply(200, "The explanation.", ExplanationView),),
+    successes=(SuccessReply(200, "The explanation.", ExplanationView),),
     may_fail=(INVALID_CURSOR,),
 )
 async def explain_context(call: HttpCall) -> Reply:
@@ -294,7 +294,7 @@ def _shown(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
         "were not there."
     ),
     body=Body(PreviewRequest, _EXAMPLE),
-    answers=(SuccessReply(200, "The explanation, and what would be shown.", PreviewView),),
+    successes=(SuccessReply(200, "The explanation, and what would be shown.", PreviewView),),
     may_fail=(NOT_FOUND,),
 )
 async def preview_context(call: HttpCall) -> Reply:
@@ -338,8 +338,7 @@ def _config(asked: _Asked) -> ContextConfig:
     configs, faults = check_document(asked.config)
     if faults:
         complaints = [
-            Complaint(f"config.{fault.where}".rstrip("."), fault.message)
-            for fault in faults[:MOST_COMPLAINTS]
+            Complaint(f"config.{fault.where}".rstrip("."), fault.message) for fault in faults[:MAX_COMPLAINTS]
         ]
         raise InvalidInput("the config cannot be used", complaints=complaints)
     names = ", ".join(config.consumer_id for config in configs)

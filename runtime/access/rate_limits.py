@@ -20,7 +20,7 @@ from breadcrumbs.runtime.store.store import Store
 
 _SPEND = Script("spend")
 
-_MOST_REMEMBERED: Final = 10_000
+_MAX_CACHED_BUDGETS: Final = 10_000
 _KEPT_SECONDS: Final = 1.0
 _COARSENESS: Final = 200
 """Of a budget of n requests a process takes n/200 at a time, and asks the store that much less often."""
@@ -82,7 +82,7 @@ class RateLimiter:
         if some == 1:
             return await self._take(principal.owner_id, rates, spent, 1)
         if taken is None:
-            if len(self._taken) >= _MOST_REMEMBERED:
+            if len(self._taken) >= _MAX_CACHED_BUDGETS:
                 self._taken.clear()
             taken = self._taken.setdefault((spent, principal), _Taken())
         async with taken.taking:
@@ -125,7 +125,7 @@ class RateLimiter:
         if not int(refused):
             return RemainingBudget(rate.count, int(left[0]), math.ceil(int(microseconds) / 1_000_000))
         if count == 1:
-            if len(self._spent) >= _MOST_REMEMBERED:
+            if len(self._spent) >= _MAX_CACHED_BUDGETS:
                 self._spent.clear()
             self._spent[key] = self._store.now() + int(microseconds)
         raise _refusal(spent, rate, whose, int(microseconds))

@@ -34,7 +34,7 @@ TtlType = Literal["never", "datetime", "duration", "usage", "hybrid"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SHORT = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-_LONGEST = timedelta(days=36500)
+_MAX_LIFETIME = timedelta(days=36500)
 
 
 def parse_duration(value: object) -> timedelta:
@@ -50,7 +50,7 @@ def parse_duration(value: object) -> timedelta:
         seconds = _iso_seconds(value)
     else:
         raise ValueError("a duration is a number of seconds, or text such as 90s, 15m, 12h, 7d, PT1H30M")
-    if not 0 < seconds <= _LONGEST.total_seconds():
+    if not 0 < seconds <= _MAX_LIFETIME.total_seconds():
         raise ValueError("a duration must be more than nothing and at most 100 years")
     return timedelta(seconds=seconds)
 
@@ -77,7 +77,7 @@ class TtlConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     duration: Duration | None = Field(None, description="90, '90s', '15m', '12h', '7d' or ISO 8601")
-    duration_seconds: Annotated[float, Field(gt=0, le=_LONGEST.total_seconds())] | None = None
+    duration_seconds: Annotated[float, Field(gt=0, le=_MAX_LIFETIME.total_seconds())] | None = None
     max_reads: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     hybrid_mode: Literal["any", "all"] = "any"
 

@@ -27,7 +27,7 @@ from breadcrumbs.runtime.hints.templates import (
     MAX_PATH_LENGTH,
     TRUNCATED,
     Allowance,
-    Path,
+    NamePath,
     compact_json,
     join_pieces,
     read_format,
@@ -154,7 +154,7 @@ _Tree: TypeAlias = "dict[str, _Tree | None]"
 
 
 @lru_cache(maxsize=1024)
-def _read_dotted(text: str) -> Path:
+def _read_dotted(text: str) -> NamePath:
     """Read `metadata.id`. Arrays are entered by themselves, so RCRT's `tools[*].id` means `tools.id`."""
     if len(text) > MAX_PATH_LENGTH:
         raise InvalidInput(f"the path is longer than {MAX_PATH_LENGTH} characters")

@@ -16,8 +16,8 @@ from breadcrumbs.runtime.store.store import Store
 
 DEFINITION: Final = "schema.def.v1"
 DEFINES: Final = "defines:"
-_LIFETIME: Final = 1.0
-_MOST: Final = 1_024
+_TTL_SECONDS: Final = 1.0
+_MAX_CACHED_SCHEMAS: Final = 1_024
 
 
 def own_hints(crumb: Breadcrumb) -> Any:
@@ -71,9 +71,9 @@ class SchemaHints:
         """Cache the results of the reads and return them by schema."""
         found = {name: next(iter(crumbs), None) for name, crumbs in zip(missing.reads, results, strict=True)}
         for name, crumb in found.items():
-            self._known[missing.owner, name] = (missing.at + _LIFETIME, crumb)
+            self._known[missing.owner, name] = (missing.at + _TTL_SECONDS, crumb)
             self._known.move_to_end((missing.owner, name))
-        while len(self._known) > _MOST:
+        while len(self._known) > _MAX_CACHED_SCHEMAS:
             self._known.popitem(last=False)
         return found
 

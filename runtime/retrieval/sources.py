@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -18,12 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Read, recent_of, recent_shared
+from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Keep, Read, recent_of, recent_shared
 from breadcrumbs.runtime.store.store import Store
 
 Scope = Literal["current", "user", "all"]
 SourceTags = Annotated[tuple[Tag, ...], Field(max_length=64)]
-Keep: TypeAlias = Callable[[Breadcrumb], bool]
 
 
 class Fetch(BaseModel):

@@ -13,7 +13,7 @@ RouteClass = Literal["posting", "managing", "reading"]
 """What a request spends: each class of routes has a budget of its own, so that no one starves the others."""
 CLASSES: tuple[RouteClass, ...] = get_args(RouteClass)
 
-_MOST = 1_000_000_000
+_MAX_RATE = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def parse_rate(value: object) -> Rate | None:
         seconds = parse_duration(window.strip()).total_seconds()
     except ValueError:
         raise ValueError("a rate is a number of requests and a time, such as 600/1m, or off") from None
-    if not 1 <= int(count) <= _MOST or not 1 <= seconds <= 86_400:
+    if not 1 <= int(count) <= _MAX_RATE or not 1 <= seconds <= 86_400:
         raise ValueError("a rate has at least one request, and a time from one second to one day")
     return Rate(int(count), seconds)
 

@@ -24,7 +24,7 @@ from breadcrumbs.runtime.hints.jsonpath import SearchBudget
 
 _MAX_WORK_SECONDS: Final = 0.002  # evaluation without a pause; short, because the event loop waits for it
 _PAUSE_FACTOR: Final = 3  # a pause is this many times as long as the work before it
-_LONGEST_PAUSE_SECONDS: Final = 0.05
+_MAX_PAUSE_SECONDS: Final = 0.05
 
 _T = TypeVar("_T")
 
@@ -96,6 +96,6 @@ class Pacer:
             finally:
                 self._worked_seconds += time.thread_time() - began
                 if self._worked_seconds >= _MAX_WORK_SECONDS:
-                    pause = min(self._worked_seconds * _PAUSE_FACTOR, _LONGEST_PAUSE_SECONDS)
+                    pause = min(self._worked_seconds * _PAUSE_FACTOR, _MAX_PAUSE_SECONDS)
                     self._worked_seconds = 0.0
                     await asyncio.sleep(pause)

@@ -39,7 +39,7 @@ from breadcrumbs.runtime.streams.subscription import MAX_QUEUED_BYTES, Subscript
 _BATCH_EVENTS: Final = 64  # breadcrumbs loaded at a time
 _MAX_BYTES_AT_ONCE: Final = MAX_QUEUED_BYTES // 4  # handed out before subscribers get to take their values
 _FIRST_RETRY_SECONDS: Final = 0.1
-_LONGEST_RETRY_SECONDS: Final = 2.0
+_MAX_RETRY_SECONDS: Final = 2.0
 
 _log = structlog.get_logger("breadcrumbs.hub")
 
@@ -173,7 +173,7 @@ class EventHub:
                     # If this task ended, all subscribers would get nothing but pings.
                     _log.exception("event hub failed, trying again", wait=wait)
                 await asyncio.sleep(wait)
-                wait = min(_LONGEST_RETRY_SECONDS, wait * 2)
+                wait = min(_MAX_RETRY_SECONDS, wait * 2)
         finally:
             follower.leave_all()
 

@@ -76,7 +76,7 @@ class _Schemas:
         wanted: dict[str, TypeAdapter[Any]] = {repr(Problem): TypeAdapter(Problem)}
         for operation in operations:
             for type in (
-                *(answer.schema for answer in operation.answers),
+                *(answer.schema for answer in operation.successes),
                 operation.body and operation.body.model,
             ):
                 if type is not None:
@@ -99,7 +99,7 @@ def _operation(operation: Operation, schemas: _Schemas, development_mode: bool) 
         "description": _description(operation),
         "security": _security(operation, development_mode),
         "responses": {
-            **_answers(operation.answers, schemas),
+            **_answers(operation.successes, schemas),
             **_problems(operation.problems, schemas),
         },
     }
@@ -131,8 +131,8 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     schema = dict(parameter.schema)
     described: dict[str, Any] = {
         "name": parameter.name,
-        "in": parameter.place,
-        "required": parameter.place == "path",
+        "in": parameter.location,
+        "required": parameter.location == "path",
         "description": parameter.description,
         "schema": {"type": "array", "items": schema} if parameter.repeatable else schema,
     }

@@ -48,7 +48,7 @@ class Parameter:
     """One thing that a request may carry outside of its body."""
 
     name: str
-    place: Literal["path", "query", "header"]
+    location: Literal["path", "query", "header"]
     description: str
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
     repeatable: bool = False
@@ -100,7 +100,7 @@ class Operation:
     """The budget that it is paid from; None: it follows from the rest."""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
-    answers: tuple[SuccessReply, ...]
+    successes: tuple[SuccessReply, ...]
     may_fail: tuple[ProblemType, ...] = ()
     """The problems that do not follow from the rest of the declaration."""
     rule: policy.Rule = field(init=False)
@@ -111,7 +111,7 @@ class Operation:
 
     @property
     def query_names(self) -> list[str]:
-        return [parameter.name for parameter in self.parameters if parameter.place == "query"]
+        return [parameter.name for parameter in self.parameters if parameter.location == "query"]
 
     @property
     def budget(self) -> RouteClass | None:
@@ -153,7 +153,7 @@ class Declaration(TypedDict, total=False):
     spends: RouteClass | None
     parameters: tuple[Parameter, ...]
     body: Body | None
-    answers: Required[tuple[SuccessReply, ...]]
+    successes: Required[tuple[SuccessReply, ...]]
     may_fail: tuple[ProblemType, ...]
 
 

@@ -32,7 +32,7 @@ routes = Routes("Access")
     ),
     uses_store="writes",
     body=Body(TokenRequest, {"roles": ["emitter", "subscriber"], "ttl_sec": 3600}, required=False),
-    answers=(SuccessReply(200, "The token.", IssuedToken),),
+    successes=(SuccessReply(200, "The token.", IssuedToken),),
 )
 async def issue_token(call: HttpCall) -> Reply:
     services = call.services

@@ -95,7 +95,7 @@ routes = Routes("Breadcrumbs")
     uses_store="writes",
     parameters=(IDEMPOTENCY_KEY,),
     body=Body(BreadcrumbCreate, _EXAMPLE),
-    answers=(
+    successes=(
         SuccessReply(
             201,
             "It is stored.",
@@ -152,7 +152,7 @@ async def create(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(ID, IF_MATCH),
     body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
-    answers=(SuccessReply(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
+    successes=(SuccessReply(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
     may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
 async def update(call: HttpCall) -> Reply:
@@ -189,7 +189,7 @@ async def update(call: HttpCall) -> Reply:
     spends="posting",
     uses_store="writes",
     parameters=(ID, IF_MATCH),
-    answers=(SuccessReply(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "It is gone.", Done),),
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
 async def delete(call: HttpCall) -> Reply:
@@ -249,7 +249,7 @@ async def _check_session_user(call: HttpCall, id: UUID) -> None:
         "counts reads."
     ),
     parameters=(ID, IF_NONE_MATCH),
-    answers=(SuccessReply(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
+    successes=(SuccessReply(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
 async def get_view(call: HttpCall) -> Reply:
     crumb = await _readable(call)
@@ -282,7 +282,7 @@ async def get_view(call: HttpCall) -> Reply:
     summary="Read everything there is",
     description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
     parameters=(ID, IF_NONE_MATCH),
-    answers=(SuccessReply(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
+    successes=(SuccessReply(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
 async def get_full(call: HttpCall) -> Reply:
     crumb = await _readable(call)
@@ -302,7 +302,7 @@ async def get_full(call: HttpCall) -> Reply:
         "comes in pages: each ends at `limit` versions or at the byte budget of a response."
     ),
     parameters=(ID, *listing.PAGING),
-    answers=(
+    successes=(
         SuccessReply(
             200,
             "The versions.",
@@ -381,7 +381,7 @@ async def _readable(call: HttpCall) -> Breadcrumb:
         "otherwise. Parameters that are not listed here are refused."
     ),
     parameters=listing.PARAMETERS,
-    answers=(
+    successes=(
         SuccessReply(
             200,
             "A page.",

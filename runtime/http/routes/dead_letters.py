@@ -25,7 +25,7 @@ routes = Routes("Dead letters")
     path="/dlq",
     summary="List what failed for good",
     description="Events that a context builder or an agent runner has given up on, the newest first.",
-    answers=(SuccessReply(200, "The dead letters.", list[DeadLetterView]),),
+    successes=(SuccessReply(200, "The dead letters.", list[DeadLetterView]),),
 )
 async def list_letters(call: HttpCall) -> Reply:
     letters = await DeadLetters(call.services.store).all(call.principal.owner_id)
@@ -40,7 +40,7 @@ async def list_letters(call: HttpCall) -> Reply:
     description="The same kind of worker handles it once more, from the beginning; a message is not doubled.",
     uses_store="writes",
     parameters=(ID,),
-    answers=(SuccessReply(200, "It is being tried again.", Requeued),),
+    successes=(SuccessReply(200, "It is being tried again.", Requeued),),
     may_fail=(SESSION_GONE,),
 )
 async def retry_one(call: HttpCall) -> Reply:
@@ -55,7 +55,7 @@ async def retry_one(call: HttpCall) -> Reply:
     path="/dlq/{id}",
     summary="Throw it away",
     parameters=(ID,),
-    answers=(SuccessReply(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "It is gone.", Done),),
 )
 async def discard_letter(call: HttpCall) -> Reply:
     letters = DeadLetters(call.services.store)

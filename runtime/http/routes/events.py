@@ -47,7 +47,7 @@ OPERATIONS: Final = (
             Parameter("access_token", "query", "The same as `token`."),
             Parameter("Last-Event-ID", "header", "Where the last stream ended."),
         ),
-        answers=(SuccessReply(200, "The stream.", media_type="text/event-stream"),),
+        successes=(SuccessReply(200, "The stream.", media_type="text/event-stream"),),
         may_fail=(NOT_FOUND,),
     ),
 )

@@ -105,7 +105,7 @@ routes = Routes("Sessions")
         Parameter("before", "query", "What is older: the `before` of a page."),
         Parameter("after", "query", "What is newer: the `after` of a page."),
     ),
-    answers=(SuccessReply(200, "A page.", MessageList),),
+    successes=(SuccessReply(200, "A page.", MessageList),),
     may_fail=(INVALID_CURSOR,),
 )
 async def list_messages(call: HttpCall) -> Reply:
@@ -149,7 +149,7 @@ async def list_messages(call: HttpCall) -> Reply:
         Parameter("message_id", "path", "The message.", UUID_SCHEMA),
         Parameter("agent_id", "query", "Only what came of it with this agent."),
     ),
-    answers=(SuccessReply(200, "The message.", MessageOutcome),),
+    successes=(SuccessReply(200, "The message.", MessageOutcome),),
 )
 async def get_message(call: HttpCall) -> Reply:
     principal, session, store = call.principal, session_id(call), call.services.store
@@ -179,7 +179,7 @@ async def get_message(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(SESSION_ID, WAIT, IDEMPOTENCY_KEY, IF_MATCH),
     body=Body(MessageCreate, {"message": "Hello!"}),
-    answers=(
+    successes=(
         SuccessReply(
             200, "It is answered, or it failed.", MessageAnswered, headers=_POSTED, sometimes=_SOMETIMES
         ),
@@ -295,7 +295,7 @@ async def _as_it_is(
     uses_store="writes",
     parameters=(SESSION_ID,),
     body=Body(RetryRequest, {}, required=False),
-    answers=(SuccessReply(202, "It is being run again.", Retried),),
+    successes=(SuccessReply(202, "It is being run again.", Retried),),
     may_fail=(NOTHING_TO_RETRY, SESSION_GONE),
 )
 async def retry_turn(call: HttpCall) -> Reply:

@@ -31,7 +31,7 @@ from breadcrumbs.runtime.store.store import Store
 _closed = with_config(extra="forbid")
 
 _STARTED: Final = time.time_ns() // 1000
-_MOST_SCHEMAS: Final = 50
+_MAX_SCHEMAS: Final = 50
 
 Milliseconds = Annotated[float, Field(ge=0)]
 
@@ -194,7 +194,7 @@ class OperationsDocument(TypedDict):
         "it. Lanes, workers and servers are shared by all tenants of the store; breadcrumbs, sessions and "
         "schemas are this tenant's."
     ),
-    answers=(
+    successes=(
         SuccessReply(
             200,
             "How it is now.",
@@ -249,7 +249,7 @@ def _process() -> ProcessDocument:
 def _store(seen: Overview) -> StoreDocument:
     schemas: list[SchemaDocument] = []
     # What is being written now first: whoever draws it over time must not lose it among what is old.
-    for schema in sorted(seen.schemas, key=lambda schema: not schema.recent)[:_MOST_SCHEMAS]:
+    for schema in sorted(seen.schemas, key=lambda schema: not schema.recent)[:_MAX_SCHEMAS]:
         counted: SchemaDocument = {"count": schema.count, "recent": schema.recent}
         if schema.name:
             counted["schema_name"] = schema.name

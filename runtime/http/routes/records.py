@@ -53,7 +53,7 @@ tenants_routes = Routes("Tenants")
     summary="Save a selector",
     uses_store="writes",
     body=Body(Selector, _SELECTOR_EXAMPLE),
-    answers=(SuccessReply(200, "It is saved.", SavedSelector),),
+    successes=(SuccessReply(200, "It is saved.", SavedSelector),),
 )
 async def save_selector(call: HttpCall) -> Reply:
     selector = parse_selector(await call.json())
@@ -65,7 +65,7 @@ async def save_selector(call: HttpCall) -> Reply:
     method="GET",
     path="/subscriptions/selectors",
     summary="List the selectors of the calling agent",
-    answers=(SuccessReply(200, "The selectors.", list[SavedSelector]),),
+    successes=(SuccessReply(200, "The selectors.", list[SavedSelector]),),
 )
 async def list_selectors(call: HttpCall) -> Reply:
     own = await saved_selectors.list_own(call.services.registry, call.principal)
@@ -80,7 +80,7 @@ async def list_selectors(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(Selector, _SELECTOR_EXAMPLE),
-    answers=(SuccessReply(200, "It is replaced.", Done),),
+    successes=(SuccessReply(200, "It is replaced.", Done),),
 )
 async def replace_selector(call: HttpCall) -> Reply:
     id, selector = call.id(), parse_selector(await call.json())
@@ -95,7 +95,7 @@ async def replace_selector(call: HttpCall) -> Reply:
     summary="Delete a selector",
     uses_store="writes",
     parameters=(ID,),
-    answers=(SuccessReply(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "It is gone.", Done),),
 )
 async def delete_selector(call: HttpCall) -> Reply:
     await saved_selectors.delete(call.services.registry, call.principal, call.id())
@@ -119,7 +119,7 @@ def _shown(record: SelectorRecord) -> SavedSelector:
     method="GET",
     path="/agents",
     summary="List the agents of the tenant",
-    answers=(SuccessReply(200, "The agents.", list[Agent]),),
+    successes=(SuccessReply(200, "The agents.", list[Agent]),),
 )
 async def list_agents(call: HttpCall) -> Reply:
     principal = call.principal
@@ -133,7 +133,7 @@ async def list_agents(call: HttpCall) -> Reply:
     path="/agents/{id}",
     summary="Read an agent",
     parameters=(ID,),
-    answers=(SuccessReply(200, "The agent.", Agent),),
+    successes=(SuccessReply(200, "The agent.", Agent),),
 )
 async def get_agent(call: HttpCall) -> Reply:
     principal, id = call.principal, call.id()
@@ -151,7 +151,7 @@ async def get_agent(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(AgentChange, {"roles": ["emitter", "subscriber"]}),
-    answers=(SuccessReply(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "It is stored.", Done),),
 )
 async def put_agent(call: HttpCall) -> Reply:
     principal, id = call.principal, call.id()
@@ -168,7 +168,7 @@ async def put_agent(call: HttpCall) -> Reply:
     summary="Delete an agent",
     uses_store="writes",
     parameters=(ID,),
-    answers=(SuccessReply(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "It is gone.", Done),),
 )
 async def delete_agent(call: HttpCall) -> Reply:
     await call.services.registry.delete_agent(call.principal.owner_id, call.id())
@@ -183,7 +183,7 @@ async def delete_agent(call: HttpCall) -> Reply:
     method="GET",
     path="/tenants",
     summary="List tenants: one's own",
-    answers=(SuccessReply(200, "The tenant, if it has a name.", list[Tenant]),),
+    successes=(SuccessReply(200, "The tenant, if it has a name.", list[Tenant]),),
 )
 async def list_tenants(call: HttpCall) -> Reply:
     try:
@@ -198,7 +198,7 @@ async def list_tenants(call: HttpCall) -> Reply:
     path="/tenants/{id}",
     summary="Read one's own tenant",
     parameters=(ID,),
-    answers=(SuccessReply(200, "The tenant.", Tenant),),
+    successes=(SuccessReply(200, "The tenant.", Tenant),),
 )
 async def get_tenant(call: HttpCall) -> Reply:
     return Reply.json(await call.services.registry.tenant(_own_tenant(call)))
@@ -212,7 +212,7 @@ async def get_tenant(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(TenantChange, {"name": "Example"}),
-    answers=(SuccessReply(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "It is stored.", Done),),
 )
 async def put_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)
@@ -229,7 +229,7 @@ async def put_tenant(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(TenantChange, {"name": "Another example"}),
-    answers=(SuccessReply(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "It is stored.", Done),),
 )
 async def rename_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)
@@ -247,7 +247,7 @@ async def rename_tenant(call: HttpCall) -> Reply:
     description="Every breadcrumb with its history, every agent, every selector. There is no way back.",
     uses_store="writes",
     parameters=(ID,),
-    answers=(SuccessReply(200, "It is gone.", TenantDeleted),),
+    successes=(SuccessReply(200, "It is gone.", TenantDeleted),),
 )
 async def delete_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)

@@ -76,12 +76,12 @@ from breadcrumbs.runtime.store.state import (
     what_is_secret,
 )
 
-MOST_SESSIONS: Final = 500
+MAX_LISTED_SESSIONS: Final = 500
 _LIMIT: Final = Parameter(
     "limit",
     "query",
     "How many to give at most.",
-    {"type": "integer", "minimum": 1, "maximum": MOST_SESSIONS, "default": DEFAULT_PAGE},
+    {"type": "integer", "minimum": 1, "maximum": MAX_LISTED_SESSIONS, "default": DEFAULT_PAGE},
     example=20,
 )
 routes = Routes("Sessions")
@@ -103,14 +103,14 @@ routes = Routes("Sessions")
             {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(USER)},
         ),
     ),
-    answers=(SuccessReply(200, "A page.", SessionList),),
+    successes=(SuccessReply(200, "A page.", SessionList),),
     may_fail=(INVALID_CURSOR,),
 )
 async def list_sessions(call: HttpCall) -> Reply:
     principal, given = call.principal, call.query()
     limit = read_number(given, "limit", DEFAULT_PAGE)
-    if not 1 <= limit <= MOST_SESSIONS:
-        raise InvalidInput(f"limit must be from 1 to {MOST_SESSIONS}", where="limit")
+    if not 1 <= limit <= MAX_LISTED_SESSIONS:
+        raise InvalidInput(f"limit must be from 1 to {MAX_LISTED_SESSIONS}", where="limit")
     user = check_user_id(given["user_id"]) if "user_id" in given else None
 
     def keep(facts: SessionFacts) -> bool:
@@ -154,7 +154,7 @@ async def list_sessions(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(IDEMPOTENCY_KEY,),
     body=Body(SessionCreate, {"id": "abc", "title": "Holidays", "state": {"language": "en"}}),
-    answers=(
+    successes=(
         SuccessReply(
             201,
             "It is there.",
@@ -225,7 +225,7 @@ async def create_session(call: HttpCall) -> Reply:
     path="/sessions/{id}",
     summary="Read a session",
     parameters=(SESSION_ID,),
-    answers=(SuccessReply(200, "The session.", Session, headers=VERSIONED),),
+    successes=(SuccessReply(200, "The session.", Session, headers=VERSIONED),),
 )
 async def get_session(call: HttpCall) -> Reply:
     return session_reply(await facts_of(call, session_id(call)), call.principal)
@@ -244,7 +244,7 @@ async def get_session(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
     body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
-    answers=(SuccessReply(200, "The session as it is now.", Session | ListedSession, headers=VERSIONED),),
+    successes=(SuccessReply(200, "The session as it is now.", Session | ListedSession, headers=VERSIONED),),
     may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
 async def change_session(call: HttpCall) -> Reply:
@@ -304,7 +304,7 @@ async def change_session(call: HttpCall) -> Reply:
     ),
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
-    answers=(SuccessReply(200, "It is gone.", SessionDeleted),),
+    successes=(SuccessReply(200, "It is gone.", SessionDeleted),),
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
 async def delete_session(call: HttpCall) -> Reply:
@@ -330,7 +330,7 @@ async def delete_session(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(SESSION_ID, IDEMPOTENCY_KEY),
     body=Body(ForkRequest, {"title": "Another way"}, required=False),
-    answers=(
+    successes=(
         SuccessReply(
             201,
             "It is there.",

@@ -24,7 +24,7 @@ routes = Routes("System")
     path="/health",
     summary="Is the process alive?",
     uses_store="no",
-    answers=(SuccessReply(200, "It is.", Health),),
+    successes=(SuccessReply(200, "It is.", Health),),
 )
 async def health(call: HttpCall) -> Reply:
     answer: Health = {"status": "ok", "version": VERSION}
@@ -36,7 +36,7 @@ async def health(call: HttpCall) -> Reply:
     method="GET",
     path="/ready",
     summary="Can it serve requests now?",
-    answers=(SuccessReply(200, "It can.", Health),),
+    successes=(SuccessReply(200, "It can.", Health),),
 )
 async def ready(call: HttpCall) -> Reply:
     await call.services.store.ping()
@@ -49,7 +49,7 @@ async def ready(call: HttpCall) -> Reply:
     path="/metrics",
     summary="Numbers for Prometheus",
     uses_store="no",
-    answers=(SuccessReply(200, "Prometheus text format.", media_type="text/plain"),),
+    successes=(SuccessReply(200, "Prometheus text format.", media_type="text/plain"),),
 )
 async def metrics(call: HttpCall) -> Reply:
     return Reply(200, call.services.metrics.render(), CONTENT_TYPE_LATEST.encode())
@@ -62,7 +62,7 @@ async def metrics(call: HttpCall) -> Reply:
     summary="Remove what has expired, now",
     description="It also runs by itself. `ok` is false where a part of it failed; the log says why.",
     uses_store="writes",
-    answers=(SuccessReply(200, "What it did.", Swept),),
+    successes=(SuccessReply(200, "What it did.", Swept),),
 )
 async def run_hygiene(call: HttpCall) -> Reply:
     report = await call.services.hygiene.run_once()
@@ -80,7 +80,7 @@ async def run_hygiene(call: HttpCall) -> Reply:
     method="GET",
     path="/hygiene/stats",
     summary="What hygiene has done so far",
-    answers=(SuccessReply(200, "Counters.", dict[str, Any]),),
+    successes=(SuccessReply(200, "Counters.", dict[str, Any]),),
 )
 async def hygiene_stats(call: HttpCall) -> Reply:
     return Reply.json(await call.services.hygiene.stats())
@@ -92,7 +92,7 @@ async def hygiene_stats(call: HttpCall) -> Reply:
     path="/openapi.json",
     summary="This description, for programs",
     uses_store="no",
-    answers=(SuccessReply(200, "OpenAPI 3.1.", dict[str, Any]),),
+    successes=(SuccessReply(200, "OpenAPI 3.1.", dict[str, Any]),),
 )
 async def openapi(call: HttpCall) -> Reply:
     return Reply(200, call.services.pages.openapi(), JSON, [(b"cache-control", b"no-cache")])
@@ -104,7 +104,7 @@ async def openapi(call: HttpCall) -> Reply:
     path="/",
     summary="The same page",
     uses_store="no",
-    answers=(SuccessReply(200, "A page.", media_type="text/html"),),
+    successes=(SuccessReply(200, "A page.", media_type="text/html"),),
 )
 @routes.operation(
     id="docs",
@@ -112,7 +112,7 @@ async def openapi(call: HttpCall) -> Reply:
     path="/docs",
     summary="This description, for people",
     uses_store="no",
-    answers=(SuccessReply(200, "A page.", media_type="text/html"),),
+    successes=(SuccessReply(200, "A page.", media_type="text/html"),),
 )
 async def docs(call: HttpCall) -> Reply:
     pages = call.services.pages

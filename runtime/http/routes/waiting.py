@@ -26,7 +26,7 @@ from breadcrumbs.runtime.sessions.outcomes import outcome_kind
 from breadcrumbs.runtime.sse import encode_comment, encode_event
 from breadcrumbs.runtime.streams.watch import AnswerWatch
 
-LONGEST_WAIT: Final = 600.0
+MAX_WAIT_SECONDS: Final = 600.0
 DEFAULT_STREAM: Final = 120.0  # seconds that a stream waits if the request names none
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -35,7 +35,7 @@ WAIT: Final = Parameter(
     "wait",
     "query",
     "For how many seconds to wait for the answer; 0 is not at all.",
-    {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 0},
+    {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
     example=0,
 )
 
@@ -54,8 +54,8 @@ def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -
         seconds = float(text) if text.isascii() else -1.0
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds <= LONGEST_WAIT:  # not a number fails here too
-        raise InvalidInput(f"wait must be a number of seconds from 0 to {LONGEST_WAIT:g}", where="wait")
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:  # not a number fails here too
+        raise InvalidInput(f"wait must be a number of seconds from 0 to {MAX_WAIT_SECONDS:g}", where="wait")
     return min(seconds, principal.seconds_left)
 
 
