@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import AgentFunction
-from breadcrumbs.runtime.access.policy import restriction_of
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, complaints_of
+from breadcrumbs.runtime.access.policy import find_restriction
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, to_complaints
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
@@ -27,12 +27,12 @@ def _parse_definition(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
         return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
     except ValidationError as error:
         return None, "; ".join(
-            f"{c.where}: {c.message}" if c.where else c.message for c in complaints_of(error)
+            f"{c.where}: {c.message}" if c.where else c.message for c in to_complaints(error)
         )
 
 
 def _restriction(crumb: Breadcrumb) -> str:
-    match restriction_of(crumb):
+    match find_restriction(crumb):
         case "narrowed":
             return "an agent is there for all sessions and users: post it without session: and user: tags"
         case "hidden":
@@ -110,5 +110,5 @@ def _parse_file(name: str, raw: bytes) -> AgentDefinition:
     except orjson.JSONDecodeError as error:
         raise StartupError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except ValidationError as error:
-        lines = "\n".join(f"  {c.where}: {c.message}" for c in complaints_of(error))
+        lines = "\n".join(f"  {c.where}: {c.message}" for c in to_complaints(error))
         raise StartupError(f"{name} is no agent definition:\n{lines}") from None

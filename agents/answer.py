@@ -17,7 +17,7 @@ import orjson
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags, without_session
-from breadcrumbs.runtime.breadcrumb.text import find_text, writable
+from breadcrumbs.runtime.breadcrumb.text import encodable_text, find_text
 from breadcrumbs.runtime.errors import InvalidInput, StateTooLarge
 from breadcrumbs.runtime.schema_names import PROTECTED_SCHEMAS, RUNTIME_KEYS, SPEAKER_SCHEMAS
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -47,7 +47,7 @@ def check_text(text: str, speaker: str = "the model") -> str:
     """Return the text in an encodable form. Raises `TurnFailed` if it is empty or too long."""
     if not text.strip():
         raise TurnFailed(f"{speaker} gave an empty answer", retry=True)
-    text = writable(text)
+    text = encodable_text(text)
     if (size := len(text.encode())) > _MAX_ANSWER_BYTES:
         raise TurnFailed(
             f"{speaker}'s answer has {size:,} bytes, more than the {_MAX_ANSWER_BYTES:,} allowed"

@@ -11,7 +11,7 @@ from breadcrumbs.agents.request import AnswerRequest, StartingMessage
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.retrieval.model_view import withheld
+from breadcrumbs.runtime.retrieval.model_view import withheld_reason
 from breadcrumbs.runtime.store.batched_reads import recent_of, version_of
 from breadcrumbs.runtime.store.store import Store
 
@@ -82,7 +82,7 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
     async for message in store.walk(trigger.owner_id, query):
         if message.id_text in answered or len(found) == _MAX_MERGED:
             break
-        if withheld(message) in ("secret", "private"):
+        if withheld_reason(message) in ("secret", "private"):
             continue  # no model sees it, and its writer was told so
         if trigger.schema_name == CONTEXT or any(own.matches(message) for own in definition.triggers):
             found.append(message.id_text)

@@ -20,7 +20,7 @@ from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
-from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -170,7 +170,7 @@ class ToolSteps:
 
 def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step: int) -> list[_ToolUse]:
     calls = [
-        ToolCall(writable(call.id), writable(call.name), writable(call.arguments))
+        ToolCall(encodable_text(call.id), encodable_text(call.name), encodable_text(call.arguments))
         for call in reply.tool_calls
     ]
     return [

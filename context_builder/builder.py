@@ -226,7 +226,7 @@ class ContextBuilder:
             return
         others = [tag for tag in newest.tags if tag not in (config.consumer_tag, INTERNAL)]
         tags = [*others, *([config.consumer_tag] if active else []), INTERNAL]
-        await self._put(turn, id, newest.changed_by(BreadcrumbUpdate(tags=tags)), newest)
+        await self._put(turn, id, newest.apply_change(BreadcrumbUpdate(tags=tags)), newest)
 
     async def _newest(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         try:

@@ -18,8 +18,8 @@ from breadcrumbs.agents.tools.calculator import MAX_LENGTH, evaluate
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
-from breadcrumbs.runtime.retrieval.schema_hints import all_definitions
+from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
+from breadcrumbs.runtime.retrieval.schema_hints import load_all_definitions
 from breadcrumbs.runtime.schema_names import TEXT_KEYS
 
 # --- calculator ----------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ async def breadcrumb_search(
     if any(tag.startswith(SESSION) for tag in tags):
         raise InvalidInput("only this conversation is searched: leave session: tags out")
     words = text.casefold().split()
-    definitions = await all_definitions(context.store, context.owner_id)
+    definitions = await load_all_definitions(context.store, context.owner_id)
 
     def wanted(crumb: Breadcrumb) -> bool:
         if not _may_be_shown(crumb):
@@ -175,13 +175,13 @@ def _may_be_shown(crumb: Breadcrumb) -> bool:
     # What a search was about, and what it found, would be found again by the next one.
     asks = crumb.schema_name == "tool.request.v1"
     found = crumb.schema_name == "tool.response.v1" and crumb.context.get("tool") == breadcrumb_search.name
-    return withheld(crumb) is None and not (asks or found)
+    return withheld_reason(crumb) is None and not (asks or found)
 
 
 def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_title: bool = True) -> str:
     """What a model may see of a breadcrumb, as text; no other part of it can be searched for."""
-    hints, _ = hints_for(crumb, definitions)
-    view = view_of(crumb, hints)
+    hints, _ = find_hints(crumb, definitions)
+    view = model_content(crumb, hints)
     parts = [crumb.title] if with_title else []
     parts += [str(crumb.document.get("description", ""))]
     said = [view[name] for name in TEXT_KEYS if isinstance(view.get(name), str)]

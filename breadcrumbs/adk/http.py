@@ -34,7 +34,7 @@ from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
 from breadcrumbs.runtime.http.api.call import HttpCall
-from breadcrumbs.runtime.http.api.conditions import etag_of
+from breadcrumbs.runtime.http.api.conditions import version_etag
 from breadcrumbs.runtime.http.api.operations import Body, Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     ALREADY_EXISTS,
@@ -180,7 +180,7 @@ async def append_event(call: HttpCall) -> Reply:
     appended = await sessions.append(call.principal, _session_names(call), event, timed=timed)
     headers: list[Header] = []
     if appended.session_version is not None:
-        headers.append((b"etag", etag_of(appended.session_version)))
+        headers.append((b"etag", version_etag(appended.session_version)))
     if appended.repeated:
         headers.append((b"idempotency-replayed", b"true"))
     return Reply.json(appended.event, headers=headers)
@@ -466,7 +466,7 @@ _ROUTES: Final = (
                     "ETag": "The version of the session.",
                     "Idempotency-Replayed": "`true` where it was there already.",
                 },
-                sometimes=frozenset({"ETag", "Idempotency-Replayed"}),
+                optional_headers=frozenset({"ETag", "Idempotency-Replayed"}),
             ),
         ),
         may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),

@@ -14,7 +14,12 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, SESSION, check_is_user, user_tags
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+    MAX_TAG_LENGTH,
+    SESSION,
+    check_not_message_tag,
+    user_tags,
+)
 from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.store.state import ADK_SESSION, STATE_HOLDER
@@ -61,7 +66,7 @@ class SessionNames:
 def names_of(app: str, user: str) -> UserNames:
     for what, text in (("app name", app), ("user id", user)):
         _check(what, text)
-    check_is_user(user)
+    check_not_message_tag(user)
     return _names_of(app, user)
 
 

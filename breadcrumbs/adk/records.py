@@ -21,7 +21,7 @@ from breadcrumbs.adk.wire import (
 )
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_event
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, build_content
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.errors import InvalidInput
@@ -120,7 +120,7 @@ def check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
     ids: set[str] = set()
     for number, event in enumerate(events):
         check_depth(f"events.{number}", event)
-        content_of(event_record(names, event, {}))
+        build_content(event_record(names, event, {}))
         id = event.get("id") or _first_event_id(names, number)
         if id in ids:
             raise InvalidInput(

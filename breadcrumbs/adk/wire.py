@@ -15,8 +15,8 @@ from uuid import uuid4
 from pydantic.alias_generators import to_camel
 
 from breadcrumbs.runtime.breadcrumb.credentials import ASKS_FOR_CREDENTIAL, strip_credentials
-from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, depth
-from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, nesting_depth
+from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput
 
 APP, USER, TEMP = "app:", "user:", "temp:"
@@ -70,7 +70,7 @@ def delta_of(event: Mapping[str, Any]) -> Json:
 
 
 def check_depth(what: str, value: Any) -> None:
-    if depth(value) > MAX_EVENT_DEPTH:
+    if nesting_depth(value) > MAX_EVENT_DEPTH:
         raise InvalidInput(f"the {what} nests deeper than {MAX_EVENT_DEPTH} levels: flatten it", where=what)
 
 
@@ -181,7 +181,7 @@ def text_of(event: Mapping[str, Any]) -> str:
     """What was said: no thoughts, no calls of tools."""
     parts = (event.get("content") or {}).get("parts") or ()
     said = (part["text"] for part in parts if isinstance(part.get("text"), str) and not part.get("thought"))
-    return writable("".join(said))
+    return encodable_text("".join(said))
 
 
 def line(text: str, length: int = 120) -> str:

@@ -16,7 +16,7 @@ from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import FunctionAgent
 from breadcrumbs.agents.tools import Tool
 from breadcrumbs.agents.tools.output import in_words
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import to_complaints
 from breadcrumbs.runtime.errors import StartupError
 
 OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]
@@ -63,7 +63,7 @@ def _as_agent(one: OwnAgent) -> ActiveAgent:
     try:
         return ActiveAgent(AgentDefinition.model_validate(definition_fields(dict(one))), trusted=True)
     except ValidationError as error:
-        lines = "\n".join(f"  {c.where}: {c.message}" for c in complaints_of(error))
+        lines = "\n".join(f"  {c.where}: {c.message}" for c in to_complaints(error))
         raise StartupError(f"{one.get('agent_id', 'this')!r} is no agent definition:\n{lines}") from None
 
 

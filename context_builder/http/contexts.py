@@ -180,8 +180,8 @@ class PreviewRequest(BaseModel):
     )
 
 
-class _Asked(BaseModel):
-    """The same, with the config as it came: what is wrong with it has words of its own."""
+class _PreviewBody(BaseModel):
+    """A `PreviewRequest` whose config is not checked yet. `_choose_config` reports its errors."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -225,9 +225,9 @@ class _Asked(BaseModel):
     may_fail=(INVALID_CURSOR,),
 )
 async def explain_context(call: HttpCall) -> Reply:
-    principal, id, query = call.principal, call.id(), call.query()
-    version, with_parts = _version(query.get("version")), read_flag(query, "parts")
-    version, start = _continued(query.get("cursor"), version)
+    principal, id, query = call.principal, call.path_id(), call.query()
+    version, with_parts = _parse_version(query.get("version")), read_flag(query, "parts")
+    version, start = _parse_cursor(query.get("cursor"), version)
     store = call.services.store
     context = await store.get(principal.owner_id, id, count_read=False)
     policy.check_readable(principal, context)
@@ -247,12 +247,12 @@ async def explain_context(call: HttpCall) -> Reply:
     if with_parts:
         page = slice(start, start + len(explained.items))
         rebuilt = await rebuild(store, principal.owner_id, id, explained.version, only=page)
-        document |= _shown(explained, rebuilt)
+        document |= _shown_parts(explained, rebuilt)
     return Reply.json(document)
 
 
-def _continued(cursor: str | None, version: int | None) -> tuple[int | None, int]:
-    """The version that a page is about, and where it begins."""
+def _parse_cursor(cursor: str | None, version: int | None) -> tuple[int | None, int]:
+    """Return the version and the start of the page that a cursor names."""
     if cursor is None:
         return version, 0
     of, _, start = cursor.partition(".")
@@ -265,8 +265,8 @@ def _continued(cursor: str | None, version: int | None) -> tuple[int | None, int
     return int(of), int(start)
 
 
-def _shown(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
-    """What the model was shown, without what the explanation does not show this reader either."""
+def _shown_parts(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
+    """Return the parts that the model was shown, without the items that this reader may not see."""
     try:
         parts = _PARTS.validate_python(rebuilt.parts)
     except ValidationError:  # anybody may post a breadcrumb that looks like a context
@@ -299,14 +299,14 @@ def _shown(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
 )
 async def preview_context(call: HttpCall) -> Reply:
     principal = call.principal
-    asked = parse_body(_Asked, await call.json(), error="this is no request for a preview")
+    asked = parse_body(_PreviewBody, await call.json(), error="this is no request for a preview")
     check_session_id(asked.session_id)
     await _check_session(call, asked.session_id)
     wanted = PreviewInput(
         principal.owner_id,
         asked.session_id,
-        _config(asked),
-        None if asked.trigger_id is None else _id(asked.trigger_id),
+        _choose_config(asked),
+        None if asked.trigger_id is None else _parse_trigger_id(asked.trigger_id),
         may_see=partial(policy.may_read, principal),
     )
     made = await preview(call.services.store, wanted, hints=call.services.hints)
@@ -322,7 +322,7 @@ async def _check_session(call: HttpCall, session: str) -> None:
             raise NotFound(f"there is no session {session!r}")
 
 
-def _version(text: str | None) -> int | None:
+def _parse_version(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
@@ -330,11 +330,11 @@ def _version(text: str | None) -> int | None:
     return int(text)
 
 
-def _id(text: str) -> UUID:
+def _parse_trigger_id(text: str) -> UUID:
     return parse_id(text, what="trigger_id")
 
 
-def _config(asked: _Asked) -> ContextConfig:
+def _choose_config(asked: _PreviewBody) -> ContextConfig:
     configs, faults = check_document(asked.config)
     if faults:
         complaints = [

@@ -14,7 +14,7 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION
-from breadcrumbs.runtime.breadcrumb.cached import once
+from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
 
 EventOperation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
 """`retried` is not a write: it asks a worker to handle an older event again. Streams do not show it.
@@ -53,7 +53,7 @@ class Event:
     imported: bool = False
     """The breadcrumb was imported with an older time. Workers do not answer it."""
 
-    @once
+    @cached_attribute
     def session_id(self) -> str | None:
         """Return the session named by the tags."""
         return next((tag[len(SESSION) :] for tag in self.tags if tag.startswith(SESSION)), None)

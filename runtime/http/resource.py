@@ -12,7 +12,7 @@ from breadcrumbs.runtime.http.api.problems import (
     METHOD_NOT_ALLOWED,
     ClientDisconnected,
     problem,
-    problem_for,
+    problem_from_error,
 )
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.connections import mark_authenticated
@@ -60,11 +60,11 @@ class Resource:
                 reply = await self._perform(call, operation.handle)
                 if operation.rule.access == "token" and operation.method == "GET":
                     unsent = ExitStack()
-                    unsent.enter_context(self._services.unsent.counted(call.principal, reply.size))
+                    unsent.enter_context(self._services.unsent.count_until_sent(call.principal, reply.size))
         except ClientDisconnected:
             return
         except Exception as error:
-            reply = problem_for(error)
+            reply = problem_from_error(error)
         with unsent:
             await reply.send(send, without_body=scope["method"] == "HEAD")
 
@@ -110,4 +110,4 @@ class Resource:
         except Exception as error:
             if started:
                 raise
-            await problem_for(error).send(send)
+            await problem_from_error(error).send(send)

@@ -20,7 +20,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.breadcrumb.breadcrumb import (
-    LARGE,
+    LARGE_BYTES,
     SESSION,
     USER,
     USER_MESSAGE,
@@ -501,7 +501,7 @@ class Sessions:
             group = sessions[start : start + _LOADED_AT_ONCE]
             for facts in await self._facts(owner, group, first_message=True, with_state=False):
                 message = None if facts is None else facts.first_message
-                if facts is not None and message is not None and len(message.json) > LARGE:
+                if facts is not None and message is not None and len(message.json) > LARGE_BYTES:
                     facts = replace(facts, first_message=_beginning_of(message))
                 found.append(facts)
         return found

@@ -23,9 +23,9 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     BreadcrumbCreate,
     BreadcrumbUpdate,
     Content,
+    build_content,
     check_name,
     check_new_session_id,
-    content_of,
 )
 from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.breadcrumb.names import hidden_character
@@ -152,7 +152,7 @@ class Store:
 
     def content(self, new: BreadcrumbCreate) -> Content:
         """Check a new breadcrumb and return its stored content, with the default expiry of its schema."""
-        return content_of(new, default_ttl=self._default_ttl(new.schema_name))
+        return build_content(new, default_ttl=self._default_ttl(new.schema_name))
 
     async def create(
         self,
@@ -332,7 +332,7 @@ class Store:
             admitted = change if options.admit is None else options.admit(base, change)
             if expected_version is not None and base.version != expected_version:
                 raise VersionMismatch(base.version, expected_version)
-            after = base.changed_by(admitted, merge_context=options.merge_context)
+            after = base.apply_change(admitted, merge_context=options.merge_context)
             update = self._next_version(lane, base, after, change, by)
             try:
                 guarded = await self._guarded_anew(lane, base, after)
@@ -362,7 +362,7 @@ class Store:
             after.schema_name != base.schema_name and base.document.keys().isdisjoint(_TTL_FIELDS)
         )
         default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
-        content = content_of(after, default_ttl=default)
+        content = build_content(after, default_ttl=default)
         # Changes that each fit could add up to more than the limit.
         if len(content.json) > max(self.max_content_bytes, len(base.json)):
             raise InvalidInput(

@@ -31,7 +31,7 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.catch_up import Replayer
 from breadcrumbs.runtime.streams.condition_queues import ConditionQueues, Recipient
 from breadcrumbs.runtime.streams.conditions import Pacer
-from breadcrumbs.runtime.streams.filters import is_shown
+from breadcrumbs.runtime.streams.filters import is_streamed
 from breadcrumbs.runtime.streams.stream_event import OutgoingEvent, StreamEvent
 from breadcrumbs.runtime.streams.subscribers import Subscribers
 from breadcrumbs.runtime.streams.subscription import MAX_QUEUED_BYTES, Subscription
@@ -222,7 +222,7 @@ class EventHub:
         return end
 
     def _is_wanted(self, event: Event) -> bool:
-        return is_shown(event) and any(
+        return is_streamed(event) and any(
             self._subscribers.wants(subscription, event)
             for subscription in self._subscribers.of(event.owner_id)
         )
@@ -232,7 +232,7 @@ class EventHub:
     def _hand_out(self, event: Event, crumb: Breadcrumb | None) -> int:
         """Give an event to all who want it. Returns how many bytes a subscriber got at most."""
         subscriptions = self._subscribers.of(event.owner_id)
-        if not subscriptions or not is_shown(event):
+        if not subscriptions or not is_streamed(event):
             return 0
         outgoing, reached = OutgoingEvent(event, crumb), tuple(self._position)
         conditional: dict[Hashable, list[Recipient]] = {}

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import to_complaints
 from breadcrumbs.runtime.errors import InvalidInput
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -17,4 +17,4 @@ def parse_body(model: type[_Model], document: object, *, error: str = "the body 
     try:
         return model.model_validate(document)
     except ValidationError as found:
-        raise InvalidInput(error, complaints=complaints_of(found)) from None
+        raise InvalidInput(error, complaints=to_complaints(found)) from None

@@ -80,14 +80,14 @@ class HttpCall:
         budget = self.operation.budget
         return () if budget is None else budget_headers(await limiter.spend(self.principal, budget))
 
-    def id(self) -> UUID:
+    def path_id(self) -> UUID:
         return parse_id(self.scope["path_params"]["id"])
 
     def message_id(self) -> UUID:
         return parse_id(self.scope["path_params"]["message_id"], what="message_id")
 
-    def name(self) -> str:
-        """The id in the path, where it is a name and not a UUID."""
+    def path_name(self) -> str:
+        """Return the id in the path where it is a name, not a UUID."""
         name: str = self.scope["path_params"]["id"]
         return name
 

@@ -26,8 +26,8 @@ ETAG_HEADER: Final = {"ETag": "The version, for If-Match and If-None-Match."}
 NOT_MODIFIED: Final = SuccessReply(304, "You have it already.", headers=ETAG_HEADER)
 
 
-def etag_of(version: int, borrowed_hints: Any = None) -> bytes:
-    """The version in quotes.
+def version_etag(version: int, borrowed_hints: Any = None) -> bytes:
+    """Return the ETag of a version.
 
     A view that was made with the hints of another breadcrumb has a mark of them behind the version: they may
     change while the version stays. If-Match takes it all the same.
@@ -38,7 +38,7 @@ def etag_of(version: int, borrowed_hints: Any = None) -> bytes:
 
 
 def expected_version(call: HttpCall) -> int | None:
-    """The version that If-Match demands; None for any."""
+    """Return the version that If-Match names, or None for any."""
     given = call.header(b"if-match")
     text = None if given is None else given.strip(" \t")
     if text is None or text == "*":
@@ -49,7 +49,7 @@ def expected_version(call: HttpCall) -> int | None:
     return int(match[1] or match[2])
 
 
-def has_already(call: HttpCall, etag: bytes) -> bool:
+def client_has(call: HttpCall, etag: bytes) -> bool:
     """Whether If-None-Match says that the client has this."""
     given = call.headers.get(b"if-none-match")
     if given is None:

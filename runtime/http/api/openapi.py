@@ -99,7 +99,7 @@ def _operation(operation: Operation, schemas: _Schemas, development_mode: bool) 
         "description": _description(operation),
         "security": _security(operation, development_mode),
         "responses": {
-            **_answers(operation.successes, schemas),
+            **_success_replies(operation.successes, schemas),
             **_problems(operation.problems, schemas),
         },
     }
@@ -148,11 +148,11 @@ def _body(body: Body, schemas: _Schemas) -> dict[str, Any]:
     return {"required": body.required, "content": dict.fromkeys(body.media_types, content)}
 
 
-def _answers(answers: Sequence[SuccessReply], schemas: _Schemas) -> dict[str, Any]:
-    """By status. The same status in several forms (JSON, a stream) is one answer that has several contents."""
+def _success_replies(answers: Sequence[SuccessReply], schemas: _Schemas) -> dict[str, Any]:
+    """Describe the replies by status. Several forms of one status (JSON, a stream) become one reply."""
     by_status: dict[str, Any] = {}
     for answer in answers:
-        described = _answer(answer, schemas)
+        described = _success_reply(answer, schemas)
         first = by_status.setdefault(str(answer.status), described)
         if first is not described:
             first["content"] |= described["content"]
@@ -160,7 +160,7 @@ def _answers(answers: Sequence[SuccessReply], schemas: _Schemas) -> dict[str, An
     return by_status
 
 
-def _answer(answer: SuccessReply, schemas: _Schemas) -> dict[str, Any]:
+def _success_reply(answer: SuccessReply, schemas: _Schemas) -> dict[str, Any]:
     described: dict[str, Any] = {"description": answer.description}
     if answer.schema is not None:
         described["content"] = {answer.media_type: {"schema": schemas.of(answer.schema)}}
@@ -170,7 +170,7 @@ def _answer(answer: SuccessReply, schemas: _Schemas) -> dict[str, Any]:
         described["headers"] = {
             name: {
                 "description": text,
-                "required": name not in answer.sometimes,
+                "required": name not in answer.optional_headers,
                 "schema": {"type": "string"},
             }
             for name, text in answer.headers.items()

@@ -79,7 +79,7 @@ class SuccessReply:
     media_type: str = JSON_TYPE
     headers: Mapping[str, str] = field(default_factory=dict)
     """Name → what it says."""
-    sometimes: frozenset[str] = frozenset()
+    optional_headers: frozenset[str] = frozenset()
     """The headers that are not always there."""
 
 

@@ -22,9 +22,9 @@ from breadcrumbs.runtime.http.api.conditions import (
     IF_MATCH,
     IF_NONE_MATCH,
     NOT_MODIFIED,
-    etag_of,
+    client_has,
     expected_version,
-    has_already,
+    version_etag,
 )
 from breadcrumbs.runtime.http.api.operations import (
     ID,
@@ -101,7 +101,7 @@ routes = Routes("Breadcrumbs")
             "It is stored.",
             Created,
             headers={"Location": "Where it is.", **ETAG_HEADER, **REPLAYED},
-            sometimes=frozenset(REPLAYED),
+            optional_headers=frozenset(REPLAYED),
         ),
     ),
     may_fail=(
@@ -131,7 +131,7 @@ async def create(call: HttpCall) -> Reply:
         answer["session_id"] = session
     headers: list[Header] = [
         (b"location", b"/breadcrumbs/%s" % answer["id"].encode()),
-        (b"etag", etag_of(written.version)),
+        (b"etag", version_etag(written.version)),
     ]
     if written.replayed:
         headers.append((b"idempotency-replayed", b"true"))
@@ -156,7 +156,7 @@ async def create(call: HttpCall) -> Reply:
     may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
 async def update(call: HttpCall) -> Reply:
-    principal, id = call.principal, call.id()
+    principal, id = call.principal, call.path_id()
     expected = expected_version(call)
     media_type = call.media_type()
     change = BreadcrumbUpdate.parse(read_json(await call.body()))
@@ -177,7 +177,7 @@ async def update(call: HttpCall) -> Reply:
         "version": written.version,
         "updated_at": times.to_text(written.updated),
     }
-    return Reply.json(answer, headers=[(b"etag", etag_of(written.version))])
+    return Reply.json(answer, headers=[(b"etag", version_etag(written.version))])
 
 
 @routes.operation(
@@ -193,7 +193,7 @@ async def update(call: HttpCall) -> Reply:
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
 async def delete(call: HttpCall) -> Reply:
-    principal, id, expected = call.principal, call.id(), expected_version(call)
+    principal, id, expected = call.principal, call.path_id(), expected_version(call)
     await _check_session_user(call, id)
     await call.services.store.delete(
         principal.owner_id, id, expected_version=expected, allowed=partial(policy.may_see, principal)
@@ -252,12 +252,12 @@ async def _check_session_user(call: HttpCall, id: UUID) -> None:
     successes=(SuccessReply(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
 async def get_view(call: HttpCall) -> Reply:
-    crumb = await _readable(call)
+    crumb = await _load_readable(call)
     hints, borrowed = own_hints(crumb), None
     if not hints and crumb.schema_name is not None:
         hints = borrowed = await call.services.hints.of(crumb.owner_id, crumb.schema_name)
-    etag = etag_of(crumb.version, borrowed)
-    if has_already(call, etag):
+    etag = version_etag(crumb.version, borrowed)
+    if client_has(call, etag):
         return Reply(304, headers=[(b"etag", etag)])
     document = crumb.document
     view: ModelView = {
@@ -285,11 +285,11 @@ async def get_view(call: HttpCall) -> Reply:
     successes=(SuccessReply(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
 async def get_full(call: HttpCall) -> Reply:
-    crumb = await _readable(call)
-    etag = etag_of(crumb.version)
-    if has_already(call, etag):
+    crumb = await _load_readable(call)
+    etag = version_etag(crumb.version)
+    if client_has(call, etag):
         return Reply(304, headers=[(b"etag", etag)])
-    return Reply.json(crumb.full(), headers=[(b"etag", etag)])
+    return Reply.json(crumb.full_view(), headers=[(b"etag", etag)])
 
 
 @routes.operation(
@@ -308,17 +308,17 @@ async def get_full(call: HttpCall) -> Reply:
             "The versions.",
             list[HistoryItem],
             headers=listing.PAGE_HEADERS,
-            sometimes=frozenset({"Link"}),
+            optional_headers=frozenset({"Link"}),
         ),
     ),
     may_fail=(INVALID_CURSOR,),
 )
 async def get_history(call: HttpCall) -> Reply:
-    principal, id, given = call.principal, call.id(), call.query()
+    principal, id, given = call.principal, call.path_id(), call.query()
     page = await call.services.store.history_page(
         principal.owner_id,
         id,
-        before=_version_before(given.get("cursor")),
+        before=_parse_history_cursor(given.get("cursor")),
         limit=listing.read_limit(given),
         max_bytes=call.services.settings.max_response_bytes,
     )
@@ -328,11 +328,13 @@ async def get_history(call: HttpCall) -> Reply:
         path = f"/breadcrumbs/{id}/history"
         headers.append((b"link", listing.next_link(path, given, str(page.next_before))))
     # An older version may have been somebody else's, or secret, when the newest no longer is.
-    seen = (version.unparsed() for version in page.versions)
-    return ListReply((_version(principal, one) for one in seen if policy.may_see(principal, one)), headers)
+    seen = (version.without_parsed_json() for version in page.versions)
+    return ListReply(
+        (_history_item(principal, one) for one in seen if policy.may_see(principal, one)), headers
+    )
 
 
-def _version(principal: Principal, version: Breadcrumb) -> HistoryItem:
+def _history_item(principal: Principal, version: Breadcrumb) -> HistoryItem:
     item: HistoryItem = {
         "version": version.version,
         "title": version.title,
@@ -348,7 +350,7 @@ def _version(principal: Principal, version: Breadcrumb) -> HistoryItem:
     return item
 
 
-def _version_before(cursor: str | None) -> int | None:
+def _parse_history_cursor(cursor: str | None) -> int | None:
     """The version that the last page of a history ended before."""
     if cursor is None:
         return None
@@ -357,8 +359,8 @@ def _version_before(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-async def _readable(call: HttpCall) -> Breadcrumb:
-    store, principal, id = call.services.store, call.principal, call.id()
+async def _load_readable(call: HttpCall) -> Breadcrumb:
+    store, principal, id = call.services.store, call.principal, call.path_id()
     crumb = await store.get(principal.owner_id, id, count_read=False)
     policy.check_readable(principal, crumb)
     if crumb.max_reads:
@@ -387,7 +389,7 @@ async def _readable(call: HttpCall) -> Breadcrumb:
             "A page.",
             list[ListItem],
             headers=listing.PAGE_HEADERS,
-            sometimes=frozenset({"Link"}),
+            optional_headers=frozenset({"Link"}),
         ),
     ),
     may_fail=(INVALID_CURSOR,),
@@ -397,7 +399,7 @@ async def list_breadcrumbs(call: HttpCall) -> Reply:
     query = listing.read_query(given)
     include_context = listing.read_flag(given, "include_context")
     owner = given.get("owner_id")
-    if owner is not None and not _is_same(owner, principal.owner_id):
+    if owner is not None and not _is_owner(owner, principal.owner_id):
         query.check()
         return Reply(200, b"[]", headers=[(b"x-has-more", b"false")])
     query = replace(
@@ -413,11 +415,11 @@ async def list_breadcrumbs(call: HttpCall) -> Reply:
 
 
 def _list_item(principal: Principal, crumb: Breadcrumb, *, include_context: bool) -> dict[str, Any]:
-    crumb = crumb.unparsed()  # what is parsed to encode the item is freed after it
+    crumb = crumb.without_parsed_json()  # what is parsed to encode the item is freed after it
     if include_context and policy.may_read_content(principal, crumb):
         return redact_context(principal, crumb).list_item(include_context=True)
     return crumb.list_item()
 
 
-def _is_same(text: str, owner: UUID) -> bool:
+def _is_owner(text: str, owner: UUID) -> bool:
     return parse_id(text, what="owner_id") == owner

@@ -45,7 +45,7 @@ async def list_letters(call: HttpCall) -> Reply:
 )
 async def retry_one(call: HttpCall) -> Reply:
     store = call.services.store
-    await retry_letter(store, await DeadLetters(store).get(call.principal.owner_id, call.id()))
+    await retry_letter(store, await DeadLetters(store).get(call.principal.owner_id, call.path_id()))
     return Reply.json(_REQUEUED)
 
 
@@ -59,5 +59,5 @@ async def retry_one(call: HttpCall) -> Reply:
 )
 async def discard_letter(call: HttpCall) -> Reply:
     letters = DeadLetters(call.services.store)
-    await letters.discard(await letters.get(call.principal.owner_id, call.id()))
+    await letters.discard(await letters.get(call.principal.owner_id, call.path_id()))
     return Reply.json(_DONE)

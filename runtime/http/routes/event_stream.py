@@ -26,7 +26,7 @@ from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events.log import Position
 from breadcrumbs.runtime.http.api.call import budget_headers
-from breadcrumbs.runtime.http.api.parameters import tag_list
+from breadcrumbs.runtime.http.api.parameters import read_tags
 from breadcrumbs.runtime.http.api.replies import Header
 from breadcrumbs.runtime.http.routes.stream_filter import StreamFilter
 from breadcrumbs.runtime.http.routes.stream_frames import GAP, GREETING, FrameRenderer
@@ -99,7 +99,7 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        with self._services.streams.stream(principal):
+        with self._services.streams.count_stream(principal):
             client = _StreamConnection(Subscription(filter), receive, send)
             await self._serve(client, principal, start, headers)
             await _finish(scope, client)
@@ -175,8 +175,8 @@ class EventStream:
         asked: dict[str, Any] = {
             "schema_name": query.get("schema_name"),
             "session_id": check_session_id(query["session_id"]) if "session_id" in query else None,
-            "any_tags": tag_list(query, "any_tags"),
-            "all_tags": [*tag_list(query, "tag"), *tag_list(query, "tags"), *tag_list(query, "all_tags")],
+            "any_tags": read_tags(query, "any_tags"),
+            "all_tags": [*read_tags(query, "tag"), *read_tags(query, "tags"), *read_tags(query, "all_tags")],
         }
         selectors = [parse_selector(asked)]
         if "filters" in query:

@@ -83,7 +83,7 @@ async def list_selectors(call: HttpCall) -> Reply:
     successes=(SuccessReply(200, "It is replaced.", Done),),
 )
 async def replace_selector(call: HttpCall) -> Reply:
-    id, selector = call.id(), parse_selector(await call.json())
+    id, selector = call.path_id(), parse_selector(await call.json())
     await saved_selectors.replace(call.services.registry, call.principal, id, selector)
     return Reply.json(_DONE)
 
@@ -98,7 +98,7 @@ async def replace_selector(call: HttpCall) -> Reply:
     successes=(SuccessReply(200, "It is gone.", Done),),
 )
 async def delete_selector(call: HttpCall) -> Reply:
-    await saved_selectors.delete(call.services.registry, call.principal, call.id())
+    await saved_selectors.delete(call.services.registry, call.principal, call.path_id())
     return Reply.json(_DONE)
 
 
@@ -136,7 +136,7 @@ async def list_agents(call: HttpCall) -> Reply:
     successes=(SuccessReply(200, "The agent.", Agent),),
 )
 async def get_agent(call: HttpCall) -> Reply:
-    principal, id = call.principal, call.id()
+    principal, id = call.principal, call.path_id()
     if not policy.may_see_agent(principal, id):
         raise NotFound("no such agent")
     return Reply.json(await call.services.registry.agent(principal.owner_id, id))
@@ -154,7 +154,7 @@ async def get_agent(call: HttpCall) -> Reply:
     successes=(SuccessReply(200, "It is stored.", Done),),
 )
 async def put_agent(call: HttpCall) -> Reply:
-    principal, id = call.principal, call.id()
+    principal, id = call.principal, call.path_id()
     policy.check_agent_change(principal, id)
     change = parse_body(AgentChange, await call.json(), error="the record is not valid")
     await call.services.registry.put_agent(principal.owner_id, id, sorted(set(change.roles)))
@@ -171,7 +171,7 @@ async def put_agent(call: HttpCall) -> Reply:
     successes=(SuccessReply(200, "It is gone.", Done),),
 )
 async def delete_agent(call: HttpCall) -> Reply:
-    await call.services.registry.delete_agent(call.principal.owner_id, call.id())
+    await call.services.registry.delete_agent(call.principal.owner_id, call.path_id())
     return Reply.json(_DONE)
 
 
@@ -260,7 +260,7 @@ async def delete_tenant(call: HttpCall) -> Reply:
 
 
 def _own_tenant(call: HttpCall) -> UUID:
-    id = call.id()
+    id = call.path_id()
     policy.check_tenant(call.principal, id)
     return id
 

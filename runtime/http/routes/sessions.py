@@ -56,10 +56,10 @@ from breadcrumbs.runtime.http.routes.session_views import (
     DEFAULT_PAGE,
     SESSION_ID,
     VERSIONED,
-    facts_of,
-    no_session,
+    load_facts,
+    named_session,
     replayed_header,
-    session_id,
+    session_not_found,
     session_path,
     session_reply,
     session_view,
@@ -121,7 +121,7 @@ async def list_sessions(call: HttpCall) -> Reply:
         if "cursor" in given:
             raise InvalidInput("this token is for one session: there is no next page", where="cursor")
         try:
-            found = [facts for facts in (await facts_of(call, principal.session_id),) if keep(facts)]
+            found = [facts for facts in (await load_facts(call, principal.session_id),) if keep(facts)]
         except NotFound:
             found = []
     else:
@@ -160,7 +160,7 @@ async def list_sessions(call: HttpCall) -> Reply:
             "It is there.",
             Session | ListedSession,
             headers={"Location": "Where it is.", **VERSIONED, **REPLAYED},
-            sometimes=frozenset(REPLAYED),
+            optional_headers=frozenset(REPLAYED),
         ),
     ),
     may_fail=(
@@ -210,7 +210,7 @@ async def create_session(call: HttpCall) -> Reply:
         raise AlreadyExists(
             f"there is a session {session!r} already: choose another id, or leave it out"
         ) from None
-    facts = await facts_of(call, session)
+    facts = await load_facts(call, session)
     return session_reply(
         facts,
         principal,
@@ -228,7 +228,7 @@ async def create_session(call: HttpCall) -> Reply:
     successes=(SuccessReply(200, "The session.", Session, headers=VERSIONED),),
 )
 async def get_session(call: HttpCall) -> Reply:
-    return session_reply(await facts_of(call, session_id(call)), call.principal)
+    return session_reply(await load_facts(call, named_session(call)), call.principal)
 
 
 @routes.operation(
@@ -248,12 +248,12 @@ async def get_session(call: HttpCall) -> Reply:
     may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
 async def change_session(call: HttpCall) -> Reply:
-    principal, session = call.principal, session_id(call)
+    principal, session = call.principal, named_session(call)
     expected = expected_version(call)
     change = parse_body(SessionChange, await call.json())
     if "title" not in change.model_fields_set and change.state is None and change.active is None:
         raise InvalidInput("the change is empty: send title, state or active", where="body")
-    facts = await facts_of(call, session)
+    facts = await load_facts(call, session)
     context: dict[str, Any] = {"session_id": session}
     tags = [SESSION + session, "session-change"]
     if "title" in change.model_fields_set:
@@ -289,8 +289,8 @@ async def change_session(call: HttpCall) -> Reply:
             ),
         )
     except AnotherSession:
-        raise no_session(session) from None
-    return session_reply(await facts_of(call, session), principal)
+        raise session_not_found(session) from None
+    return session_reply(await load_facts(call, session), principal)
 
 
 @routes.operation(
@@ -308,9 +308,9 @@ async def change_session(call: HttpCall) -> Reply:
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
 async def delete_session(call: HttpCall) -> Reply:
-    session = session_id(call)
+    session = named_session(call)
     expected = expected_version(call)
-    await facts_of(call, session)
+    await load_facts(call, session)
     deleted = await Sessions(call.services.store).delete(
         call.principal.owner_id, session, expected_version=expected
     )
@@ -336,16 +336,16 @@ async def delete_session(call: HttpCall) -> Reply:
             "It is there.",
             Session | ListedSession,
             headers={"Location": "Where it is.", **VERSIONED, **REPLAYED},
-            sometimes=frozenset(REPLAYED),
+            optional_headers=frozenset(REPLAYED),
         ),
     ),
     may_fail=(ALREADY_EXISTS, SESSION_GONE, STATE_TOO_LARGE, QUOTA_EXCEEDED),
 )
 async def fork_session(call: HttpCall) -> Reply:
-    principal, origin = call.principal, session_id(call)
+    principal, origin = call.principal, named_session(call)
     policy.check_fork(principal)
     wanted = parse_body(ForkRequest, await call.optional_json())
-    facts = await facts_of(call, origin)
+    facts = await load_facts(call, origin)
     key = idempotency_key(call)
     session = _name_for(call, wanted.id, key, "fork", origin)
     written = await fork(
@@ -363,7 +363,7 @@ async def fork_session(call: HttpCall) -> Reply:
         ),
     )
     return session_reply(
-        await facts_of(call, session),
+        await load_facts(call, session),
         principal,
         status=201,
         headers=[(b"location", session_path(session)), *replayed_header(written)],

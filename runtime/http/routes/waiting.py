@@ -18,7 +18,7 @@ from breadcrumbs.runtime.errors import BreadcrumbsError, InvalidInput
 from breadcrumbs.runtime.events.deltas import Delta
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Parameter
-from breadcrumbs.runtime.http.api.problems import ClientDisconnected, problem_for
+from breadcrumbs.runtime.http.api.problems import ClientDisconnected, problem_from_error
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 from breadcrumbs.runtime.http.routes.event_stream import STREAM_HEADERS
 from breadcrumbs.runtime.sessions.messages import message_view
@@ -27,7 +27,7 @@ from breadcrumbs.runtime.sse import encode_comment, encode_event
 from breadcrumbs.runtime.streams.watch import AnswerWatch
 
 MAX_WAIT_SECONDS: Final = 600.0
-DEFAULT_STREAM: Final = 120.0  # seconds that a stream waits if the request names none
+DEFAULT_WAIT_SECONDS: Final = 120.0  # seconds that a stream waits if the request names none
 
 EVENT_STREAM: Final = "text/event-stream"
 
@@ -49,7 +49,7 @@ def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -
     """Return the requested time, limited by the lifetime of the token."""
     text = given.get("wait")
     if text is None:
-        return min(DEFAULT_STREAM, principal.seconds_left) if stream else 0.0
+        return min(DEFAULT_WAIT_SECONDS, principal.seconds_left) if stream else 0.0
     try:
         seconds = float(text) if text.isascii() else -1.0
     except ValueError:
@@ -153,7 +153,7 @@ class AnswerStream(Reply):
                         return
         except BreadcrumbsError as error:
             # The status was sent long ago: the problem document becomes an event.
-            yield encode_event(problem_for(error).body, event="problem")
+            yield encode_event(problem_from_error(error).body, event="problem")
             return
         yield _frame("timeout", {"message_id": str(awaited.message.id), "seconds": awaited.seconds})
 
