@@ -57,7 +57,7 @@ async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, R
     return crumb, RecentAnswers(answers, cancels)
 
 
-def creator_of(crumb: Breadcrumb) -> str | None:
+def find_creator(crumb: Breadcrumb) -> str | None:
     """Return the agent that wrote a breadcrumb, or None."""
     creator = crumb.context.get("creator")
     name = creator.get("agent_id") if isinstance(creator, dict) else creator
@@ -96,7 +96,7 @@ async def _answered_messages(store: Store, definition: AgentDefinition, trigger:
             session_id=trigger.session_id,
             schema_name=definition.emits.schema_name,
             limit=_LAST_ANSWERS,
-            keep=lambda crumb: creator_of(crumb) == definition.agent_id,
+            keep=lambda crumb: find_creator(crumb) == definition.agent_id,
         ),
     )
     # A client can write an answer, too. The answers of the runtime name their message by its id.

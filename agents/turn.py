@@ -21,18 +21,18 @@ from breadcrumbs.agents.answer import (
     check_text,
     function_answer,
     parse_answer,
-    without_state,
+    without_state_change,
 )
 from breadcrumbs.agents.commit import commit
-from breadcrumbs.agents.conversation import RecentAnswers, creator_of, unanswered_messages
+from breadcrumbs.agents.conversation import RecentAnswers, find_creator, unanswered_messages
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.functions import AgentFunction, Call
 from breadcrumbs.agents.models.base import ModelError, OnDelta, PromptMessage
-from breadcrumbs.agents.prompt import build_prompt, problem_in
+from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
-from breadcrumbs.agents.tools.output import in_words
+from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
@@ -92,7 +92,9 @@ class AgentTurns:
             # The words were shown already, so they are stored. The answer says that the state was refused.
             agent_id, trigger = request.definition.agent_id, request.origin.id
             _log.warning("state not stored", agent=agent_id, trigger=trigger, error=str(error))
-            await commit(self._store, turn, request.answer_id, without_state(new, error), acknowledge=last)
+            await commit(
+                self._store, turn, request.answer_id, without_state_change(new, error), acknowledge=last
+            )
 
     async def _current_request(
         self, request: AnswerRequest, last_words: RecentAnswers
@@ -132,11 +134,11 @@ class AgentTurns:
         as_of = trigger.context.get("as_of", 0)
         if not isinstance(as_of, int):
             raise TurnFailed("this context was not made by the context builder: its as_of is no time")
-        stale = any(crumb.created > as_of and creator_of(crumb) == agent_id for crumb in answers)
+        stale = any(crumb.created > as_of and find_creator(crumb) == agent_id for crumb in answers)
         # An older version of a context holds only references: the refresh fetches what they refer to.
         if stale or "parts" not in trigger.context:
             return await self._refresh(request.turn, trigger)
-        if problem := problem_in(trigger.context["parts"]):
+        if problem := find_parts_problem(trigger.context["parts"]):
             raise TurnFailed(f"this context was not made by the context builder: {problem}")
         return trigger
 
@@ -252,4 +254,4 @@ async def _call_function(agent_id: str, function: AgentFunction, call: Call) -> 
             raise
         raise TurnFailed(f"{agent_id} was cancelled from within", retry=True) from None
     except SystemExit as error:
-        raise TurnFailed(f"{agent_id} failed: {in_words(error)}", retry=True) from error
+        raise TurnFailed(f"{agent_id} failed: {error_text(error)}", retry=True) from error

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from breadcrumbs.agents.models.base import ModelReply, ModelRequest, OnDelta, PromptMessage, ToolSpec
-from breadcrumbs.agents.models.offline_tools import calls_asked_for, results_in_words
+from breadcrumbs.agents.models.offline_tools import describe_results, requested_calls
 from breadcrumbs.agents.models.streaming import stream_words
 
 _MAX_REQUEST_CHARACTERS = 300  # a longer message is no request to this model
@@ -78,24 +78,24 @@ class OfflineModel:
 
 
 def _reply(request: ModelRequest) -> ModelReply:
-    if results := results_in_words(request.messages):
-        return _says("\n".join(results))
+    if results := describe_results(request.messages):
+        return _text_reply("\n".join(results))
     heard = [
         message for message in request.messages if message.role == "user" and message.name != _BACKGROUND
     ]
     if not heard:
-        return _says("I was given no message to answer.")
+        return _text_reply("I was given no message to answer.")
     current = heard[-1]
     if current.name is not None:
-        return _says(f"I was given this by {current.name}: {_quoted(current.content)}")
+        return _text_reply(f"I was given this by {current.name}: {_quoted(current.content)}")
     if not current.content.strip():
-        return _says("Your message was empty, so I have nothing to say back.")
+        return _text_reply("Your message was empty, so I have nothing to say back.")
     before = [message for message in heard[:-1] if message.name is None]
     if len(current.content) <= _MAX_REQUEST_CHARACTERS:
         answer = _answer(current.content, before, request)
         if answer is not None:
-            return _says(answer) if isinstance(answer, str) else answer
-    return _says(_echo(current.content, request))
+            return _text_reply(answer) if isinstance(answer, str) else answer
+    return _text_reply(_echo(current.content, request))
 
 
 def _answer(question: str, before: Sequence[PromptMessage], request: ModelRequest) -> ModelReply | str | None:
@@ -126,7 +126,7 @@ def _answer_about_conversation(
 
 
 def _call_tools(question: str, request: ModelRequest) -> ModelReply | str | None:
-    calls, missing = calls_asked_for(question, request)
+    calls, missing = requested_calls(question, request)
     if missing:
         return f"For that I need a {' and a '.join(missing)}, and I was offered none."
     if calls:
@@ -159,7 +159,9 @@ def _recite(question: str, messages: Sequence[PromptMessage], intro: str) -> str
 
 
 def _count(before: Sequence[PromptMessage], request: ModelRequest) -> str:
-    return f"I was given {_yours(before)}, this one included, and {_mine(request)}."
+    return (
+        f"I was given {_count_user_messages(before)}, this one included, and {_count_own_answers(request)}."
+    )
 
 
 def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
@@ -167,8 +169,9 @@ def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
     instructions = sum(message.role == "system" for message in request.messages)
     tools = ", ".join(tool.name for tool in request.tools)
     lines = [
-        f"I was given {_yours(before)}, {_mine(request)}, {_number(others, 'message')} from elsewhere "
-        f"and {_number(instructions, 'instruction')}; " + (f"my tools: {tools}." if tools else "no tools."),
+        f"I was given {_count_user_messages(before)}, {_count_own_answers(request)}, "
+        f"{_counted_noun(others, 'message')} from elsewhere and {_counted_noun(instructions, 'instruction')}; "
+        + (f"my tools: {tools}." if tools else "no tools."),
         *(f"- {_quoted(message.content)}" for message in before),
     ]
     return "\n".join(lines)
@@ -193,22 +196,22 @@ def _my_answers(request: ModelRequest) -> list[PromptMessage]:
     return [message for message in request.messages if message.role == "assistant" and message.content]
 
 
-def _yours(before: Sequence[PromptMessage]) -> str:
-    return f"{_number(len(before) + 1, 'message')} of yours"
+def _count_user_messages(before: Sequence[PromptMessage]) -> str:
+    return f"{_counted_noun(len(before) + 1, 'message')} of yours"
 
 
-def _mine(request: ModelRequest) -> str:
-    return f"{_number(len(_my_answers(request)), 'answer')} of mine"
+def _count_own_answers(request: ModelRequest) -> str:
+    return f"{_counted_noun(len(_my_answers(request)), 'answer')} of mine"
 
 
-def _number(count: int, noun: str) -> str:
+def _counted_noun(count: int, noun: str) -> str:
     return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
 def _quoted(text: str) -> str:
-    """Exactly as it was, so that whoever looks for it finds it."""
+    """Quote the text unchanged, so that it can be searched for."""
     return f'"{text}"'
 
 
-def _says(text: str) -> ModelReply:
+def _text_reply(text: str) -> ModelReply:
     return ModelReply(text=text, finish_reason="stop")

@@ -142,7 +142,7 @@ class ModelPool:
         return self._model(provider, model)
 
     def _split(self, spec: str) -> tuple[str, str]:
-        ends = [place for place in (spec.find(":"), spec.find("/")) if place > 0]
+        ends = [position for position in (spec.find(":"), spec.find("/")) if position > 0]
         provider = spec[: min(ends)].lower() if ends else spec.lower()
         provider = provider if provider in self._settings.endpoints else _OTHER_NAMES.get(provider, provider)
         if provider not in PRESETS and provider not in self._settings.endpoints:

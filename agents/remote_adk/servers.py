@@ -129,7 +129,7 @@ class AdkServers:
         remote, problem = self.resolve(agent), f"no answer within {_CHECK_SECONDS:g} s"
         with anyio.move_on_after(_CHECK_SECONDS):
             try:
-                await remote.server.require(remote.app)
+                await remote.server.require_app(remote.app)
                 return
             except ModelError as error:
                 problem = remote.server.explain(error).reason

@@ -74,7 +74,7 @@ def clock(
     ] = "UTC",
 ) -> dict[str, Any]:
     """Tell the date and the time now, in UTC and in a time zone."""
-    name, where = _zone(zone)
+    name, where = _find_zone(zone)
     now = datetime.now(UTC)
     local = now.astimezone(where)
     return {
@@ -86,12 +86,12 @@ def clock(
     }
 
 
-def _zone(asked: str) -> tuple[str, tzinfo]:
+def _find_zone(asked: str) -> tuple[str, tzinfo]:
     wanted = asked.strip().replace(" ", "_").casefold()
     if wanted in ("utc", "z"):
         return "UTC", UTC
     # Only names from the list: the name is part of a path where the zones are read.
-    known = _zones()
+    known = _zone_names()
     if wanted in known:
         return known[wanted], zoneinfo.ZoneInfo(known[wanted])
     if not known:
@@ -104,7 +104,7 @@ def _zone(asked: str) -> tuple[str, tzinfo]:
 
 
 @lru_cache(maxsize=1)
-def _zones() -> dict[str, str]:
+def _zone_names() -> dict[str, str]:
     return {name.casefold(): name for name in sorted(zoneinfo.available_timezones())}
 
 
@@ -143,7 +143,7 @@ async def breadcrumb_search(
     def wanted(crumb: Breadcrumb) -> bool:
         if not _may_be_shown(crumb):
             return False
-        told = _told(crumb, definitions).casefold()
+        told = _searchable_text(crumb, definitions).casefold()
         return all(word in told for word in words)
 
     page = await context.store.list(
@@ -162,7 +162,7 @@ async def breadcrumb_search(
                 "id": str(crumb.id),
                 "schema_name": crumb.schema_name or "",
                 "title": crumb.title,
-                "excerpt": _excerpt(_told(crumb, definitions, with_title=False), words),
+                "excerpt": _excerpt(_searchable_text(crumb, definitions, with_title=False), words),
                 "created_at": crumb.created_at,
             }
             for crumb in page.items
@@ -178,8 +178,10 @@ def _may_be_shown(crumb: Breadcrumb) -> bool:
     return withheld_reason(crumb) is None and not (asks or found)
 
 
-def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_title: bool = True) -> str:
-    """What a model may see of a breadcrumb, as text; no other part of it can be searched for."""
+def _searchable_text(
+    crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_title: bool = True
+) -> str:
+    """Return the part of a breadcrumb that a model may see, as text. Only this part can be searched."""
     hints, _ = find_hints(crumb, definitions)
     view = model_content(crumb, hints)
     parts = [crumb.title] if with_title else []
@@ -197,12 +199,12 @@ def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_titl
 
 
 def _excerpt(told: str, words: list[str]) -> str:
-    """The part around the first word that was searched for."""
+    """Return the text around the first search word."""
     line = " ".join(told.split())
     if len(line) <= EXCERPT_CHARACTERS:
         return line
-    places = [line.casefold().find(word) for word in words]
-    first = min((place for place in places if place >= 0), default=0)
+    positions = [line.casefold().find(word) for word in words]
+    first = min((position for position in positions if position >= 0), default=0)
     start = max(0, min(first - EXCERPT_CHARACTERS // 3, len(line) - EXCERPT_CHARACTERS))
     end = start + EXCERPT_CHARACTERS
     return ("…" if start else "") + line[start:end].strip() + ("…" if end < len(line) else "")

@@ -27,7 +27,7 @@ from breadcrumbs.adk.wire import (
     checked_event,
     event_of,
     public_event,
-    restored,
+    restore_event,
 )
 from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
@@ -125,7 +125,7 @@ async def _create(
     call: HttpCall, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
 ) -> Reply:
     names = _names(call)
-    first = [restored(checked_event(event), number) for number, event in enumerate(events or ())]
+    first = [restore_event(checked_event(event), number) for number, event in enumerate(events or ())]
     new = NewSession(names["app"], names["user"], id, state or {}, first, idempotency_key(call))
     return _session(call, await AdkSessions(call.services.store).create(call.principal, new))
 

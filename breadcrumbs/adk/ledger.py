@@ -22,14 +22,14 @@ from breadcrumbs.adk.records import (
     check_first_events,
     event_record,
     first_events,
-    joined_state,
-    names_in,
+    join_state,
+    read_names,
+    read_shared_changes,
     session_record,
     session_view,
-    shared_deltas_in,
 )
 from breadcrumbs.adk.shared_state import SharedState
-from breadcrumbs.adk.wire import Json, StateChanges, check_depth, delta_of, split
+from breadcrumbs.adk.wire import Json, StateChanges, check_depth, delta_of, split_changes
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
@@ -118,7 +118,7 @@ class AdkSessions:
         names, state = new.names(), dict(new.state)
         policy.check_adk_create(who, names.name, new.user)
         check_depth("state", state)
-        deltas = split(state)
+        deltas = split_changes(state)
         self._shared.check_access(who, names.of, deltas)
         check_first_events(names, new.events)
         await self._shared.check_room(who, names.of, deltas)
@@ -140,7 +140,7 @@ class AdkSessions:
         """
         policy.check_adk_write(who, names.name, names.of.user)
         check_depth("event", event)
-        deltas = split(delta_of(event))
+        deltas = split_changes(delta_of(event))
         self._shared.check_access(who, names.of, deltas)
         await self._shared.check_room(who, names.of, deltas)
         id = self._event_id(who, names, event["id"])
@@ -212,7 +212,7 @@ class AdkSessions:
             shared = dict(zip(users, states, strict=True))
             for one, session in zip(group, found, strict=True):
                 if session is not None:
-                    state = joined_state(session.state, shared[one.names.of.user])
+                    state = join_state(session.state, shared[one.names.of.user])
                     yield session_view(one.names, one.updated, state, [])
 
     async def user_state(self, who: Principal, app: str, user: str) -> Json:
@@ -234,7 +234,7 @@ class AdkSessions:
         try:
             return await self._store.create(
                 who.owner_id,
-                session_record(names, state, split(state), new.events),
+                session_record(names, state, split_changes(state), new.events),
                 by=who.agent_id,
                 idempotency_key=new.idempotency_key,
                 options=CreateOptions(session_version=0, along=along),
@@ -258,7 +258,7 @@ class AdkSessions:
                 record = await self._store.get_version(who.owner_id, record.id, 1)
             except NotFound:
                 continue
-            deltas: StateChanges | None = shared_deltas_in(record)
+            deltas: StateChanges | None = read_shared_changes(record)
             if deltas is not None:
                 await self._shared.write(who, names, deltas, str(record.id))
 
@@ -287,7 +287,7 @@ class AdkSessions:
         query = Query(schema_name=SESSION_RECORD, all_tags=(tag,), sort="created_at")
         found: dict[str, SessionNames] = {}
         async for record in self._store.walk(who.owner_id, policy.restrict_query(who, query)):
-            names = names_in(record)
+            names = read_names(record)
             if names is not None and (names.of.app, user or names.of.user) == (app, names.of.user):
                 found[names.name] = names
         return list(found.values())

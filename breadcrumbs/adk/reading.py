@@ -12,7 +12,7 @@ from breadcrumbs.adk.records import (
     event_time,
     events_after,
     is_event,
-    joined_state,
+    join_state,
     session_view,
     visible_event,
 )
@@ -160,7 +160,7 @@ class SessionReading:
         updated = self._last
         if updated is None:
             updated = await self._sources.events.last_update(who, names.name, found.created)
-        return session_view(names, updated, joined_state(found.state, shared), [])
+        return session_view(names, updated, join_state(found.state, shared), [])
 
     def _visible(self, crumb: Breadcrumb) -> Json:
         self._last = event_time(crumb)

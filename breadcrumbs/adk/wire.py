@@ -26,7 +26,7 @@ FREE_FORM: Final = frozenset((
     "requestedAuthConfigs", "response", "setModelResponse", "stateDelta",
 ))  # fmt: skip
 """Where the names are the user's, or always in snake case."""
-KEYED: Final = frozenset(("requestedToolConfirmations",))
+USER_NAMED_KEYS: Final = frozenset(("requestedToolConfirmations",))
 """Where the names are the user's, and the values ADK's again."""
 
 INTERNAL: Final = "__adk_internal_"
@@ -51,17 +51,17 @@ class StateChanges:
     session: Json = field(default_factory=dict)
 
 
-def split(delta: Mapping[str, Any]) -> StateChanges:
-    """What begins with `temp:` is nobody's: it lives as long as the invocation."""
-    deltas = StateChanges()
+def split_changes(delta: Mapping[str, Any]) -> StateChanges:
+    """Split a state delta by its prefixes. Names with `temp:` are dropped: they last for one invocation."""
+    changes = StateChanges()
     for name, value in delta.items():
         if name.startswith(APP):
-            deltas.app[name[len(APP) :]] = value
+            changes.app[name[len(APP) :]] = value
         elif name.startswith(USER):
-            deltas.user[name[len(USER) :]] = value
+            changes.user[name[len(USER) :]] = value
         elif not name.startswith(TEMP):
-            deltas.session[name] = value
-    return deltas
+            changes.session[name] = value
+    return changes
 
 
 def delta_of(event: Mapping[str, Any]) -> Json:
@@ -77,29 +77,29 @@ def check_depth(what: str, value: Any) -> None:
 # What clients send
 
 
-def camel(value: Any) -> Any:
-    """The same in camel case, but for what is free-form."""
+def camel_case(value: Any) -> Any:
+    """Convert names to camel case, except in free-form values."""
     if isinstance(value, list):
-        return [camel(item) for item in value]
+        return [camel_case(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     found = {}
     for name, inner in value.items():
         name = to_camel(name) if "_" in name else name
-        if name in KEYED and isinstance(inner, Mapping):
-            found[name] = {key: camel(item) for key, item in inner.items()}
+        if name in USER_NAMED_KEYS and isinstance(inner, Mapping):
+            found[name] = {key: camel_case(item) for key, item in inner.items()}
         else:
-            found[name] = inner if name in FREE_FORM else camel(inner)
+            found[name] = inner if name in FREE_FORM else camel_case(inner)
     return found
 
 
 def event_of(document: Any, *, now: float) -> Json:
     """An event as a client sent it, checked and completed."""
-    return completed(checked_event(document), id=str(uuid4()), now=now)
+    return complete_event(checked_event(document), id=str(uuid4()), now=now)
 
 
-def completed(event: Json, *, id: str, now: float) -> Json:
-    """An event with an id and a time: its own, where it has them."""
+def complete_event(event: Json, *, id: str, now: float) -> Json:
+    """Add an id and a time to an event that has none."""
     return {**event, "id": event.get("id") or id, "timestamp": event.get("timestamp", now)}
 
 
@@ -107,7 +107,7 @@ def checked_event(document: Any) -> Json:
     """An event as a client sent it: checked as far as one must be for ADK to read it again."""
     if not isinstance(document, Mapping):
         raise InvalidInput("an event is a JSON object", where="body")
-    event: Json = {name: value for name, value in camel(document).items() if value is not None}
+    event: Json = {name: value for name, value in camel_case(document).items() if value is not None}
     for name in ("id", "author", "invocationId", "branch"):
         _check_type(event, name, str, "a text")
     for name in ("content", "actions", "customMetadata", "nodeInfo"):
@@ -128,7 +128,7 @@ def checked_event(document: Any) -> Json:
     return {"author": "", "invocationId": "", "nodeInfo": {"path": ""}, **event, "actions": actions}
 
 
-def restored(event: Json, number: int) -> Json:
+def restore_event(event: Json, number: int) -> Json:
     """An event that a new session begins with. It must not claim to be what only ADK itself may write."""
     calls = [
         part.get(kind) or {}
@@ -184,7 +184,7 @@ def text_of(event: Mapping[str, Any]) -> str:
     return encodable_text("".join(said))
 
 
-def line(text: str, length: int = 120) -> str:
+def shorten_line(text: str, length: int = 120) -> str:
     """The beginning of a text, in one line."""
     words = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * length]).split())
     return words if len(words) <= length else words[: length - 1] + "…"

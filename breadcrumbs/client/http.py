@@ -46,7 +46,7 @@ class ServerAccess:
 
 def check_address(url: str) -> str:
     """Return the host of an address. A ValueError where httpx cannot use it."""
-    host = _host_in(url)
+    host = _parse_host(url)
     try:
         httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -72,7 +72,7 @@ def is_stream(response: httpx.Response) -> bool:
     return response.is_success and response.headers.get("content-type", "").startswith("text/event-stream")
 
 
-def reply_of(response: httpx.Response) -> Reply:
+def to_reply(response: httpx.Response) -> Reply:
     headers = {name.lower(): value for name, value in response.headers.items()}
     return Reply(response.status_code, headers, response.content)
 
@@ -109,7 +109,7 @@ def _credentials(token: str | None, api_key: str | None) -> dict[str, str]:
     return headers
 
 
-def _host_in(url: str) -> str:
+def _parse_host(url: str) -> str:
     try:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:

@@ -15,7 +15,7 @@ from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import FunctionAgent
 from breadcrumbs.agents.tools import Tool
-from breadcrumbs.agents.tools.output import in_words
+from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.breadcrumb import to_complaints
 from breadcrumbs.runtime.errors import StartupError
 
@@ -79,4 +79,4 @@ def _import_module(name: str) -> Any:
     try:
         return import_module(name)
     except (Exception, SystemExit) as error:  # user code runs on import
-        raise StartupError(f"the module {name!r} cannot be imported: {in_words(error)}") from error
+        raise StartupError(f"the module {name!r} cannot be imported: {error_text(error)}") from error

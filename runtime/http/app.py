@@ -84,7 +84,7 @@ class Application:
             self.metrics,
             StaticDocuments(
                 cache(lambda: orjson.dumps(self.document)),
-                cache(lambda: docs.render(self.document, settings)),
+                cache(lambda: docs.render_page(self.document, settings)),
                 docs.POLICY,
             ),
             OpenStreams(*settings.stream_limits),

@@ -246,7 +246,7 @@ class EventHub:
             if subscription.filter.conditional:
                 conditional.setdefault(subscription.filter.token, []).append((subscription, position))
             elif self._subscribers.accepts(subscription, event, outgoing.evaluation):
-                self._subscribers.give(subscription, outgoing, position)
+                self._subscribers.queue_event(subscription, outgoing, position)
                 given = True
         for token, recipients in conditional.items():
             self._conditions.add(token, outgoing, recipients)

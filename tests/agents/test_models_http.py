@@ -18,7 +18,7 @@ from breadcrumbs.agents.models.base import (
     ToolCall,
     ToolSpec,
 )
-from breadcrumbs.agents.models.endpoint import complete_events, last_event
+from breadcrumbs.agents.models.endpoint import last_event, read_events
 from breadcrumbs.runtime.errors import BreadcrumbsError
 from breadcrumbs.runtime.sse import Parser
 from tests.support.model_calls import ASK, KEY, Deltas, ask, failure, model_at
@@ -290,7 +290,7 @@ def test_events_are_found_however_the_bytes_are_cut() -> None:
     for size in range(1, len(stream) + 1):
         parser = Parser(max_line_bytes=100)
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-        events = [event for piece in pieces for event in complete_events(parser, piece)]
+        events = [event for piece in pieces for event in read_events(parser, piece)]
         assert (events, last_event(parser)) == ([b"one", b"two\nlines"], b"last")
         assert last_event(parser) is None
         assert not parser.stray
@@ -300,7 +300,7 @@ def test_a_line_without_end_is_not_collected() -> None:
     parser = Parser(max_line_bytes=1000)
     with pytest.raises(ModelError, match="longer than 1,000 bytes"):
         for _ in range(100):
-            complete_events(parser, b"x" * 100)
+            read_events(parser, b"x" * 100)
 
 
 # The caller

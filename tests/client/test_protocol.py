@@ -27,7 +27,7 @@ from breadcrumbs.client.errors import (
     StoreFull,
     StoreUnavailable,
     VersionMismatch,
-    problem_of,
+    problem_from_document,
 )
 from breadcrumbs.client.http import ServerAccess, check_address
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff
@@ -319,8 +319,8 @@ def test_a_token_that_cannot_be_one_is_not_sent(secret: str) -> None:
 
 
 def test_problems_that_say_next_to_nothing_are_still_problems() -> None:
-    assert str(problem_of({"status": 500})) == ""
-    assert problem_of({"status": 404, "type": "/docs#problem-not-found"}).detail == ""
+    assert str(problem_from_document({"status": 500})) == ""
+    assert problem_from_document({"status": 404, "type": "/docs#problem-not-found"}).detail == ""
 
 
 @given(st.text(max_size=1000))

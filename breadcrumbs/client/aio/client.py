@@ -12,7 +12,7 @@ from breadcrumbs.client.aio.listing import list_breadcrumbs, list_sessions, list
 from breadcrumbs.client.aio.session import AsyncSession
 from breadcrumbs.client.http import ServerAccess
 from breadcrumbs.client.options import Listing, Message, Subscription, TokenRequest
-from breadcrumbs.client.replies import Reply, token_in
+from breadcrumbs.client.replies import Reply, parse_token
 from breadcrumbs.client.requests import (
     Payload,
     breadcrumb_path,
@@ -167,7 +167,7 @@ class AsyncClient:
 
     async def token(self, **wanted: Unpack[TokenRequest]) -> Token:
         """Return a token for somebody else, narrowed to a session or a user if asked for."""
-        return await self._connection.fetch(token_request(wanted), token_in)
+        return await self._connection.fetch(token_request(wanted), parse_token)
 
     async def request(
         self,

@@ -14,9 +14,9 @@ from breadcrumbs.client.http import (
     ServerAccess,
     connection_lost,
     is_stream,
-    reply_of,
     send_options,
     stream_options,
+    to_reply,
 )
 from breadcrumbs.client.replies import (
     ConnectionLost,
@@ -102,7 +102,7 @@ class AsyncConnection:
     async def send(self, request: Request, timeout: float | None) -> Reply:
         """Send a request once. Without a `timeout`, that of the client applies."""
         try:
-            return reply_of(await self.http.request(**send_options(request, timeout, self.http.timeout)))
+            return to_reply(await self.http.request(**send_options(request, timeout, self.http.timeout)))
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 
@@ -114,7 +114,7 @@ class AsyncConnection:
             if is_stream(response):
                 return AsyncByteStream(response)
             await response.aread()
-            return reply_of(response)
+            return to_reply(response)
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 

@@ -11,7 +11,7 @@ from breadcrumbs.client.aio.listing import list_breadcrumbs
 from breadcrumbs.client.aio.turns import AsyncTurn
 from breadcrumbs.client.options import Saying, SessionChange, Waiting
 from breadcrumbs.client.outcomes import chat_message
-from breadcrumbs.client.replies import deleted_in, retried_in
+from breadcrumbs.client.replies import parse_deleted, parse_retried
 from breadcrumbs.client.requests import (
     MESSAGE,
     RESPONSE,
@@ -113,7 +113,7 @@ class AsyncSession:
         Answers in progress stop.
         """
         request = delete_request(session_path(self.id), expected_version)
-        return await self._connection.fetch(request, deleted_in)
+        return await self._connection.fetch(request, parse_deleted)
 
     async def fork(
         self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
@@ -125,7 +125,7 @@ class AsyncSession:
 
     async def retry(self, message_id: str | None = None) -> Retried:
         """Run a failed turn again, by default the newest. Return the id of its message, for `wait`."""
-        return await self._connection.fetch(retry_request(self.id, message_id), retried_in)
+        return await self._connection.fetch(retry_request(self.id, message_id), parse_retried)
 
     def __repr__(self) -> str:
         return f"<AsyncSession {self.id} at {self._connection.url}>"

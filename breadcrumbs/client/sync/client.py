@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from breadcrumbs.client.http import ServerAccess
 from breadcrumbs.client.options import Listing, Message, Subscription, TokenRequest
-from breadcrumbs.client.replies import Reply, token_in
+from breadcrumbs.client.replies import Reply, parse_token
 from breadcrumbs.client.requests import (
     Payload,
     breadcrumb_path,
@@ -168,7 +168,7 @@ class Client:
 
     def token(self, **wanted: Unpack[TokenRequest]) -> Token:
         """Return a token for somebody else, narrowed to a session or a user if asked for."""
-        return self._connection.fetch(token_request(wanted), token_in)
+        return self._connection.fetch(token_request(wanted), parse_token)
 
     def request(
         self,

@@ -15,9 +15,9 @@ from breadcrumbs.client.http import (
     ServerAccess,
     connection_lost,
     is_stream,
-    reply_of,
     send_options,
     stream_options,
+    to_reply,
 )
 from breadcrumbs.client.replies import (
     ConnectionLost,
@@ -103,7 +103,7 @@ class Connection:
     def send(self, request: Request, timeout: float | None) -> Reply:
         """Send a request once. Without a `timeout`, that of the client applies."""
         try:
-            return reply_of(self.http.request(**send_options(request, timeout, self.http.timeout)))
+            return to_reply(self.http.request(**send_options(request, timeout, self.http.timeout)))
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 
@@ -115,7 +115,7 @@ class Connection:
             if is_stream(response):
                 return ByteStream(response)
             response.read()
-            return reply_of(response)
+            return to_reply(response)
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 

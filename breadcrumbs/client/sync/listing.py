@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import Unpack
 
 from breadcrumbs.client.options import Listing
-from breadcrumbs.client.replies import breadcrumbs_in, next_cursor, session_page_in, versions_in
+from breadcrumbs.client.replies import next_cursor, parse_breadcrumbs, parse_session_page, parse_versions
 from breadcrumbs.client.requests import history_request, list_params, list_request, list_sessions_request
 from breadcrumbs.client.sync.connection import Connection
 from breadcrumbs.client.values import Breadcrumb, SessionInfo, Version
@@ -19,7 +19,7 @@ def list_breadcrumbs(connection: Connection, **wanted: Unpack[Listing]) -> Gener
     while limit is None or given < limit:
         request = list_request(params, limit=limit, given=given, cursor=cursor)
         reply = connection.perform(request)
-        page = connection.replies.read(reply, breadcrumbs_in)
+        page = connection.replies.read(reply, parse_breadcrumbs)
         yield from page
         given, cursor = given + len(page), next_cursor(reply)
         if cursor is None:
@@ -32,7 +32,7 @@ def list_versions(connection: Connection, id: str) -> tuple[Version, ...]:
     cursor: str | None = None
     while True:
         reply = connection.perform(history_request(id, cursor))
-        found += connection.replies.read(reply, versions_in)
+        found += connection.replies.read(reply, parse_versions)
         cursor = next_cursor(reply)
         if cursor is None:
             return tuple(found)
@@ -45,7 +45,7 @@ def list_sessions(
     given, cursor = 0, None
     while limit is None or given < limit:
         request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)
-        page, cursor = connection.fetch(request, session_page_in)
+        page, cursor = connection.fetch(request, parse_session_page)
         yield from page
         given += len(page)
         if cursor is None:

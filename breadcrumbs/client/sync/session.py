@@ -9,7 +9,7 @@ from typing import Literal, Unpack, overload
 
 from breadcrumbs.client.options import Saying, SessionChange, Waiting
 from breadcrumbs.client.outcomes import chat_message
-from breadcrumbs.client.replies import deleted_in, retried_in
+from breadcrumbs.client.replies import parse_deleted, parse_retried
 from breadcrumbs.client.requests import (
     MESSAGE,
     RESPONSE,
@@ -112,7 +112,7 @@ class Session:
         Answers in progress stop.
         """
         request = delete_request(session_path(self.id), expected_version)
-        return self._connection.fetch(request, deleted_in)
+        return self._connection.fetch(request, parse_deleted)
 
     def fork(
         self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
@@ -124,7 +124,7 @@ class Session:
 
     def retry(self, message_id: str | None = None) -> Retried:
         """Run a failed turn again, by default the newest. Return the id of its message, for `wait`."""
-        return self._connection.fetch(retry_request(self.id, message_id), retried_in)
+        return self._connection.fetch(retry_request(self.id, message_id), parse_retried)
 
     def __repr__(self) -> str:
         return f"<Session {self.id} at {self._connection.url}>"

@@ -77,7 +77,7 @@ class Turn:
         try:
             self._events.connect()
         except DeadlinePassed:
-            raise NoAnswer(self._silence(), trigger_id="") from None
+            raise NoAnswer(self._timeout_message(), trigger_id="") from None
 
     def _post(self, text: str, message: Message) -> Written:
         request = message_request(text, self._session_id, message)
@@ -86,7 +86,9 @@ class Turn:
         except ServerUnreachable as error:
             if not self._events.is_over:
                 raise
-            raise NoAnswer(f"{self._silence()}: it may have the message or not", trigger_id="") from error
+            raise NoAnswer(
+                f"{self._timeout_message()}: it may have the message or not", trigger_id=""
+            ) from error
 
     def _until_answered(self, message_id: str, *, look_first: bool) -> Generator[Any, None, None]:
         answer = self._stored_outcome(message_id) if look_first else None
@@ -132,5 +134,5 @@ class Turn:
     def _no_answer(self, message_id: str) -> NoAnswer:
         return NoAnswer(f"no answer within {self._timeout:g} s", trigger_id=message_id)
 
-    def _silence(self) -> str:
+    def _timeout_message(self) -> str:
         return f"{self._connection.url} did not answer within {self._timeout:g} s"

@@ -57,7 +57,9 @@ tenants_routes = Routes("Tenants")
 )
 async def save_selector(call: HttpCall) -> Reply:
     selector = parse_selector(await call.json())
-    return Reply.json(_shown(await saved_selectors.save(call.services.registry, call.principal, selector)))
+    return Reply.json(
+        _selector_document(await saved_selectors.save(call.services.registry, call.principal, selector))
+    )
 
 
 @selectors_routes.operation(
@@ -69,7 +71,7 @@ async def save_selector(call: HttpCall) -> Reply:
 )
 async def list_selectors(call: HttpCall) -> Reply:
     own = await saved_selectors.list_own(call.services.registry, call.principal)
-    return Reply.json([_shown(record) for record in own])
+    return Reply.json([_selector_document(record) for record in own])
 
 
 @selectors_routes.operation(
@@ -102,7 +104,7 @@ async def delete_selector(call: HttpCall) -> Reply:
     return Reply.json(_DONE)
 
 
-def _shown(record: SelectorRecord) -> SavedSelector:
+def _selector_document(record: SelectorRecord) -> SavedSelector:
     return {
         "id": record["id"],
         "owner_id": record["owner_id"],

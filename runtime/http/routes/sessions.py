@@ -176,7 +176,7 @@ async def create_session(call: HttpCall) -> Reply:
     principal = call.principal
     wanted = parse_body(SessionCreate, await call.json())
     key = idempotency_key(call)
-    session = _name_for(call, wanted.id, key)
+    session = _new_session_name(call, wanted.id, key)
     user = policy.admit_session_user(
         principal, None if wanted.user_id is None else check_new_user_id(wanted.user_id)
     )
@@ -347,7 +347,7 @@ async def fork_session(call: HttpCall) -> Reply:
     wanted = parse_body(ForkRequest, await call.optional_json())
     facts = await load_facts(call, origin)
     key = idempotency_key(call)
-    session = _name_for(call, wanted.id, key, "fork", origin)
+    session = _new_session_name(call, wanted.id, key, "fork", origin)
     written = await fork(
         call.services.store,
         principal,
@@ -355,7 +355,7 @@ async def fork_session(call: HttpCall) -> Reply:
         session,
         ForkOptions(
             message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
-            title=wanted.title if wanted.title is not None else _as_title(facts.about.title),
+            title=wanted.title if wanted.title is not None else _title_text(facts.about.title),
             user_id=facts.user,
             request=None
             if key is None
@@ -370,7 +370,7 @@ async def fork_session(call: HttpCall) -> Reply:
     )
 
 
-def _name_for(call: HttpCall, wanted: str | None, key: str | None, *purpose: str) -> str:
+def _new_session_name(call: HttpCall, wanted: str | None, key: str | None, *purpose: str) -> str:
     principal = call.principal
     name = policy.admit_session_name(principal, None if wanted is None else check_new_session_id(wanted))
     if name is not None:
@@ -381,7 +381,7 @@ def _name_for(call: HttpCall, wanted: str | None, key: str | None, *purpose: str
     return str(derived_id(0, "session", str(principal.owner_id), key, *purpose))
 
 
-def _as_title(text: str | None) -> str | None:
+def _title_text(text: str | None) -> str | None:
     """What a session is called, as a title of a breadcrumb: whoever gave it may have been less strict."""
     if text is None:
         return None
