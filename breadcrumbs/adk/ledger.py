@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
-from breadcrumbs.adk.naming import SessionNames, app_tag, names_of, new_session_names
+from breadcrumbs.adk.naming import SessionNames, app_tag, new_session_names, user_names
 from breadcrumbs.adk.reading import ALL_EVENTS, AdkEvents, EventRange, SessionReading, Sources
 from breadcrumbs.adk.records import (
     check_first_events,
@@ -217,7 +217,7 @@ class AdkSessions:
 
     async def user_state(self, who: Principal, app: str, user: str) -> Json:
         """Return the state that a user's sessions share, without the prefix `user:`."""
-        of = names_of(app, user)
+        of = user_names(app, user)
         if not policy.may_read_user_state(who, user):
             raise NotFound("this token does not see the state of this user")
         return await self._sessions.state_for(who, of.user_state)
@@ -283,7 +283,7 @@ class AdkSessions:
         return event
 
     async def _recorded_names(self, who: Principal, app: str, user: str | None) -> list[SessionNames]:
-        tag = app_tag(app) if user is None else names_of(app, user).user_tag
+        tag = app_tag(app) if user is None else user_names(app, user).user_tag
         query = Query(schema_name=SESSION_RECORD, all_tags=(tag,), sort="created_at")
         found: dict[str, SessionNames] = {}
         async for record in self._store.walk(who.owner_id, policy.restrict_query(who, query)):

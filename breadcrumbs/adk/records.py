@@ -59,7 +59,7 @@ def session_record(
     if deltas.app or deltas.user:
         context[SHARED_DELTA] = {"app": deltas.app, "user": deltas.user}
     if events:  # other events with the same idempotency key are another request
-        context["events_digest"] = event_digest(list(events))
+        context["events_digest"] = json_digest(list(events))
     return BreadcrumbCreate(
         schema_name=SESSION_RECORD,
         title=context["title"],
@@ -100,7 +100,7 @@ def state_record(holder: str, delta: Json, tags: Iterable[str], source: Sequence
     )
 
 
-def event_digest(value: Any) -> str:
+def json_digest(value: Any) -> str:
     return blake2b(canonical(value), digest_size=16).hexdigest()
 
 

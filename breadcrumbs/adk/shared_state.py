@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from breadcrumbs.adk.naming import SessionNames, UserNames
-from breadcrumbs.adk.records import event_digest, state_record
+from breadcrumbs.adk.records import json_digest, state_record
 from breadcrumbs.adk.wire import APP, USER, Json, StateChanges
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.errors import AlreadyExists, SessionGone
@@ -70,7 +70,7 @@ class SharedState:
         self, who: Principal, holder: str, delta: Json, tags: Iterable[str], source: tuple[str, str]
     ) -> None:
         # The delta is part of the id: when a session was deleted and created again, a new event may reuse an id.
-        id = self._sessions.derived_id(who.owner_id, holder, ADK_EVENT, holder, *source, event_digest(delta))
+        id = self._sessions.derived_id(who.owner_id, holder, ADK_EVENT, holder, *source, json_digest(delta))
         change = state_record(holder, delta, tags, source)
         for _ in range(_MAX_ATTEMPTS):
             try:

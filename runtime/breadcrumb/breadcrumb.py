@@ -47,7 +47,7 @@ USER_MESSAGE: Final = "user:message"
 Visibility = Literal["public", "team", "private"]
 Sensitivity = Literal["low", "pii", "secret"]
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -134,7 +134,7 @@ class BreadcrumbUpdate(BaseModel):
         return change
 
 
-def _validate_model(model: type[_Model], document: object) -> _Model:
+def _validate_model(model: type[_BodyModel], document: object) -> _BodyModel:
     try:
         return model.model_validate(document)
     except ValidationError as error:

@@ -137,7 +137,7 @@ AttemptResult: TypeAlias = Ended | Retry | Failed | Unserved
 
 
 async def run_handler(handler: Handler, turn: Turn, *, max_attempts: int) -> AttemptResult:
-    """Run the handler once and return the outcome."""
+    """Run the handler once and return the result of the attempt."""
     try:
         with turn.scope:
             await handler.handle(turn)

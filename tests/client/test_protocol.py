@@ -33,7 +33,7 @@ from breadcrumbs.client.http import ServerAccess, check_address
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff
 from breadcrumbs.client.requests import Request, title_of
 from breadcrumbs.client.sync import events, turns
-from breadcrumbs.client.sync.connection import ByteStream, Connection
+from breadcrumbs.client.sync.connection import ByteStream, ServerConnection
 from breadcrumbs.client.values import Answer, Delta, Event, Gap
 from breadcrumbs.runtime.sse import Parser, ServerSentEvent
 
@@ -58,7 +58,7 @@ class ScriptEnded(Exception):
     """All answers were played."""
 
 
-class Scripted(Connection):
+class Scripted(ServerConnection):
     """Answers from a list, instead of a server."""
 
     def __init__(self, answers: list[Any], *, retries: int = 3, endless: bool = False) -> None:
@@ -508,7 +508,7 @@ def test_the_time_limit_of_a_turn_holds_for_every_request_of_it(where: str) -> N
 
 def turn(answers: list[Any], show: turns.Show = "answer", **options: Any) -> Played:
     def say(client: Client) -> Any:
-        return turns.Turn(client._connection, "s", show, options).say("Hello", options)  # type: ignore[arg-type]
+        return turns.AnswerFollower(client._connection, "s", show, options).say("Hello", options)  # type: ignore[arg-type]
 
     return Played(say, answers)
 
@@ -601,7 +601,7 @@ def test_after_a_gap_the_answer_is_looked_for_where_it_is_stored() -> None:
     assert raised.value.cancelled
 
 
-class SlowServer(Connection):
+class SlowServer(ServerConnection):
     """Sends a ping now and then, and never an answer. Time passes only while somebody waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ping_every: float) -> None:
@@ -640,7 +640,7 @@ def test_the_time_limit_holds_whatever_the_server_sends(
 ) -> None:
     server = SlowServer(monkeypatch, ping_every)
     with pytest.raises(NoAnswer, match=f"within {limit:g} s") as raised:
-        list(turns.Turn(server, "s", "answer", {"timeout": limit}).say("Hello", {}))
+        list(turns.AnswerFollower(server, "s", "answer", {"timeout": limit}).say("Hello", {}))
     server.close()
     assert raised.value.trigger_id == ID
     assert limit <= server.now - 1000.0 <= limit * 1.1 + 0.3

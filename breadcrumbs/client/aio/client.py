@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 from uuid import uuid4
 
-from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.aio.events import follow_events
 from breadcrumbs.client.aio.listing import list_breadcrumbs, list_sessions, list_versions
 from breadcrumbs.client.aio.session import AsyncSession
 from breadcrumbs.client.http import ServerAccess
-from breadcrumbs.client.options import Listing, Message, Subscription, TokenRequest
+from breadcrumbs.client.options import EventOptions, Listing, Message, TokenRequest
 from breadcrumbs.client.replies import Reply, parse_token
 from breadcrumbs.client.requests import (
     Payload,
@@ -58,7 +58,7 @@ class AsyncClient:
         retries: int = 5,
     ) -> None:
         server = ServerAccess.resolve(url, token, api_key)
-        self._connection = AsyncConnection(server, timeout=timeout, retries=retries)
+        self._connection = AsyncServerConnection(server, timeout=timeout, retries=retries)
 
     @property
     def url(self) -> str:
@@ -129,7 +129,7 @@ class AsyncClient:
         """Yield breadcrumbs that match all filters, the newest first, over as many pages as it takes."""
         return list_breadcrumbs(self._connection, **wanted)
 
-    def events(self, **wanted: Unpack[Subscription]) -> AsyncGenerator[Event, None]:
+    def events(self, **wanted: Unpack[EventOptions]) -> AsyncGenerator[Event, None]:
         """Yield events from now on, or since an event, without end. Reconnects and misses nothing.
 
         Besides writes there are `Delta`s (pieces of answers, which may get lost) and, after an absence that was

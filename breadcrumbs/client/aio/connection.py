@@ -53,7 +53,7 @@ class AsyncByteStream:
             await self._response.aclose()
 
 
-class AsyncConnection:
+class AsyncServerConnection:
     """Sends requests to one server with the credentials of the client."""
 
     def __init__(self, server: ServerAccess, *, timeout: float, retries: int) -> None:

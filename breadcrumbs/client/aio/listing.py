@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Unpack
 
-from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.options import Listing
 from breadcrumbs.client.replies import next_cursor, parse_breadcrumbs, parse_session_page, parse_versions
 from breadcrumbs.client.requests import history_request, list_params, list_request, list_sessions_request
@@ -13,7 +13,7 @@ from breadcrumbs.client.values import Breadcrumb, SessionInfo, Version
 
 
 async def list_breadcrumbs(
-    connection: AsyncConnection, **wanted: Unpack[Listing]
+    connection: AsyncServerConnection, **wanted: Unpack[Listing]
 ) -> AsyncGenerator[Breadcrumb, None]:
     """Yield every breadcrumb that matches, page by page."""
     params, limit, given, cursor = list_params(wanted), wanted.get("limit"), 0, None
@@ -28,7 +28,7 @@ async def list_breadcrumbs(
             return
 
 
-async def list_versions(connection: AsyncConnection, id: str) -> tuple[Version, ...]:
+async def list_versions(connection: AsyncServerConnection, id: str) -> tuple[Version, ...]:
     """Return all versions of a breadcrumb, the newest first."""
     found: list[Version] = []
     cursor: str | None = None
@@ -41,7 +41,7 @@ async def list_versions(connection: AsyncConnection, id: str) -> tuple[Version, 
 
 
 async def list_sessions(
-    connection: AsyncConnection, user_id: str | None, limit: int | None
+    connection: AsyncServerConnection, user_id: str | None, limit: int | None
 ) -> AsyncGenerator[SessionInfo, None]:
     """Yield the sessions, the last active one first, page by page."""
     given, cursor = 0, None

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final, Literal, TypeAlias
 
-from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.aio.events import AsyncEventFollower, DeadlinePassed
 from breadcrumbs.client.errors import NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, Waiting
@@ -20,12 +20,12 @@ Show: TypeAlias = Literal["everything", "pieces", "answer"]
 """What the caller sees of a turn: each event of the session, the pieces of the answer, or only the answer."""
 
 
-class AsyncTurn:
+class AsyncAnswerFollower:
     """Waits for the answer to one message of a session, and yields what happens until then."""
 
     def __init__(
         self,
-        connection: AsyncConnection,
+        connection: AsyncServerConnection,
         session_id: str,
         show: Show,
         options: Waiting,

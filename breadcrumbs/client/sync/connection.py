@@ -54,7 +54,7 @@ class ByteStream:
             self._response.close()
 
 
-class Connection:
+class ServerConnection:
     """Sends requests to one server with the credentials of the client."""
 
     def __init__(self, server: ServerAccess, *, timeout: float, retries: int) -> None:

@@ -9,11 +9,13 @@ from typing import Unpack
 from breadcrumbs.client.options import Listing
 from breadcrumbs.client.replies import next_cursor, parse_breadcrumbs, parse_session_page, parse_versions
 from breadcrumbs.client.requests import history_request, list_params, list_request, list_sessions_request
-from breadcrumbs.client.sync.connection import Connection
+from breadcrumbs.client.sync.connection import ServerConnection
 from breadcrumbs.client.values import Breadcrumb, SessionInfo, Version
 
 
-def list_breadcrumbs(connection: Connection, **wanted: Unpack[Listing]) -> Generator[Breadcrumb, None, None]:
+def list_breadcrumbs(
+    connection: ServerConnection, **wanted: Unpack[Listing]
+) -> Generator[Breadcrumb, None, None]:
     """Yield every breadcrumb that matches, page by page."""
     params, limit, given, cursor = list_params(wanted), wanted.get("limit"), 0, None
     while limit is None or given < limit:
@@ -26,7 +28,7 @@ def list_breadcrumbs(connection: Connection, **wanted: Unpack[Listing]) -> Gener
             return
 
 
-def list_versions(connection: Connection, id: str) -> tuple[Version, ...]:
+def list_versions(connection: ServerConnection, id: str) -> tuple[Version, ...]:
     """Return all versions of a breadcrumb, the newest first."""
     found: list[Version] = []
     cursor: str | None = None
@@ -39,7 +41,7 @@ def list_versions(connection: Connection, id: str) -> tuple[Version, ...]:
 
 
 def list_sessions(
-    connection: Connection, user_id: str | None, limit: int | None
+    connection: ServerConnection, user_id: str | None, limit: int | None
 ) -> Generator[SessionInfo, None, None]:
     """Yield the sessions, the last active one first, page by page."""
     given, cursor = 0, None

@@ -11,7 +11,7 @@ from breadcrumbs.client.errors import NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, Waiting
 from breadcrumbs.client.outcomes import ShownText, is_delta_of, outcome_of, stored_outcome
 from breadcrumbs.client.requests import filter_params, message_request, outcome_request
-from breadcrumbs.client.sync.connection import Connection
+from breadcrumbs.client.sync.connection import ServerConnection
 from breadcrumbs.client.sync.events import DeadlinePassed, EventFollower
 from breadcrumbs.client.values import Answer, Delta, Event, Gap, Written
 
@@ -21,12 +21,12 @@ Show: TypeAlias = Literal["everything", "pieces", "answer"]
 """What the caller sees of a turn: each event of the session, the pieces of the answer, or only the answer."""
 
 
-class Turn:
+class AnswerFollower:
     """Waits for the answer to one message of a session, and yields what happens until then."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         session_id: str,
         show: Show,
         options: Waiting,

@@ -9,10 +9,12 @@ from pydantic import BaseModel, ValidationError
 from breadcrumbs.runtime.breadcrumb.breadcrumb import to_complaints
 from breadcrumbs.runtime.errors import InvalidInput
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 
-def parse_body(model: type[_Model], document: object, *, error: str = "the body is not valid") -> _Model:
+def parse_body(
+    model: type[_BodyModel], document: object, *, error: str = "the body is not valid"
+) -> _BodyModel:
     """Return the validated body. Raises `InvalidInput` with the position of each mistake."""
     try:
         return model.model_validate(document)

@@ -33,7 +33,7 @@ _DELETERS: Final = 16
 
 _DONE: Final[Done] = {"ok": True}
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 
 _SELECTOR_EXAMPLE: Final = {"schema_name": "agent.response.v1", "all_tags": ["session:abc"]}
