@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import AgentFunction
-from breadcrumbs.runtime.access.policy import restriction_of
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, complaints_of
+from breadcrumbs.runtime.access.policy import find_restriction
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, to_complaints
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
@@ -27,12 +27,12 @@ def _parse_definition(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
         return AgentDefinition.model_validate(definition_fields(crumb.context)), ""
     except ValidationError as error:
         return None, "; ".join(
-            f"{c.where}: {c.message}" if c.where else c.message for c in complaints_of(error)
+            f"{c.where}: {c.message}" if c.where else c.message for c in to_complaints(error)
         )
 
 
 def _restriction(crumb: Breadcrumb) -> str:
-    match restriction_of(crumb):
+    match find_restriction(crumb):
         case "narrowed":
             return "an agent is there for all sessions and users: post it without session: and user: tags"
         case "hidden":
@@ -51,8 +51,8 @@ AGENT_DEFINITIONS: Final[DefinitionType[AgentDefinition]] = DefinitionType(
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
-    """A definition, and the Python function that answers, if there is one."""
+class ActiveAgent:
+    """An agent in force: its definition, and the Python function that answers, if there is one."""
 
     definition: AgentDefinition
     function: AgentFunction | None = None
@@ -63,7 +63,7 @@ class Agent:
 class AgentsInForce:
     """Returns the agents that are in force for an owner now."""
 
-    def __init__(self, store: Store, agents: Iterable[Agent], *, breadcrumbs: bool = True) -> None:
+    def __init__(self, store: Store, agents: Iterable[ActiveAgent], *, breadcrumbs: bool = True) -> None:
         """`agents` are those of all owners. `breadcrumbs`: read the owners' own definitions, too."""
         self._breadcrumbs = breadcrumbs
         self._shared = {agent.definition.agent_id: agent for agent in agents}
@@ -73,26 +73,28 @@ class AgentsInForce:
         """Return whether an event is about a definition that is read here."""
         return self._breadcrumbs and event.schema_name == AGENT_DEFINITIONS.schema_name
 
-    async def get(self, owner: UUID) -> list[Agent]:
+    async def get(self, owner: UUID) -> list[ActiveAgent]:
         """Return the agents of all owners and of this one. An owner's agent replaces one with its agent_id."""
         return self._merge(await self._own.get(owner) if self._breadcrumbs else ())
 
-    def get_stale(self, owner: UUID) -> list[Agent]:
+    def get_stale(self, owner: UUID) -> list[ActiveAgent]:
         """Return the agents as they were last loaded, for decisions that cannot wait."""
         return self._merge(self._own.get_stale(owner))
 
-    def _merge(self, own: tuple[AgentDefinition, ...]) -> list[Agent]:
+    def _merge(self, own: tuple[AgentDefinition, ...]) -> list[ActiveAgent]:
         return list(
-            (self._shared | {definition.agent_id: Agent(definition) for definition in reversed(own)}).values()
+            (
+                self._shared | {definition.agent_id: ActiveAgent(definition) for definition in reversed(own)}
+            ).values()
         )
 
 
-def load_definitions(folder: Path | None) -> list[Agent]:
+def load_definitions(folder: Path | None) -> list[ActiveAgent]:
     """Read the definitions of a folder, or those that come with the package."""
     directory = files("breadcrumbs.agents").joinpath("definitions") if folder is None else folder
     entries = sorted(directory.iterdir(), key=lambda path: path.name)
     return [
-        Agent(_parse_file(entry.name, entry.read_bytes()), trusted=True)
+        ActiveAgent(_parse_file(entry.name, entry.read_bytes()), trusted=True)
         for entry in entries
         if entry.name.endswith(".json")
     ]
@@ -108,5 +110,5 @@ def _parse_file(name: str, raw: bytes) -> AgentDefinition:
     except orjson.JSONDecodeError as error:
         raise StartupError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except ValidationError as error:
-        lines = "\n".join(f"  {c.where}: {c.message}" for c in complaints_of(error))
+        lines = "\n".join(f"  {c.where}: {c.message}" for c in to_complaints(error))
         raise StartupError(f"{name} is no agent definition:\n{lines}") from None

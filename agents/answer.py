@@ -17,7 +17,7 @@ import orjson
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags, without_session
-from breadcrumbs.runtime.breadcrumb.text import find_text, writable
+from breadcrumbs.runtime.breadcrumb.text import encodable_text, find_text
 from breadcrumbs.runtime.errors import InvalidInput, StateTooLarge
 from breadcrumbs.runtime.schema_names import PROTECTED_SCHEMAS, RUNTIME_KEYS, SPEAKER_SCHEMAS
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -32,7 +32,7 @@ _MAX_ANSWER_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an agent said."""
+    """The answer of an agent before it becomes a breadcrumb."""
 
     text: str
     schema_name: str | None = None
@@ -47,7 +47,7 @@ def check_text(text: str, speaker: str = "the model") -> str:
     """Return the text in an encodable form. Raises `TurnFailed` if it is empty or too long."""
     if not text.strip():
         raise TurnFailed(f"{speaker} gave an empty answer", retry=True)
-    text = writable(text)
+    text = encodable_text(text)
     if (size := len(text.encode())) > _MAX_ANSWER_BYTES:
         raise TurnFailed(
             f"{speaker}'s answer has {size:,} bytes, more than the {_MAX_ANSWER_BYTES:,} allowed"
@@ -70,7 +70,7 @@ def function_answer(agent_id: str, reply: object) -> Answer:
 
 def parse_answer(text: str) -> Answer:
     """Parse RCRT's JSON, also with small errors. Any other text is the answer itself."""
-    document = _as_json(text)
+    document = _parse_json(text)
     if not isinstance(document, dict):
         return Answer(text.strip())
     crumb = document.get("breadcrumb")
@@ -89,7 +89,7 @@ def parse_answer(text: str) -> Answer:
     )
 
 
-def _as_json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     candidate = text.strip()
     if fenced := _FENCED.match(candidate):
         candidate = fenced[1].strip()
@@ -126,7 +126,7 @@ def answer_breadcrumb(
         context["dropped_schema_name"] = dropped
     fields: dict[str, Any] = {
         "schema_name": schema_name,
-        "title": _one_line(answer.title or answer.text),
+        "title": _one_line_title(answer.title or answer.text),
         "tags": tags,
         "context": context,
     }
@@ -138,14 +138,14 @@ def answer_breadcrumb(
         return BreadcrumbCreate.parse(
             {
                 "schema_name": _schema_names(Answer(answer.text), agent)[0],
-                "title": _one_line(answer.text),
+                "title": _one_line_title(answer.text),
                 "tags": [*agent.emits.tags, *passed_on],
                 "context": plain,
             }
         )
 
 
-def without_state(answer: BreadcrumbCreate, error: StateTooLarge) -> BreadcrumbCreate:
+def without_state_change(answer: BreadcrumbCreate, error: StateTooLarge) -> BreadcrumbCreate:
     """Return an answer without its change of the session's state, which was refused."""
     context = {name: value for name, value in answer.context.items() if name != "state_delta"}
     return answer.model_copy(update={"context": {**context, "state_refused": str(error)}})
@@ -161,6 +161,6 @@ def _schema_names(answer: Answer, agent: AgentDefinition) -> tuple[str, str | No
     return wanted, None
 
 
-def _one_line(text: str) -> str:
+def _one_line_title(text: str) -> str:
     words = " ".join("".join(c if c.isprintable() else " " for c in text[:400]).split())
     return words if len(words) <= 80 else words[:79] + "…"

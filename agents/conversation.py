@@ -7,11 +7,11 @@ from typing import Final
 
 from breadcrumbs.agents.answer import RESPONSE
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
-from breadcrumbs.agents.request import AnswerRequest, Origin
+from breadcrumbs.agents.request import AnswerRequest, StartingMessage
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.retrieval.model_view import withheld
+from breadcrumbs.runtime.retrieval.model_view import withheld_reason
 from breadcrumbs.runtime.store.batched_reads import recent_of, version_of
 from breadcrumbs.runtime.store.store import Store
 
@@ -23,7 +23,7 @@ _MAX_MERGED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class LastWords:
+class RecentAnswers:
     """The last answers and the last cancellation in a session, the newest first."""
 
     answers: list[Breadcrumb]
@@ -42,22 +42,22 @@ class LastWords:
         return len(self.answers) >= _LAST_ANSWERS and self.answers[-1].created >= request.origin.created
 
 
-async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, LastWords]:
+async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, RecentAnswers]:
     """Read the trigger of an event (None: it is gone) and the last words of its session, in one round trip."""
     owner, session = event.owner_id, event.session_id
     trigger = version_of(store, owner, event.id, event.version)
     if session is None:
         (crumb,) = await store.read_batch(trigger)
-        return crumb, LastWords([], [])
+        return crumb, RecentAnswers([], [])
     crumb, answers, cancels = await store.read_batch(
         trigger,
         recent_of(store, owner, session, RESPONSE, _LAST_ANSWERS),
         recent_of(store, owner, session, CANCEL, 1),
     )
-    return crumb, LastWords(answers, cancels)
+    return crumb, RecentAnswers(answers, cancels)
 
 
-def creator_of(crumb: Breadcrumb) -> str | None:
+def find_creator(crumb: Breadcrumb) -> str | None:
     """Return the agent that wrote a breadcrumb, or None."""
     creator = crumb.context.get("creator")
     name = creator.get("agent_id") if isinstance(creator, dict) else creator
@@ -70,7 +70,7 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
     Messages are answered in their order, but a message may be older than the answer to the one before it. They are
     read from the session, because a prompt may hold fewer of them than have piled up.
     """
-    session, origin = trigger.session_id, Origin.of(trigger)
+    session, origin = trigger.session_id, StartingMessage.of(trigger)
     if session is None:
         return [origin.id]
     answered = await _answered_messages(store, definition, trigger)
@@ -82,7 +82,7 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
     async for message in store.walk(trigger.owner_id, query):
         if message.id_text in answered or len(found) == _MAX_MERGED:
             break
-        if withheld(message) in ("secret", "private"):
+        if withheld_reason(message) in ("secret", "private"):
             continue  # no model sees it, and its writer was told so
         if trigger.schema_name == CONTEXT or any(own.matches(message) for own in definition.triggers):
             found.append(message.id_text)
@@ -96,7 +96,7 @@ async def _answered_messages(store: Store, definition: AgentDefinition, trigger:
             session_id=trigger.session_id,
             schema_name=definition.emits.schema_name,
             limit=_LAST_ANSWERS,
-            keep=lambda crumb: creator_of(crumb) == definition.agent_id,
+            keep=lambda crumb: find_creator(crumb) == definition.agent_id,
         ),
     )
     # A client can write an answer, too. The answers of the runtime name their message by its id.

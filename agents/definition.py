@@ -23,8 +23,8 @@ CONTEXT = "agent.context.v1"
 CONSUMER = "consumer:"
 
 
-class Subscription(Selector):
-    """A selector with a job: to start a turn, or to bring something into its prompt."""
+class AgentSelector(Selector):
+    """A selector of an agent definition. It starts a turn, or adds to the prompt."""
 
     role: Literal["trigger", "context"] = "trigger"
     key: Annotated[str, Field(min_length=1, max_length=64)] | None = None
@@ -39,10 +39,10 @@ class Subscription(Selector):
         return next((tag[len(CONSUMER) :] for tag in tags if tag.startswith(CONSUMER)), None)
 
 
-class Subscriptions(BaseModel):
+class AgentSelectors(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    selectors: Annotated[tuple[Subscription, ...], Field(max_length=64)] = ()
+    selectors: Annotated[tuple[AgentSelector, ...], Field(max_length=64)] = ()
 
 
 class Emits(BaseModel):
@@ -54,8 +54,8 @@ class Emits(BaseModel):
     tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = ("agent:response", "chat:output")
 
 
-class AdkPlace(BaseModel):
-    """Where an agent of the kind `adk` lives. What is not said is in the settings."""
+class AdkTarget(BaseModel):
+    """The server and app of an agent of the kind `adk`. The settings hold the defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,7 +75,7 @@ class AgentDefinition(BaseModel):
     kind: Literal["model", "adk"] = Field(
         "model", description="Who thinks: a model that is called from here, or an app on an ADK server"
     )
-    adk: AdkPlace | None = None
+    adk: AdkTarget | None = None
     system_prompt: Annotated[str, Field(max_length=200_000)] = ""
     model: Annotated[str, Field(max_length=300)] | None = Field(
         None, description="offline, openai:…, openrouter:…, ollama:…; none: the one of the settings"
@@ -83,7 +83,7 @@ class AgentDefinition(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     tools: Annotated[tuple[str, ...], Field(max_length=128)] = ()
-    subscriptions: Subscriptions = Subscriptions()
+    subscriptions: AgentSelectors = AgentSelectors()
     emits: Emits = Emits()
     when_busy: WhenBusy = "queue"
     max_steps: Annotated[int, Field(ge=1, le=64)] = Field(
@@ -114,11 +114,11 @@ class AgentDefinition(BaseModel):
         return self
 
     @property
-    def triggers(self) -> tuple[Subscription, ...]:
+    def triggers(self) -> tuple[AgentSelector, ...]:
         return tuple(s for s in self.subscriptions.selectors if s.role == "trigger")
 
     @property
-    def contexts(self) -> tuple[Subscription, ...]:
+    def contexts(self) -> tuple[AgentSelector, ...]:
         return tuple(s for s in self.subscriptions.selectors if s.role == "context")
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from breadcrumbs.agents.definition import CONSUMER, CONTEXT, AgentDefinition
-from breadcrumbs.agents.models.base import Message, OnDelta
+from breadcrumbs.agents.models.base import OnDelta, PromptMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Call:
 
     text: str
     """The words of the message."""
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     """The whole prompt that a model would get."""
     session_id: str | None
     owner_id: UUID
@@ -27,8 +27,8 @@ class Call:
     """Shows a piece of the answer while it is being made."""
 
 
-Reply: TypeAlias = str | dict[str, Any]
-AgentFunction: TypeAlias = Callable[[Call], Awaitable[Reply]]
+FunctionReply: TypeAlias = str | dict[str, Any]
+AgentFunction: TypeAlias = Callable[[Call], Awaitable[FunctionReply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FunctionAgent:
     definition: AgentDefinition
     function: AgentFunction
 
-    async def __call__(self, call: Call) -> Reply:
+    async def __call__(self, call: Call) -> FunctionReply:
         return await self.function(call)
 
 

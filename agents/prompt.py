@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from breadcrumbs.agents.models.base import Message
+from breadcrumbs.agents.models.base import PromptMessage
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 
 _LABELS = {
@@ -18,21 +18,23 @@ _LABELS = {
 }
 
 
-def build_prompt(system_prompt: str, parts: Iterable[dict[str, Any]], agent_id: str) -> tuple[Message, ...]:
-    """Messages in the order of the context's parts, the conversation last."""
-    messages = [Message("system", system_prompt)] if system_prompt else []
+def build_prompt(
+    system_prompt: str, parts: Iterable[dict[str, Any]], agent_id: str
+) -> tuple[PromptMessage, ...]:
+    """Return the messages of the prompt in the order of the parts, the conversation last."""
+    messages = [PromptMessage("system", system_prompt)] if system_prompt else []
     for part in parts:
         if part["place"] == "conversation":
-            messages += [_spoken(item, agent_id) for item in part["items"]]
+            messages += [_conversation_message(item, agent_id) for item in part["items"]]
         else:
             label = _LABELS[part["place"]].format(key=part["key"])
-            entries = "\n".join(_entry(item) for item in part["items"])
-            messages.append(Message("user", f"{label}\n{entries}", name="background"))
+            entries = "\n".join(_reference_line(item) for item in part["items"])
+            messages.append(PromptMessage("user", f"{label}\n{entries}", name="background"))
     return tuple(messages)
 
 
-def problem_in(parts: Any) -> str:
-    """Why this is no prompt, where somebody else has written it; empty where it is one."""
+def find_parts_problem(parts: Any) -> str:
+    """Return why parts are not usable for a prompt, or an empty text if they are."""
     if not isinstance(parts, list):
         return "its parts are no list"
     for number, part in enumerate(parts):
@@ -44,30 +46,30 @@ def problem_in(parts: Any) -> str:
         items = part.get("items")
         if not isinstance(items, list):
             return f"{where} has no items"
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             if not isinstance(item, dict) or not isinstance(item.get("content"), dict):
-                return f"{where}.items[{place}] has no content"
+                return f"{where}.items[{index}] has no content"
     return ""
 
 
-def _spoken(item: dict[str, Any], agent_id: str) -> Message:
+def _conversation_message(item: dict[str, Any], agent_id: str) -> PromptMessage:
     content = item["content"]
     match item.get("schema_name"):
         case "user.message.v1":
-            return Message("user", plain_text(content))
+            return PromptMessage("user", plain_text(content))
         case "agent.response.v1":
             speaker = item.get("creator")
             if speaker in (None, agent_id):
-                return Message("assistant", plain_text(content))
-            return Message("user", plain_text(content), name=_name(str(speaker)))
+                return PromptMessage("assistant", plain_text(content))
+            return PromptMessage("user", plain_text(content), name=_openai_name(str(speaker)))
         case other:
-            return Message("user", f"{other or 'note'}: {json_text(content)}", name="data")
+            return PromptMessage("user", f"{other or 'note'}: {json_text(content)}", name="data")
 
 
-def _entry(item: dict[str, Any]) -> str:
+def _reference_line(item: dict[str, Any]) -> str:
     return f"- {item.get('schema_name') or 'note'}: {plain_text(item['content'])}"
 
 
-def _name(text: str) -> str:
-    """OpenAI takes only these characters in a name."""
+def _openai_name(text: str) -> str:
+    """Replace the characters that OpenAI does not accept in a name."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in text)[:64]

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.workers.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class StartingMessage:
     """The message that started a turn."""
 
     id: str
@@ -22,7 +22,7 @@ class Origin:
     """How many agents have triggered each other in a row before this turn."""
 
     @classmethod
-    def of(cls, trigger: Breadcrumb) -> Origin:
+    def of(cls, trigger: Breadcrumb) -> StartingMessage:
         """Return the origin of a trigger: the message of a context, or the trigger itself."""
         context = trigger.context
         hops = _positive(context.get("hops"))
@@ -36,13 +36,13 @@ class AnswerRequest:
     """One agent that is to answer one trigger."""
 
     turn: Turn
-    agent: Agent
+    agent: ActiveAgent
     trigger: Breadcrumb
-    origin: Origin
+    origin: StartingMessage
 
     @classmethod
-    def of(cls, turn: Turn, agent: Agent, trigger: Breadcrumb) -> AnswerRequest:
-        return cls(turn, agent, trigger, Origin.of(trigger))
+    def of(cls, turn: Turn, agent: ActiveAgent, trigger: Breadcrumb) -> AnswerRequest:
+        return cls(turn, agent, trigger, StartingMessage.of(trigger))
 
     @property
     def definition(self) -> AgentDefinition:

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import anyio
 
-from breadcrumbs.agents.agents_in_force import AGENT_DEFINITIONS, Agent, AgentsInForce
-from breadcrumbs.agents.conversation import CANCEL, LastWords, read_trigger, unanswered_messages
+from breadcrumbs.agents.agents_in_force import AGENT_DEFINITIONS, ActiveAgent, AgentsInForce
+from breadcrumbs.agents.conversation import CANCEL, RecentAnswers, read_trigger, unanswered_messages
 from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
-from breadcrumbs.agents.request import AnswerRequest, Origin
+from breadcrumbs.agents.request import AnswerRequest, StartingMessage
 from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
@@ -30,7 +30,7 @@ MESSAGE: Final = "user.message.v1"
 _MAX_NOTED_EVENTS: Final = 10_000
 """Notes about events are dropped above this number: those of lost lanes are never removed."""
 
-Consumers: TypeAlias = Callable[[UUID], Awaitable[set[str]]]
+LoadConsumers: TypeAlias = Callable[[UUID], Awaitable[set[str]]]
 """Returns the consumers for which an owner's context configs make contexts."""
 EventKey: TypeAlias = tuple[int, int]
 """Lane and time of an event."""
@@ -60,7 +60,7 @@ class AgentRunner:
         agents: AgentsInForce,
         turns: AgentTurns,
         *,
-        consumers: Consumers | None = None,
+        consumers: LoadConsumers | None = None,
         inherited: tuple[str, ...],
         kind: str = kind,
     ) -> None:
@@ -164,7 +164,7 @@ class AgentRunner:
         await self._answer_all(turn, requests, last_words)
         self._refused.pop(_event_key(event), None)
 
-    async def _check_contexts(self, event: Event, agents: list[Agent]) -> None:
+    async def _check_contexts(self, event: Event, agents: list[ActiveAgent]) -> None:
         """Fail if agents wait for contexts that no config makes: the writer would wait in vain."""
         if without := await self._agents_without_contexts(event, agents):
             self._note_failures(event, without)
@@ -174,7 +174,7 @@ class AgentRunner:
                 "consumer_id to the context builder's config"
             )
 
-    async def _answer_all(self, turn: Turn, requests: list[AnswerRequest], last_words: LastWords) -> None:
+    async def _answer_all(self, turn: Turn, requests: list[AnswerRequest], last_words: RecentAnswers) -> None:
         """Answer one request after the other. If some fail, the others are answered all the same."""
         failures: dict[str, Exception] = {}
         for request in requests:
@@ -192,7 +192,7 @@ class AgentRunner:
             # All agents are asked again at the same time, after the longest pause that one of them asks for.
             raise max(retryable, key=_requested_pause) if retryable else errors[0]
 
-    async def _answer(self, request: AnswerRequest, last_words: LastWords, *, last: bool) -> None:
+    async def _answer(self, request: AnswerRequest, last_words: RecentAnswers, *, last: bool) -> None:
         key, agent_id, message_id = (
             _event_key(request.turn.event),
             request.definition.agent_id,
@@ -233,11 +233,11 @@ class AgentRunner:
                 waiting = await self._store.get_version(event.owner_id, event.id, event.version)
             except NotFound:
                 continue
-            if Origin.of(waiting).created > Origin.of(trigger).created:
+            if StartingMessage.of(waiting).created > StartingMessage.of(trigger).created:
                 return True
         return False
 
-    async def _agents_without_contexts(self, event: Event, agents: list[Agent]) -> set[str]:
+    async def _agents_without_contexts(self, event: Event, agents: list[ActiveAgent]) -> set[str]:
         """Return the agents that wait for contexts which no config makes, if the event is a new message."""
         if (
             self._consumers is None
@@ -262,7 +262,7 @@ class AgentRunner:
         answers: list[str] = []
         try:
             trigger = await self._store.get_version(event.owner_id, event.id, event.version)
-            started_by = Origin.of(trigger)
+            started_by = StartingMessage.of(trigger)
             hops = started_by.hops
             answers = await self._merged_messages(trigger, failed)
             origin = UUID(started_by.id)

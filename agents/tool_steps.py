@@ -13,14 +13,14 @@ from uuid import UUID
 
 import orjson
 
-from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.commit import commit
-from breadcrumbs.agents.models.base import Message, Model, ModelReply, ModelRequest, OnDelta, ToolCall
+from breadcrumbs.agents.models.base import Model, ModelReply, ModelRequest, OnDelta, PromptMessage, ToolCall
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, ToolResult
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
-from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -33,7 +33,7 @@ _MAX_UNREADABLE_CHARACTERS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _ToolUse:
     """One use of a tool."""
 
     request: AnswerRequest
@@ -65,7 +65,7 @@ class ToolSteps:
         self,
         store: Store,
         *,
-        model_of: Callable[[Agent], Model],
+        model_of: Callable[[ActiveAgent], Model],
         toolbox: Toolbox,
         inherited: tuple[str, ...],
     ) -> None:
@@ -75,7 +75,7 @@ class ToolSteps:
         self._inherited = inherited
 
     async def run(
-        self, request: AnswerRequest, messages: tuple[Message, ...], on_delta: OnDelta
+        self, request: AnswerRequest, messages: tuple[PromptMessage, ...], on_delta: OnDelta
     ) -> list[str]:
         """Call the model and its tools in turns until the model asks for no tool. Returns all that it said."""
         definition, model = request.definition, self._model_of(request.agent)
@@ -104,7 +104,7 @@ class ToolSteps:
         except InvalidInput as error:
             raise TurnFailed(f"{request.definition.agent_id}: {error}") from error
 
-    async def _run_tool(self, use: _Use) -> ToolResult:
+    async def _run_tool(self, use: _ToolUse) -> ToolResult:
         """Run a tool and store its request and its response, or return the stored response."""
         request_id, response_id = use.derived_id("request"), use.derived_id("response")
         stored = await self._stored_result(use.request.owner, response_id)
@@ -141,7 +141,7 @@ class ToolSteps:
             return None
         return ToolResult(context["status"] == "success", context.get("output"), context.get("error"), 0.0)
 
-    async def _result(self, use: _Use) -> ToolResult:
+    async def _result(self, use: _ToolUse) -> ToolResult:
         request = use.request
         if use.tool is None:
             allowed = ", ".join(sorted(request.definition.tools)) or "none"
@@ -156,7 +156,7 @@ class ToolSteps:
         return await use.tool.run(use.call.arguments, context)
 
     async def _commit(
-        self, use: _Use, id: UUID, schema_name: str, title: str, context: dict[str, Any]
+        self, use: _ToolUse, id: UUID, schema_name: str, title: str, context: dict[str, Any]
     ) -> None:
         tags = [
             schema_name.removesuffix(".v1").replace(".", ":"),
@@ -168,23 +168,23 @@ class ToolSteps:
         await commit(self._store, use.request.turn, id, new)
 
 
-def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step: int) -> list[_Use]:
+def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step: int) -> list[_ToolUse]:
     calls = [
-        ToolCall(writable(call.id), writable(call.name), writable(call.arguments))
+        ToolCall(encodable_text(call.id), encodable_text(call.name), encodable_text(call.arguments))
         for call in reply.tool_calls
     ]
     return [
-        _Use(request, call, toolbox.get(call.name) if call.name in toolbox else None, f"{step}.{number}")
+        _ToolUse(request, call, toolbox.get(call.name) if call.name in toolbox else None, f"{step}.{number}")
         for number, call in enumerate(calls)
     ]
 
 
-def _step_messages(reply: ModelReply, uses: list[_Use], results: list[ToolResult]) -> list[Message]:
+def _step_messages(reply: ModelReply, uses: list[_ToolUse], results: list[ToolResult]) -> list[PromptMessage]:
     """Return what the model is told of a step: its own words and calls, and the results."""
     return [
-        Message("assistant", reply.text, tool_calls=tuple(use.call for use in uses)),
+        PromptMessage("assistant", reply.text, tool_calls=tuple(use.call for use in uses)),
         *(
-            Message("tool", _result_text(result), tool_call_id=use.call.id, name=use.call.name)
+            PromptMessage("tool", _result_text(result), tool_call_id=use.call.id, name=use.call.name)
             for use, result in zip(uses, results, strict=True)
         ),
     ]
@@ -224,7 +224,7 @@ def _result_text(result: ToolResult) -> str:
     return orjson.dumps(_result_fields(result)).decode()
 
 
-def _results_text(uses: list[_Use], results: list[ToolResult]) -> str:
+def _results_text(uses: list[_ToolUse], results: list[ToolResult]) -> str:
     """Return the results as the answer, for a turn that ends with tools."""
     return "\n".join(
         f"{use.call.name}: {_result_text(result)}" for use, result in zip(uses, results, strict=True)

@@ -21,18 +21,18 @@ from breadcrumbs.agents.answer import (
     check_text,
     function_answer,
     parse_answer,
-    without_state,
+    without_state_change,
 )
 from breadcrumbs.agents.commit import commit
-from breadcrumbs.agents.conversation import LastWords, creator_of, unanswered_messages
+from breadcrumbs.agents.conversation import RecentAnswers, find_creator, unanswered_messages
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.functions import AgentFunction, Call
-from breadcrumbs.agents.models.base import Message, ModelError, OnDelta
-from breadcrumbs.agents.prompt import build_prompt, problem_in
+from breadcrumbs.agents.models.base import ModelError, OnDelta, PromptMessage
+from breadcrumbs.agents.prompt import build_prompt, find_parts_problem
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.agents.tool_steps import PARAGRAPH, ToolSteps
 from breadcrumbs.agents.tools.base import is_being_cancelled
-from breadcrumbs.agents.tools.output import in_words
+from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded, StateTooLarge
@@ -43,16 +43,16 @@ from breadcrumbs.runtime.workers.turn import Turn
 
 _log = structlog.get_logger("breadcrumbs.agents")
 
-Parts: TypeAlias = Sequence[dict[str, Any]]
+PromptParts: TypeAlias = Sequence[dict[str, Any]]
 """The parts of a context."""
 
-Refresh: TypeAlias = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
+RefreshContext: TypeAlias = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
 """Makes a context again, for the same message, with what was said since."""
 
-Gather: TypeAlias = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
+GatherParts: TypeAlias = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
 """Makes the parts of a prompt for a trigger that is not a context."""
 
-Remote: TypeAlias = Callable[[AnswerRequest, Parts, OnDelta], Awaitable[Answer]]
+RemoteAnswer: TypeAlias = Callable[[AnswerRequest, PromptParts, OnDelta], Awaitable[Answer]]
 """Lets an agent on another server answer."""
 
 
@@ -64,10 +64,10 @@ class AgentTurns:
         store: Store,
         steps: ToolSteps,
         *,
-        gather: Gather,
-        refresh: Refresh,
+        gather: GatherParts,
+        refresh: RefreshContext,
         inherited: tuple[str, ...],
-        remote: Remote | None = None,
+        remote: RemoteAnswer | None = None,
     ) -> None:
         self._store = store
         self._steps = steps
@@ -76,7 +76,7 @@ class AgentTurns:
         self._inherited = inherited
         self._remote = remote
 
-    async def answer(self, request: AnswerRequest, last_words: LastWords, *, last: bool) -> None:
+    async def answer(self, request: AnswerRequest, last_words: RecentAnswers, *, last: bool) -> None:
         """Answer a trigger, unless it is answered, cancelled or deleted. `last`: acknowledge the event, too."""
         turn = request.turn
         current = await self._current_request(request, last_words)
@@ -92,9 +92,13 @@ class AgentTurns:
             # The words were shown already, so they are stored. The answer says that the state was refused.
             agent_id, trigger = request.definition.agent_id, request.origin.id
             _log.warning("state not stored", agent=agent_id, trigger=trigger, error=str(error))
-            await commit(self._store, turn, request.answer_id, without_state(new, error), acknowledge=last)
+            await commit(
+                self._store, turn, request.answer_id, without_state_change(new, error), acknowledge=last
+            )
 
-    async def _current_request(self, request: AnswerRequest, last_words: LastWords) -> AnswerRequest | None:
+    async def _current_request(
+        self, request: AnswerRequest, last_words: RecentAnswers
+    ) -> AnswerRequest | None:
         """Return the request with an up-to-date context, or None if there is nothing to answer."""
         if await self._is_answered(request, last_words):
             return None
@@ -108,7 +112,7 @@ class AgentTurns:
         except NotFound:
             return None  # deleted or expired meanwhile
 
-    async def _is_answered(self, request: AnswerRequest, last_words: LastWords) -> bool:
+    async def _is_answered(self, request: AnswerRequest, last_words: RecentAnswers) -> bool:
         answer_id = request.answer_id
         if any(answer.id == answer_id for answer in last_words.answers):
             return True
@@ -130,11 +134,11 @@ class AgentTurns:
         as_of = trigger.context.get("as_of", 0)
         if not isinstance(as_of, int):
             raise TurnFailed("this context was not made by the context builder: its as_of is no time")
-        stale = any(crumb.created > as_of and creator_of(crumb) == agent_id for crumb in answers)
+        stale = any(crumb.created > as_of and find_creator(crumb) == agent_id for crumb in answers)
         # An older version of a context holds only references: the refresh fetches what they refer to.
         if stale or "parts" not in trigger.context:
             return await self._refresh(request.turn, trigger)
-        if problem := problem_in(trigger.context["parts"]):
+        if problem := find_parts_problem(trigger.context["parts"]):
             raise TurnFailed(f"this context was not made by the context builder: {problem}")
         return trigger
 
@@ -187,7 +191,7 @@ class AgentTurns:
         # The stored text is the text that was shown.
         return replace(answer, text=check_text(PARAGRAPH.join([*before, answer.text])))
 
-    async def _ask_remote(self, request: AnswerRequest, parts: Parts, on_delta: OnDelta) -> Answer:
+    async def _ask_remote(self, request: AnswerRequest, parts: PromptParts, on_delta: OnDelta) -> Answer:
         if self._remote is None:
             agent_id = request.definition.agent_id
             raise TurnFailed(f"{agent_id} lives on an ADK server: nobody here talks to these")
@@ -229,7 +233,7 @@ def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[st
     return fields
 
 
-def _function_call(request: AnswerRequest, messages: tuple[Message, ...], on_delta: OnDelta) -> Call:
+def _function_call(request: AnswerRequest, messages: tuple[PromptMessage, ...], on_delta: OnDelta) -> Call:
     trigger = request.trigger
     return Call(
         text=messages[-1].content if messages else plain_text(trigger.context),
@@ -250,4 +254,4 @@ async def _call_function(agent_id: str, function: AgentFunction, call: Call) -> 
             raise
         raise TurnFailed(f"{agent_id} was cancelled from within", retry=True) from None
     except SystemExit as error:
-        raise TurnFailed(f"{agent_id} failed: {in_words(error)}", retry=True) from error
+        raise TurnFailed(f"{agent_id} failed: {error_text(error)}", retry=True) from error

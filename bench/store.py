@@ -370,7 +370,7 @@ RARE_TAG, RARE = "topic:rare", 50
 
 
 async def large_store(options: argparse.Namespace, report: Report) -> None:
-    large, small = (1_000_000 if options.full else 20_000 if options.quick else 200_000), 1_000
+    large, small = (1_000_000 if options.full_view else 20_000 if options.quick else 200_000), 1_000
     size, seconds = (30, 1.0) if options.quick else (50, 5.0)
     with ExitStack() as open_servers:
         stores: dict[int, Store] = {}
@@ -432,7 +432,7 @@ async def memory(options: argparse.Namespace, report: Report) -> None:
             fill(raw, commands, total)
             used = (_used(raw) - before) / total
             crumbs = (await store.list(OWNER, Query(session_id="chat-0", limit=1))).items
-            as_read = len(orjson.dumps(crumbs[0].full()))
+            as_read = len(orjson.dumps(crumbs[0].full_view()))
             as_posted = len(orjson.dumps(documents[0]))
             parts = _parts(raw, store, commands, crumbs[0].id.bytes, total)
             parts["the rest: tables of keys, buffers, rounding"] = used - sum(parts.values())

@@ -111,7 +111,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "__version__",
 ]
 
-_PLACES = {
+_MODULE_NAMES = {
     "breadcrumbs.client.sync": ("Client", "Session"),
     "breadcrumbs.client.aio": ("AsyncClient", "AsyncSession"),
     "breadcrumbs.client.replies": ("Reply",),
@@ -130,11 +130,11 @@ _PLACES = {
         *("RateLimited", "QuotaExceeded", "StateTooLarge"),
     ),
 }
-_PLACE_OF = {name: module for module, names in _PLACES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULE_NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> _typing.Any:
-    module = _PLACE_OF.get(name)
+    module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(_importlib.import_module(module), name)

@@ -16,8 +16,8 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Answer, Operation, Parameter
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import NOT_FOUND
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 
@@ -63,7 +63,7 @@ class BuiltFile:
             cache=_FOR_EVER if for_ever else _ASK_EACH_TIME,
         )
 
-    def reply(self, call: Call) -> Reply:
+    def reply(self, call: HttpCall) -> Reply:
         packed = _takes_gzip(call.header(b"accept-encoding") or "") and len(self.small) < len(self.plain)
         # Two forms of one thing have two tags: a cache must not mend one with the other.
         tag = f'"{self.etag}{"-gz" if packed else ""}"'
@@ -89,10 +89,10 @@ class WebPage:
     def of_this_installation(cls) -> WebPage:
         return cls(resources.files("breadcrumbs.web").joinpath("dist"))
 
-    async def page(self, call: Call) -> Reply:
+    async def page(self, call: HttpCall) -> Reply:
         return self._index.reply(call)
 
-    async def asset(self, call: Call) -> Reply:
+    async def asset(self, call: HttpCall) -> Reply:
         file = self._assets.get(call.scope["path_params"]["name"])
         if file is None:
             raise NotFound("the page has no such file: load the page again")
@@ -109,7 +109,7 @@ class WebPage:
                 summary="The page: chat, blackboard, context config, operations",
                 handle=self.page,
                 uses_store="no",
-                answers=(Answer(200, "A page.", media_type="text/html"),),
+                successes=(SuccessReply(200, "A page.", media_type="text/html"),),
             ),
             Operation(
                 id="pageAsset",
@@ -121,7 +121,7 @@ class WebPage:
                 handle=self.asset,
                 uses_store="no",
                 parameters=(Parameter("name", "path", "As the page names it."),),
-                answers=(Answer(200, "The file.", media_type="text/javascript"),),
+                successes=(SuccessReply(200, "The file.", media_type="text/javascript"),),
                 may_fail=(NOT_FOUND,),
             ),
         )

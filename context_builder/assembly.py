@@ -15,7 +15,7 @@ from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.tokens import TokenCounter
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, users_of
 from breadcrumbs.runtime.breadcrumb.text import plain_text
-from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
+from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
 from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
@@ -27,7 +27,7 @@ Reason = Literal["over budget", "duplicate", "excluded", "internal", "secret", "
 TRIGGER: Final = "trigger"
 """Source name of a trigger that no source found."""
 
-MOST_LEFT_OUT: Final = 100
+MAX_LEFT_OUT: Final = 100
 """Left-out breadcrumbs that a context names. The rest is only counted."""
 
 
@@ -122,11 +122,11 @@ class Assembled:
             "checksum": checksum(parts),
             "sources": self.sources,
             "items": [item.reference() for item in self.items],
-            "left_out": [out.reference() for out in self.left_out[:MOST_LEFT_OUT]],
+            "left_out": [out.reference() for out in self.left_out[:MAX_LEFT_OUT]],
             "notes": self.notes,
         }
-        if len(self.left_out) > MOST_LEFT_OUT:
-            explained["left_out_besides"] = len(self.left_out) - MOST_LEFT_OUT
+        if len(self.left_out) > MAX_LEFT_OUT:
+            explained["left_out_besides"] = len(self.left_out) - MAX_LEFT_OUT
         if self.definitions:
             explained["hints"] = {
                 schema: {"id": str(crumb.id), "version": crumb.version}
@@ -147,7 +147,7 @@ def assemble(
 
     `definitions`: schema definitions, for the hints of breadcrumbs without hints of their own.
     """
-    if (kind := withheld(trigger)) in ("secret", "private"):
+    if (kind := withheld_reason(trigger)) in ("secret", "private"):
         raise TriggerWithheld(f"this breadcrumb is {kind}: it is shown to no model, so nobody can answer it")
     numbers = Counter(entry.number for entry in found)
     result = Assembled(
@@ -177,8 +177,8 @@ def _add_items(
     conversation_is_full = False
     for position, (entry, place) in enumerate(candidates):
         crumb = entry.crumb
-        hints, definition = hints_for(crumb, definitions)
-        content = view_of(crumb, hints)
+        hints, definition = find_hints(crumb, definitions)
+        content = model_content(crumb, hints)
         tokens = counter.count(plain_text(content))
         # A gap in a conversation would mislead the model: once one message does not fit, older ones stay out.
         skipped = conversation_is_full and place == "conversation"
@@ -247,7 +247,7 @@ def _choose_candidates(
 
 def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
     """Return why a breadcrumb may not be in the contexts of a config, or None if it may."""
-    if (reason := withheld(crumb)) is not None:
+    if (reason := withheld_reason(crumb)) is not None:
         return reason
     schema, exclude = crumb.schema_name, config.exclude
     if schema == config.output.schema_name:

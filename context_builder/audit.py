@@ -28,8 +28,8 @@ from breadcrumbs.runtime.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One violation."""
+class Violation:
+    """One breach of the isolation of sessions."""
 
     what: str
     owner_id: UUID
@@ -48,7 +48,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """What was checked, and the violations."""
 
     owners: set[UUID] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Report:
     """Items that were deleted or have expired: their session is no longer known."""
     unreadable: int = 0
     """Breadcrumbs that look like contexts, but were not written by the context builder."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Violation] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
@@ -87,9 +87,9 @@ async def audit_isolation(
     *,
     history: bool = False,
     progress: Callable[[int], None] = lambda looked_at: None,
-) -> Report:
+) -> AuditReport:
     """Check everything of one owner, or of all owners. `history`: also the older versions of contexts."""
-    report = Report()
+    report = AuditReport()
     async for batch in scan_breadcrumbs(store, owner):
         await _check_batch(store, batch, report, history=history)
         progress(report.breadcrumbs)
@@ -99,15 +99,17 @@ async def audit_isolation(
     return report
 
 
-async def _check_batch(store: Store, batch: list[StoredBreadcrumb], report: Report, *, history: bool) -> None:
+async def _check_batch(
+    store: Store, batch: list[StoredBreadcrumb], report: AuditReport, *, history: bool
+) -> None:
     report.breadcrumbs += len(batch)
     report.owners.update(stored.crumb.owner_id for stored in batch)
     for stored in batch:
         if wrong := _check_session(store, stored):
-            report.findings.append(Finding(wrong, stored.crumb.owner_id, stored.crumb.id))
+            report.findings.append(Violation(wrong, stored.crumb.owner_id, stored.crumb.id))
     # A context with the scope `current` is built from the index of its session alone.
     report.findings += [
-        Finding("it is not in the index of its session", crumb.owner_id, crumb.id)
+        Violation("it is not in the index of its session", crumb.owner_id, crumb.id)
         for crumb in await find_unindexed(store, batch)
     ]
     for stored in batch:
@@ -131,7 +133,7 @@ def _looks_like_a_context(crumb: Breadcrumb) -> bool:
     return crumb.schema_name == "agent.context.v1" or is_context(crumb)
 
 
-async def _check_context(store: Store, newest: Breadcrumb, report: Report, *, history: bool) -> None:
+async def _check_context(store: Store, newest: Breadcrumb, report: AuditReport, *, history: bool) -> None:
     report.contexts += 1
     versions = await store.history(newest.owner_id, newest.id) if history and newest.version > 1 else [newest]
     records: list[tuple[Breadcrumb, ContextRecord]] = []
@@ -160,7 +162,7 @@ async def _load_items(
 
 
 def _check_items(
-    context: Breadcrumb, record: ContextRecord, crumbs: Mapping[UUID, Breadcrumb | None], report: Report
+    context: Breadcrumb, record: ContextRecord, crumbs: Mapping[UUID, Breadcrumb | None], report: AuditReport
 ) -> None:
     for item in record.items:
         report.items += 1
@@ -168,7 +170,7 @@ def _check_items(
         if crumb is None:
             report.gone += 1
         elif wrong := _check_item(context, record, item, crumb):
-            report.findings.append(Finding(wrong, context.owner_id, context.id, context.version, item.id))
+            report.findings.append(Violation(wrong, context.owner_id, context.id, context.version, item.id))
 
 
 def _check_item(
@@ -200,7 +202,7 @@ def _expected_place(own: str | None, its: str | None, *, is_trigger: bool) -> It
     return "shared" if its is None else "elsewhere"
 
 
-def _rendered_findings(context: Breadcrumb, record: ContextRecord) -> Iterable[Finding]:
+def _rendered_findings(context: Breadcrumb, record: ContextRecord) -> Iterable[Violation]:
     """Check that each rendered item appears in `explain`, in the same part."""
     places = {str(item.id): item.place for item in record.items}
     for part in context.context.get("parts", ()):
@@ -209,4 +211,4 @@ def _rendered_findings(context: Breadcrumb, record: ContextRecord) -> Iterable[F
                 what = (
                     f"it shows {shown['id']} as {part['place']!r}, which its explanation does not account for"
                 )
-                yield Finding(what, context.owner_id, context.id, context.version)
+                yield Violation(what, context.owner_id, context.id, context.version)

@@ -24,8 +24,9 @@ from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
-from breadcrumbs.runtime.retrieval.sources import Fetched, Keep, Source, fetch
+from breadcrumbs.runtime.retrieval.sources import Fetched, Source, fetch
 from breadcrumbs.runtime.sessions.pauses import written_while_paused
+from breadcrumbs.runtime.store.batched_reads import Keep
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
@@ -225,7 +226,7 @@ class ContextBuilder:
             return
         others = [tag for tag in newest.tags if tag not in (config.consumer_tag, INTERNAL)]
         tags = [*others, *([config.consumer_tag] if active else []), INTERNAL]
-        await self._put(turn, id, newest.changed_by(BreadcrumbUpdate(tags=tags)), newest)
+        await self._put(turn, id, newest.apply_change(BreadcrumbUpdate(tags=tags)), newest)
 
     async def _newest(self, owner: UUID, id: UUID) -> Breadcrumb | None:
         try:

@@ -21,7 +21,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, Schem
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
-from breadcrumbs.runtime.retrieval.sources import Source, Tags
+from breadcrumbs.runtime.retrieval.sources import Source, SourceTags
 
 CONSUMER: Final = "consumer:"
 ERROR_PATH: Final = "at"
@@ -38,7 +38,7 @@ class Exclude(_Part):
     schema_names: Annotated[tuple[SchemaName, ...], Field(max_length=256)] = Field(
         (), description="Breadcrumbs of these schemas"
     )
-    tags: Tags = Field((), description="Breadcrumbs with any of these tags")
+    tags: SourceTags = Field((), description="Breadcrumbs with any of these tags")
 
 
 class Output(_Part):

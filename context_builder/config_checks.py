@@ -12,11 +12,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from breadcrumbs.context_builder.config import ERROR_PATH, ContextConfig, find_trigger_cycle
-from breadcrumbs.context_builder.json_positions import LocatedJson, NotJson, Path
+from breadcrumbs.context_builder.json_positions import DocumentPath, LocatedJson, NotJson
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
 MAX_BYTES: Final = 1 << 20
-MOST_COMPLAINTS: Final = 20
+MAX_COMPLAINTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ConfigError(BreadcrumbsError):
 class Fault:
     """One error in a document."""
 
-    path: Path
+    path: DocumentPath
     message: str
     at_key: bool = False
     """The name of the field is wrong, not its value."""
@@ -79,7 +79,7 @@ def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, .
     ]
     if complaints:
         complaints.sort(key=lambda complaint: (complaint.line, complaint.column))
-        raise ConfigError(name, complaints[:MOST_COMPLAINTS])
+        raise ConfigError(name, complaints[:MAX_COMPLAINTS])
     return configs
 
 
@@ -93,7 +93,7 @@ def check_document(document: Any) -> tuple[tuple[ContextConfig, ...], list[Fault
     faults: list[Fault] = []
     for number, entry in enumerate(entries):
         config, wrong = check_config(entry)
-        prefix: Path = (number,) if many else ()
+        prefix: DocumentPath = (number,) if many else ()
         faults += [Fault((*prefix, *fault.path), fault.message, fault.at_key) for fault in wrong]
         if config is not None:
             configs.append(config)
@@ -143,19 +143,19 @@ def _is_echo(detail: ErrorDetails) -> bool:
 
 def _fault(detail: ErrorDetails) -> Fault:
     context: Mapping[str, Any] = detail.get("ctx", {})
-    path: Path = (*detail["loc"], *context.get(ERROR_PATH, ()))
+    path: DocumentPath = (*detail["loc"], *context.get(ERROR_PATH, ()))
     unknown = detail["type"] == "extra_forbidden"
     return Fault(path, _unknown_field(path) if unknown else _error_message(detail, context), at_key=unknown)
 
 
-def _unknown_field(path: Path) -> str:
+def _unknown_field(path: DocumentPath) -> str:
     known = _fields_at(path[:-1])
     if close := get_close_matches(str(path[-1]), known, 1):
         return f"there is no such field: did you mean {close[0]!r}?"
     return f"there is no such field; here are {', '.join(known)}"
 
 
-def _fields_at(path: Path) -> list[str]:
+def _fields_at(path: DocumentPath) -> list[str]:
     """Return the fields of a part of a config."""
     model: type[BaseModel] = ContextConfig
     for part in path:

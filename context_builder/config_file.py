@@ -28,7 +28,7 @@ class ChangedMeanwhile(BreadcrumbsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FileContent:
     """The content of a config file, or why it cannot be read."""
 
     raw: bytes | None
@@ -63,19 +63,19 @@ class ConfigFile:
         """The target of a symbolic link: the link stays."""
         return Path(os.path.realpath(self.path))
 
-    def read(self) -> Content:
+    def read(self) -> FileContent:
         try:
             with self.path.open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)
         except OSError as error:
-            return Content(None, NO_FILE, f"cannot be read: {error.strerror or error}")
-        return Content(raw, sha256(raw).hexdigest()[:32])
+            return FileContent(None, NO_FILE, f"cannot be read: {error.strerror or error}")
+        return FileContent(raw, sha256(raw).hexdigest()[:32])
 
     def check_unlocked(self) -> None:
         if reason := self.locked:
             raise Forbidden(f"{reason}: save the config as a context.config.v1 breadcrumb instead")
 
-    def replace(self, raw: bytes, *, made_on: set[str] | None) -> Content:
+    def replace(self, raw: bytes, *, made_on: set[str] | None) -> FileContent:
         """Replace the content. `made_on`: only if the file has one of these tags now."""
         self.check_unlocked()
         with self._lock:

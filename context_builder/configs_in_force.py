@@ -24,7 +24,7 @@ from breadcrumbs.context_builder.config_checks import (
     check_config,
     parse_configs,
 )
-from breadcrumbs.runtime.access.policy import restriction_of
+from breadcrumbs.runtime.access.policy import find_restriction
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.store.store import Store
@@ -53,7 +53,7 @@ def _parse_config(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
 
 
 def _restriction(crumb: Breadcrumb) -> str:
-    match restriction_of(crumb):
+    match find_restriction(crumb):
         case "narrowed":
             return "a config holds for all sessions and users: post it without session: and user: tags"
         case "hidden":

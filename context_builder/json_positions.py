@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH
 
-Path: TypeAlias = tuple[str | int, ...]
+DocumentPath: TypeAlias = tuple[str | int, ...]
 
 _SPACE = " \t\r\n"
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
@@ -45,14 +45,14 @@ class LocatedJson:
 
     def __init__(self, raw: bytes) -> None:
         self._text = _decoded(raw)
-        self._values: dict[Path, int] = {}
-        self._keys: dict[Path, int] = {}
-        self._repeated: list[tuple[Path, int, int]] = []
+        self._values: dict[DocumentPath, int] = {}
+        self._keys: dict[DocumentPath, int] = {}
+        self._repeated: list[tuple[DocumentPath, int, int]] = []
         self._at = 0
         self.value: Any = self._document()
 
     @property
-    def repeated_keys(self) -> list[tuple[Path, Location, Location]]:
+    def repeated_keys(self) -> list[tuple[DocumentPath, Location, Location]]:
         """Keys that appear twice in one object: path, first and second location."""
         return [
             (path, self._location(first), self._location(second)) for path, first, second in self._repeated
@@ -87,7 +87,7 @@ class LocatedJson:
             )
         return value
 
-    def _value(self, path: Path) -> Any:
+    def _value(self, path: DocumentPath) -> Any:
         if len(path) > MAX_DEPTH:
             self._fail(f"it nests deeper than {MAX_DEPTH} levels")
         self._values[path] = self._at
@@ -109,7 +109,7 @@ class LocatedJson:
         self._at += len(found)
         return _CONSTANTS[found]
 
-    def _object(self, path: Path) -> dict[str, Any]:
+    def _object(self, path: DocumentPath) -> dict[str, Any]:
         opened = self._at
         found: dict[str, Any] = {}
         self._step("{")
@@ -131,7 +131,7 @@ class LocatedJson:
         self._at += 1
         return found
 
-    def _array(self, path: Path) -> list[Any]:
+    def _array(self, path: DocumentPath) -> list[Any]:
         opened = self._at
         found: list[Any] = []
         self._step("[")

@@ -14,8 +14,8 @@ from uuid import UUID
 from breadcrumbs.context_builder.references import ContextRecord, NotAContext, Reference, read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
-from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of
-from breadcrumbs.runtime.retrieval.schema_hints import DEFINES, DEFINITION, speaks_for_all
+from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content
+from breadcrumbs.runtime.retrieval.schema_hints import DEFINES_PREFIX, DEFINITION, applies_to_all_sessions
 from breadcrumbs.runtime.store.store import Store
 
 _GROUP_SIZE: Final = 8  # references that are followed together: two versions of each are in memory
@@ -112,10 +112,10 @@ class ReferencedBreadcrumbs:
         None: the schema definition with the hints is gone, and it may have said to hide something.
         """
         schema = crumb.schema_name or ""
-        hints, _ = hints_for(crumb, self._definitions)
+        hints, _ = find_hints(crumb, self._definitions)
         if hints is None and schema in self._recorded_hints and schema not in self._definitions:
             return None
-        return view_of(crumb, hints)
+        return model_content(crumb, hints)
 
 
 async def load_context(
@@ -168,4 +168,8 @@ async def _load_definitions(
 
 def _defines(crumb: Breadcrumb, schema: str) -> bool:
     """Whether a breadcrumb may give hints for a schema. Any client can write a context that names any breadcrumb."""
-    return crumb.schema_name == DEFINITION and DEFINES + schema in crumb.tags and speaks_for_all(crumb)
+    return (
+        crumb.schema_name == DEFINITION
+        and DEFINES_PREFIX + schema in crumb.tags
+        and applies_to_all_sessions(crumb)
+    )

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
-Role = Literal["system", "user", "assistant", "tool"]
+PromptRole = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PromptMessage:
     """One message of a prompt. A `tool` message says by `tool_call_id` which call it answers."""
 
-    role: Role
+    role: PromptRole
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
@@ -44,14 +44,14 @@ class ToolSpec:
 class ModelRequest:
     """Everything a model gets to see. What is unset is left to the model's own default."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
     temperature: float | None = None
     max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     prompt_tokens: int
     completion_tokens: int
 
@@ -62,7 +62,7 @@ class ModelReply:
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     finish_reason: str | None = None
 
 
@@ -93,8 +93,8 @@ class ModelError(BreadcrumbsError):
         self.retry_after = retry_after
 
 
-class Hiccup(ModelError):
-    """The same request may well work in a moment."""
+class TransientModelError(ModelError):
+    """An error after which the same request may succeed."""
 
     def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
         super().__init__(reason, retry=True, retry_after=retry_after)

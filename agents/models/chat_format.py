@@ -15,13 +15,13 @@ from typing import Any
 import orjson
 
 from breadcrumbs.agents.models.base import (
-    Hiccup,
-    Message,
     ModelError,
     ModelReply,
     ModelRequest,
+    PromptMessage,
+    TokenUsage,
     ToolCall,
-    Usage,
+    TransientModelError,
 )
 
 MAX_TOOL_CALLS = 128
@@ -35,7 +35,7 @@ _PASSING_KIND = re.compile(
 _LASTING_KIND = re.compile(r"insufficient.?quota|billing|context.?length|invalid", re.I)
 
 
-class _Lasting(ModelError):
+class _PermanentModelError(ModelError):
     """The same request will fail the same way."""
 
     def __init__(self, reason: str) -> None:
@@ -45,9 +45,12 @@ class _Lasting(ModelError):
 # The request
 
 
-def to_json(model: str, request: ModelRequest, *, stream: bool, omit: Collection[str] = ()) -> bytes:
+def request_json(model: str, request: ModelRequest, *, stream: bool, omit: Collection[str] = ()) -> bytes:
     """The body of a request, without the optional fields that the server was seen to refuse."""
-    body: dict[str, Any] = {"model": model, "messages": [_message(message) for message in request.messages]}
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_message_json(message) for message in request.messages],
+    }
     if request.tools:
         body["tools"] = [
             {
@@ -77,7 +80,7 @@ def to_json(model: str, request: ModelRequest, *, stream: bool, omit: Collection
         raise ModelError(f"the prompt cannot be written as JSON: {error}", retry=False) from None
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message_json(message: PromptMessage) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "tool":
         wire["tool_call_id"] = message.tool_call_id or ""
@@ -89,14 +92,14 @@ def _message(message: Message) -> dict[str, Any]:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _arguments_that_parse(call.arguments)},
+                "function": {"name": call.name, "arguments": _valid_arguments(call.arguments)},
             }
             for call in message.tool_calls
         ]
     return wire
 
 
-def _arguments_that_parse(arguments: str) -> str:
+def _valid_arguments(arguments: str) -> str:
     """Servers answer 400 or 500 to a history with arguments that are no JSON object: wrap such ones."""
     if not arguments.strip():
         return "{}"
@@ -112,14 +115,14 @@ def _arguments_that_parse(arguments: str) -> str:
 
 
 @dataclass(slots=True)
-class _OpenCall:
+class _PartialToolCall:
     id: str = ""
     name: str = ""
     arguments: str = ""
 
 
-class Answer:
-    """A reply in the making. Each `add_…` returns the text that is new."""
+class ReplyBuilder:
+    """Builds a `ModelReply` from the pieces of a response. Each `add_…` returns the new text."""
 
     def __init__(self, *, max_bytes: int, calls_before: int = 0) -> None:
         self._max_bytes = max_bytes
@@ -127,9 +130,9 @@ class Answer:
         self._size = 0
         self._pieces: list[str] = []
         self._half_character = ""
-        self._calls: list[_OpenCall] = []
-        self._call_at: dict[int, _OpenCall] = {}
-        self._usage: Usage | None = None
+        self._calls: list[_PartialToolCall] = []
+        self._call_at: dict[int, _PartialToolCall] = {}
+        self._usage: TokenUsage | None = None
         self._finish_reason: str | None = None
         self._refused = False
 
@@ -139,27 +142,27 @@ class Answer:
         return self._finish_reason is not None
 
     def add_chunk(self, data: bytes) -> str:
-        choice = self._open(data, Hiccup)
+        choice = self._first_choice(data, TransientModelError)
         if choice is None:
             return ""
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             delta = choice.get("message") if isinstance(choice.get("message"), dict) else {}
-        return self._add(delta or {}, choice.get("finish_reason"))
+        return self._add_message(delta or {}, choice.get("finish_reason"))
 
     def add_whole(self, data: bytes) -> str:
-        choice = self._open(data, _Lasting)
+        choice = self._first_choice(data, _PermanentModelError)
         if choice is None or not isinstance(choice.get("message"), dict):
-            raise ModelError(f"the answer has no message in it: {shown(data)}", retry=False)
-        return self._add(choice["message"], choice.get("finish_reason")) + self.end()
+            raise ModelError(f"the answer has no message in it: {show_excerpt(data)}", retry=False)
+        return self._add_message(choice["message"], choice.get("finish_reason")) + self.end()
 
     def end(self) -> str:
-        """What was held back because its other half never came."""
+        """Return the text that was held back for a second half that never came."""
         held, self._half_character = self._half_character, ""
-        return self._keep(_without_surrogates(held))
+        return self._append_text(_without_surrogates(held))
 
     def reply(self) -> ModelReply:
-        """The whole reply, which has text or tool calls; an answer with neither is an error."""
+        """Return the whole reply. Raises `ModelError` if it has neither text nor tool calls."""
         text = "".join(self._pieces)
         calls = tuple(
             ToolCall(call.id or f"call_{self._calls_before + number}", call.name, call.arguments)
@@ -168,11 +171,11 @@ class Answer:
         if any(not call.name for call in calls):
             raise ModelError("the model called a tool without naming it", retry=True)
         if not text.strip() and not calls:
-            raise self._nothing()
+            raise self._empty_reply_error()
         reason = "refusal" if self._refused else self._finish_reason
         return ModelReply(text=text, tool_calls=calls, usage=self._usage, finish_reason=reason)
 
-    def _nothing(self) -> ModelError:
+    def _empty_reply_error(self) -> ModelError:
         if self._finish_reason == "content_filter":
             return ModelError("the provider's content filter withheld the answer", retry=False)
         if self._finish_reason == "length":
@@ -181,31 +184,31 @@ class Answer:
             )
         return ModelError("the model returned nothing: no text and no tool call", retry=True)
 
-    def _open(self, data: bytes, broken: Callable[[str], ModelError]) -> dict[str, Any] | None:
-        """The first choice of a chunk or a whole answer, if it has one; an error in it is raised."""
-        body = parse(data)
+    def _first_choice(self, data: bytes, broken: Callable[[str], ModelError]) -> dict[str, Any] | None:
+        """Return the first choice of a chunk or a whole answer, or None. Raises an error that it contains."""
+        body = parse_json_or_none(data)
         if body is None:
-            raise broken(f"the answer is not JSON: {shown(data)}")
+            raise broken(f"the answer is not JSON: {show_excerpt(data)}")
         if not isinstance(body, dict):
-            raise ModelError(f"the answer is no chat completion: {shown(data)}", retry=False)
-        if (error := error_in(body)) is not None:
+            raise ModelError(f"the answer is no chat completion: {show_excerpt(data)}", retry=False)
+        if (error := find_error(body)) is not None:
             raise error
         if isinstance(body.get("usage"), dict):
-            self._usage = _usage(body["usage"]) or self._usage
+            self._usage = _parse_usage(body["usage"]) or self._usage
         choices = body.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict):
             return None
-        if (error := error_in(choice)) is not None:
+        if (error := find_error(choice)) is not None:
             raise error
         return choice
 
-    def _add(self, message: dict[str, Any], finish_reason: Any) -> str:
+    def _add_message(self, message: dict[str, Any], finish_reason: Any) -> str:
         if finish_reason == "error":
-            raise Hiccup("the model stopped with an error that it did not explain")
+            raise TransientModelError("the model stopped with an error that it did not explain")
         if isinstance(finish_reason, str) and finish_reason:
             self._finish_reason = finish_reason
-        text = _text(message.get("content"))
+        text = _content_text(message.get("content"))
         if not text and (refusal := message.get("refusal")) and isinstance(refusal, str):
             text = refusal
             self._refused = True
@@ -214,10 +217,10 @@ class Answer:
             for position, call in enumerate(calls):
                 if isinstance(call, dict):
                     self._add_call(call, position)
-        return self._keep(self._whole_characters(text))
+        return self._append_text(self._join_surrogates(text))
 
-    def _whole_characters(self, text: str) -> str:
-        """Servers that cut text by UTF-16 units send an emoji in two halves, neither of which is text."""
+    def _join_surrogates(self, text: str) -> str:
+        """Hold back half a surrogate pair. Servers that cut text by UTF-16 units send an emoji in two halves."""
         text = self._half_character + text
         self._half_character = ""
         if text and "\ud800" <= text[-1] <= "\udbff":
@@ -225,13 +228,13 @@ class Answer:
             text = text[:-1]
         return _without_surrogates(text)
 
-    def _keep(self, text: str) -> str:
+    def _append_text(self, text: str) -> str:
         if text:
-            self._count(text)
+            self._count_bytes(text)
             self._pieces.append(text)
         return text
 
-    def _count(self, text: str) -> None:
+    def _count_bytes(self, text: str) -> None:
         self._size += len(text.encode("utf-8", "surrogatepass"))
         if self._size > self._max_bytes:
             raise ModelError(
@@ -247,16 +250,16 @@ class Answer:
         identity = identity if isinstance(identity, str) else ""
         name = name if isinstance(name, str) else ""
         if arguments is not None and not isinstance(arguments, str):
-            arguments = _compact(arguments)
-        call = self._call_for(piece.get("index"), position, identity)
-        self._count(name + (arguments or ""))
+            arguments = _compact_json(arguments)
+        call = self._find_call(piece.get("index"), position, identity)
+        self._count_bytes(name + (arguments or ""))
         call.id = call.id or identity
         if name != call.name:  # some servers repeat the whole name in every piece
             call.name += name
         call.arguments += _without_surrogates(arguments or "")
 
-    def _call_for(self, index: Any, position: int, identity: str) -> _OpenCall:
-        """The call that a piece belongs to. Some servers leave `index` out, some send 0 for every call."""
+    def _find_call(self, index: Any, position: int, identity: str) -> _PartialToolCall:
+        """Return the call that a piece belongs to. Some servers leave `index` out, some send 0 for every call."""
         if isinstance(index, int):
             call = self._call_at.get(index)
             belongs = call is not None and not (identity and call.id and identity != call.id)
@@ -268,7 +271,7 @@ class Answer:
             return call
         if len(self._calls) >= MAX_TOOL_CALLS:
             raise ModelError(f"the model called more than {MAX_TOOL_CALLS} tools at once", retry=False)
-        call = _OpenCall()
+        call = _PartialToolCall()
         self._calls.append(call)
         self._call_at[index] = call
         return call
@@ -277,16 +280,16 @@ class Answer:
 # What is wrong with an answer
 
 
-def error_in(body: dict[str, Any]) -> ModelError | None:
-    """The error that a body tells of, whatever its HTTP status was."""
+def find_error(body: dict[str, Any]) -> ModelError | None:
+    """Return the error in a body, whatever its HTTP status was, or None."""
     error = body.get("error")
     if not error and body.get("object") == "error":
         error = body  # how vLLM writes it
-    return error_from(error) if error else None
+    return provider_error(error) if error else None
 
 
-def error_from(error: Any, *, status: int | None = None, retry_after: float | None = None) -> ModelError:
-    """`error` is what the provider says: an object with `message`, `code` and `type`, or just a text."""
+def provider_error(error: Any, *, status: int | None = None, retry_after: float | None = None) -> ModelError:
+    """Convert the error of a provider: an object with `message`, `code` and `type`, or just a text."""
     message, kinds, code = error, "", status
     if isinstance(error, dict):
         message = error.get("message") or error.get("detail") or error
@@ -295,11 +298,15 @@ def error_from(error: Any, *, status: int | None = None, retry_after: float | No
         if isinstance(error.get("code"), int) and 400 <= error["code"] < 600:
             code = error["code"]
     if not isinstance(message, str):
-        message = _compact(message)
-    text = f"{explain_status(code)}: {shown(message)}" if code else f"the provider says: {shown(message)}"
+        message = _compact_json(message)
+    text = (
+        f"{explain_status(code)}: {show_excerpt(message)}"
+        if code
+        else f"the provider says: {show_excerpt(message)}"
+    )
     passing = bool(_PASSING_KIND.search(kinds)) if code is None else code in _PASSING_STATUS or code >= 500
     if passing and not _LASTING_KIND.search(kinds):
-        return Hiccup(text, retry_after=retry_after)
+        return TransientModelError(text, retry_after=retry_after)
     return ModelError(text, retry=False)
 
 
@@ -323,8 +330,8 @@ def explain_status(status: int) -> str:
             return f"the provider refused the request ({status})"
 
 
-def parse(data: bytes) -> Any:
-    """Nothing where it is no JSON; a JSON `null` is as useless."""
+def parse_json_or_none(data: bytes) -> Any:
+    """Parse JSON. Returns None if it is not JSON; a JSON `null` is as useless."""
     try:
         return orjson.loads(data)
     except ValueError:
@@ -335,13 +342,13 @@ def parse(data: bytes) -> Any:
         return None
 
 
-def shown(content: bytes | str) -> str:
+def show_excerpt(content: bytes | str) -> str:
     """Something foreign on one line. Still long: whoever shows it removes secrets first, and then cuts it."""
     text = content[:4000].decode("utf-8", "replace") if isinstance(content, bytes) else content[:4000]
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def _text(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):  # typed parts
@@ -350,10 +357,10 @@ def _text(content: Any) -> str:
     return ""
 
 
-def _usage(usage: dict[str, Any]) -> Usage | None:
+def _parse_usage(usage: dict[str, Any]) -> TokenUsage | None:
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if isinstance(prompt, int) and isinstance(completion, int):
-        return Usage(prompt_tokens=prompt, completion_tokens=completion)
+        return TokenUsage(prompt_tokens=prompt, completion_tokens=completion)
     return None
 
 
@@ -363,7 +370,7 @@ def _without_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _compact(value: Any) -> str:
+def _compact_json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):

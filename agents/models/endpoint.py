@@ -18,20 +18,20 @@ import httpx
 import structlog
 from pydantic import SecretStr
 
-from breadcrumbs.agents.models.base import Hiccup, ModelError
+from breadcrumbs.agents.models.base import ModelError, TransientModelError
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.sse import LineTooLong, Parser
 
 _log = structlog.get_logger("breadcrumbs.models")
 
-_LONGEST_REASON = 400
+_MAX_REASON_CHARACTERS = 400
 
 # Providers quote a part of the key when they turn it away.
 _LOOKS_LIKE_A_KEY = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|key|hf|xai)[-_][\w*.-]{6,}|\bbearer\s+\S+")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EndpointLimits:
     """Times in seconds, sizes in bytes."""
 
     connect: float = 10.0
@@ -98,18 +98,18 @@ class Endpoint:
         *,
         kind: ServerKind = MODEL_SERVER,
         key: SecretStr | None = None,
-        limits: Limits | None = None,
+        limits: EndpointLimits | None = None,
         streaming: bool = True,
         prefers_max_completion_tokens: bool = False,
     ) -> None:
         self.url = kind.parse_url(url)
-        self.limits = limits or Limits()
+        self.limits = limits or EndpointLimits()
         self.streaming = streaming
         self.omit: set[str] = {"max_tokens"} if prefers_max_completion_tokens else set()
         """Optional fields that this server was seen to refuse."""
-        self._key = _checked_key(key)
+        self._key = _check_key(key)
         self._client: httpx.AsyncClient | None = None
-        if self._key and self.url.startswith("http://") and not on_loopback(self.url):
+        if self._key and self.url.startswith("http://") and not is_loopback_url(self.url):
             _log.warning("a model's key travels unencrypted: use https", url=self.url)
 
     @property
@@ -120,7 +120,7 @@ class Endpoint:
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
                 # A redirect would carry prompt and key to a place that nobody configured.
                 follow_redirects=False,
-                trust_env=not on_loopback(self.url),
+                trust_env=not is_loopback_url(self.url),
                 # Reading all the world's certificates takes a fifth of a second: only where they are used.
                 verify=self.url.startswith("https://"),
             )
@@ -137,15 +137,15 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
         return headers
 
-    def presentable(self, reason: str) -> str:
-        """Whatever a provider said may be in there, and a user may read it: no key, and not too long."""
+    def safe_reason(self, reason: str) -> str:
+        """Remove keys from a reason and limit its length: a user may read it."""
         if self._key is not None:
             reason = reason.replace(self._key.get_secret_value(), "***")
         reason = _LOOKS_LIKE_A_KEY.sub("***", reason)
-        return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + "…"
+        return reason if len(reason) <= _MAX_REASON_CHARACTERS else reason[: _MAX_REASON_CHARACTERS - 1] + "…"
 
-    async def pieces(self, response: httpx.Response, limit: int) -> AsyncGenerator[bytes]:
-        """The body as it comes, at most `limit` bytes of it. Close it when you leave early."""
+    async def read_pieces(self, response: httpx.Response, limit: int) -> AsyncGenerator[bytes]:
+        """Yield the body as it arrives, at most `limit` bytes of it. Close the generator if you leave early."""
         received = 0
         try:
             async for piece in response.aiter_bytes():
@@ -157,13 +157,17 @@ class Endpoint:
                     )
                 yield piece
         except httpx.TimeoutException:
-            raise Hiccup(f"the answer stopped: nothing came for {self.limits.read:g} s") from None
+            raise TransientModelError(
+                f"the answer stopped: nothing came for {self.limits.read:g} s"
+            ) from None
         except httpx.HTTPError as error:
-            raise Hiccup(f"the connection broke in the middle of the answer: {describe(error)}") from None
+            raise TransientModelError(
+                f"the connection broke in the middle of the answer: {describe_error(error)}"
+            ) from None
 
-    async def body(self, response: httpx.Response, limit: int) -> bytes:
+    async def read_body(self, response: httpx.Response, limit: int) -> bytes:
         body = bytearray()
-        async with aclosing(self.pieces(response, limit)) as pieces:
+        async with aclosing(self.read_pieces(response, limit)) as pieces:
             async for piece in pieces:
                 body += piece
         return bytes(body)
@@ -177,7 +181,7 @@ class Endpoint:
         return f"<Endpoint {self.url}>"
 
 
-def _checked_key(key: SecretStr | None) -> SecretStr | None:
+def _check_key(key: SecretStr | None) -> SecretStr | None:
     if key is None:
         return None
     text = key.get_secret_value().strip()
@@ -188,7 +192,7 @@ def _checked_key(key: SecretStr | None) -> SecretStr | None:
     return SecretStr(text)
 
 
-def on_loopback(url: str) -> bool:
+def is_loopback_url(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -196,8 +200,8 @@ def on_loopback(url: str) -> bool:
         return host == "localhost"
 
 
-def pause_asked_for(headers: httpx.Headers) -> float | None:
-    """In seconds. Either a number, or a date; OpenAI has milliseconds too."""
+def requested_pause(headers: httpx.Headers) -> float | None:
+    """Return the seconds to wait before a retry: from a number, a date, or the milliseconds of OpenAI."""
     seconds: float | None = None
     try:
         if "retry-after-ms" in headers:
@@ -217,11 +221,11 @@ def pause_asked_for(headers: httpx.Headers) -> float | None:
     return max(0.0, seconds)
 
 
-def describe(error: httpx.HTTPError) -> str:
+def describe_error(error: httpx.HTTPError) -> str:
     return str(error) or type(error).__name__
 
 
-def complete_events(parser: Parser, piece: bytes) -> list[bytes]:
+def read_events(parser: Parser, piece: bytes) -> list[bytes]:
     """Return the data of the events that a piece of an answer completes."""
     try:
         return [event.data for event in parser.feed(piece) if event.data is not None]

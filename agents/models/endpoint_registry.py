@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from breadcrumbs.agents.models.endpoint import Endpoint, Limits, ServerKind
+from breadcrumbs.agents.models.endpoint import Endpoint, EndpointLimits, ServerKind
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -44,7 +44,7 @@ class EndpointRegistry:
         kind: ServerKind,
         urls: Mapping[str, str],
         open_endpoint: Callable[[str], Endpoint],
-        limits: Limits,
+        limits: EndpointLimits,
     ) -> None:
         """`urls` are the parsed URLs by name. `open_endpoint` is called at the first use of a name."""
         self._kind = kind

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from breadcrumbs.agents.models.base import Message, ModelReply, ModelRequest, OnDelta, ToolSpec
-from breadcrumbs.agents.models.offline_tools import calls_asked_for, results_in_words
+from breadcrumbs.agents.models.base import ModelReply, ModelRequest, OnDelta, PromptMessage, ToolSpec
+from breadcrumbs.agents.models.offline_tools import describe_results, requested_calls
 from breadcrumbs.agents.models.streaming import stream_words
 
-_LONGEST_QUESTION = 300  # a longer message is no request to this model
-_LONGEST_ECHO = 2_000
+_MAX_REQUEST_CHARACTERS = 300  # a longer message is no request to this model
+_MAX_ECHO_CHARACTERS = 2_000
 
 # How the prompt marks what is in it, but was not said by the user of this conversation.
 _BACKGROUND = "background"
@@ -78,27 +78,27 @@ class OfflineModel:
 
 
 def _reply(request: ModelRequest) -> ModelReply:
-    if results := results_in_words(request.messages):
-        return _says("\n".join(results))
+    if results := describe_results(request.messages):
+        return _text_reply("\n".join(results))
     heard = [
         message for message in request.messages if message.role == "user" and message.name != _BACKGROUND
     ]
     if not heard:
-        return _says("I was given no message to answer.")
+        return _text_reply("I was given no message to answer.")
     current = heard[-1]
     if current.name is not None:
-        return _says(f"I was given this by {current.name}: {_quoted(current.content)}")
+        return _text_reply(f"I was given this by {current.name}: {_quoted(current.content)}")
     if not current.content.strip():
-        return _says("Your message was empty, so I have nothing to say back.")
+        return _text_reply("Your message was empty, so I have nothing to say back.")
     before = [message for message in heard[:-1] if message.name is None]
-    if len(current.content) <= _LONGEST_QUESTION:
+    if len(current.content) <= _MAX_REQUEST_CHARACTERS:
         answer = _answer(current.content, before, request)
         if answer is not None:
-            return _says(answer) if isinstance(answer, str) else answer
-    return _says(_echo(current.content, request))
+            return _text_reply(answer) if isinstance(answer, str) else answer
+    return _text_reply(_echo(current.content, request))
 
 
-def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> ModelReply | str | None:
+def _answer(question: str, before: Sequence[PromptMessage], request: ModelRequest) -> ModelReply | str | None:
     """Return the answer, or None if the question is not understood."""
     if wish := _SAY.match(question):
         return str(wish["words"])
@@ -109,7 +109,9 @@ def _answer(question: str, before: Sequence[Message], request: ModelRequest) -> 
     )
 
 
-def _answer_about_conversation(question: str, before: Sequence[Message], request: ModelRequest) -> str | None:
+def _answer_about_conversation(
+    question: str, before: Sequence[PromptMessage], request: ModelRequest
+) -> str | None:
     if _RECITE_MY_ANSWERS.search(question):
         return _recite(question, _my_answers(request), "I said")
     if _RECITE.search(question):
@@ -124,7 +126,7 @@ def _answer_about_conversation(question: str, before: Sequence[Message], request
 
 
 def _call_tools(question: str, request: ModelRequest) -> ModelReply | str | None:
-    calls, missing = calls_asked_for(question, request)
+    calls, missing = requested_calls(question, request)
     if missing:
         return f"For that I need a {' and a '.join(missing)}, and I was offered none."
     if calls:
@@ -143,7 +145,7 @@ def _small_talk(question: str, request: ModelRequest) -> str | None:
     return None
 
 
-def _recite(question: str, messages: Sequence[Message], intro: str) -> str:
+def _recite(question: str, messages: Sequence[PromptMessage], intro: str) -> str:
     if not messages:
         return f"{intro} nothing before this: your question is the first message that I was given."
     if _ONLY_FIRST.search(question):
@@ -156,24 +158,27 @@ def _recite(question: str, messages: Sequence[Message], intro: str) -> str:
     return "\n".join([f"{intro} {len(messages)} things before this:", *lines])
 
 
-def _count(before: Sequence[Message], request: ModelRequest) -> str:
-    return f"I was given {_yours(before)}, this one included, and {_mine(request)}."
+def _count(before: Sequence[PromptMessage], request: ModelRequest) -> str:
+    return (
+        f"I was given {_count_user_messages(before)}, this one included, and {_count_own_answers(request)}."
+    )
 
 
-def _describe(before: Sequence[Message], request: ModelRequest) -> str:
+def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
     others = sum(message.role == "user" and message.name is not None for message in request.messages)
     instructions = sum(message.role == "system" for message in request.messages)
     tools = ", ".join(tool.name for tool in request.tools)
     lines = [
-        f"I was given {_yours(before)}, {_mine(request)}, {_number(others, 'message')} from elsewhere "
-        f"and {_number(instructions, 'instruction')}; " + (f"my tools: {tools}." if tools else "no tools."),
+        f"I was given {_count_user_messages(before)}, {_count_own_answers(request)}, "
+        f"{_counted_noun(others, 'message')} from elsewhere and {_counted_noun(instructions, 'instruction')}; "
+        + (f"my tools: {tools}." if tools else "no tools."),
         *(f"- {_quoted(message.content)}" for message in before),
     ]
     return "\n".join(lines)
 
 
 def _echo(content: str, request: ModelRequest) -> str:
-    if len(content) > _LONGEST_ECHO:
+    if len(content) > _MAX_ECHO_CHARACTERS:
         heard = f"You wrote {len(content):,} characters, beginning with {_quoted(content[:200])}"
     else:
         heard = f"You wrote: {_quoted(content)}"
@@ -187,26 +192,26 @@ def _abilities(tools: Iterable[ToolSpec]) -> str:
     return f"{able} and use my tools ({names})." if names else f"{able} and say back what you write."
 
 
-def _my_answers(request: ModelRequest) -> list[Message]:
+def _my_answers(request: ModelRequest) -> list[PromptMessage]:
     return [message for message in request.messages if message.role == "assistant" and message.content]
 
 
-def _yours(before: Sequence[Message]) -> str:
-    return f"{_number(len(before) + 1, 'message')} of yours"
+def _count_user_messages(before: Sequence[PromptMessage]) -> str:
+    return f"{_counted_noun(len(before) + 1, 'message')} of yours"
 
 
-def _mine(request: ModelRequest) -> str:
-    return f"{_number(len(_my_answers(request)), 'answer')} of mine"
+def _count_own_answers(request: ModelRequest) -> str:
+    return f"{_counted_noun(len(_my_answers(request)), 'answer')} of mine"
 
 
-def _number(count: int, noun: str) -> str:
+def _counted_noun(count: int, noun: str) -> str:
     return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
 def _quoted(text: str) -> str:
-    """Exactly as it was, so that whoever looks for it finds it."""
+    """Quote the text unchanged, so that it can be searched for."""
     return f'"{text}"'
 
 
-def _says(text: str) -> ModelReply:
+def _text_reply(text: str) -> ModelReply:
     return ModelReply(text=text, finish_reason="stop")

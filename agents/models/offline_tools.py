@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from breadcrumbs.agents.models.base import Message, ModelRequest, ToolCall, ToolSpec
+from breadcrumbs.agents.models.base import ModelRequest, PromptMessage, ToolCall, ToolSpec
 
 _USE = re.compile(
     r"""(?isx)
@@ -49,7 +49,7 @@ _DATE = re.compile(r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\s*$")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 _SEARCH_TOOL, _CLOCK, _DICE, _CALCULATOR = "search tool", "clock", "random number tool", "calculator"
-_WORDS_IN_A_NAME = {
+_NAME_WORDS = {
     _SEARCH_TOOL: frozenset(("search", "find", "lookup")),
     _CLOCK: frozenset(("clock", "time", "date", "datetime", "now")),
     _DICE: frozenset(("random", "dice", "rng")),
@@ -64,14 +64,14 @@ _PARAMETERS = {
 }
 
 _RESULTS = ("result", "output", "value", "number", "choice", "answer")
-_NOTHING = frozenset(("", "none", "null", "undefined"))
-_NO_WORDS = "nothing"
-_DEEPEST = 4
+_EMPTY_WORDS = frozenset(("", "none", "null", "undefined"))
+_EMPTY_TEXT = "nothing"
+_MAX_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """A kind of tool, or a tool by its name, and what is to be told to it."""
+class _RequestedTool:
+    """A tool that the message asks for, by kind or by name, and its arguments."""
 
     kind: str
     meant: dict[str, Any] = field(default_factory=dict)
@@ -79,46 +79,48 @@ class _Wish:
     arguments: str | None = None
 
 
-def calls_asked_for(question: str, request: ModelRequest) -> tuple[list[ToolCall], list[str]]:
-    """The calls that a message obviously asks for, and the kinds of tool that it takes but are not there."""
+def requested_calls(question: str, request: ModelRequest) -> tuple[list[ToolCall], list[str]]:
+    """Return the tool calls that a message asks for, and the kinds of tools that are missing for them."""
     number = sum(len(message.tool_calls) for message in request.messages)
     calls: list[ToolCall] = []
     missing: list[str] = []
-    for wish in _wishes(question, request.tools):
-        tool = wish.tool or _tool_for(wish.kind, request.tools)
+    for requested in _requested_tools(question, request.tools):
+        tool = requested.tool or _find_tool(requested.kind, request.tools)
         if tool is None:
-            missing.append(wish.kind)
+            missing.append(requested.kind)
             continue
         number += 1
-        arguments = wish.arguments or json.dumps(_named_for(tool, wish.meant), ensure_ascii=False)
+        arguments = requested.arguments or json.dumps(
+            _name_arguments(tool, requested.meant), ensure_ascii=False
+        )
         calls.append(ToolCall(id=f"call_{number}", name=tool.name, arguments=arguments))
     return calls, missing
 
 
-def _wishes(question: str, tools: Sequence[ToolSpec]) -> Iterator[_Wish]:
+def _requested_tools(question: str, tools: Sequence[ToolSpec]) -> Iterator[_RequestedTool]:
     if use := _USE.match(question):
         tool = next((tool for tool in tools if tool.name.lower() == use["tool"].lower()), None)
         if tool is not None or use["arguments"]:
-            yield _Wish(f"tool called {use['tool']}", tool=tool, arguments=use["arguments"] or "{}")
+            yield _RequestedTool(f"tool called {use['tool']}", tool=tool, arguments=use["arguments"] or "{}")
             return
     if search := _SEARCH.match(question):
-        yield _Wish(_SEARCH_TOOL, {"query": search["query"].strip("\"'“” ")})
+        yield _RequestedTool(_SEARCH_TOOL, {"query": search["query"].strip("\"'“” ")})
         return
     if _DIE.search(question):
-        yield _Wish(_DICE, {"low": 1, "high": 6})
+        yield _RequestedTool(_DICE, {"low": 1, "high": 6})
     elif _RANDOM.search(question):
         bounds = _BOUNDS.search(question)
         low, high = sorted((int(bounds["low"]), int(bounds["high"]))) if bounds else (1, 100)
-        yield _Wish(_DICE, {"low": low, "high": high})
-    elif (expression := _sum_in(question)) is not None:
-        yield _Wish(_CALCULATOR, {"expression": expression})
+        yield _RequestedTool(_DICE, {"low": low, "high": high})
+    elif (expression := _find_expression(question)) is not None:
+        yield _RequestedTool(_CALCULATOR, {"expression": expression})
     if _TIME.search(question):
         zone = _ZONE.search(question)
-        yield _Wish(_CLOCK, {"zone": zone[0]} if zone else {})
+        yield _RequestedTool(_CLOCK, {"zone": zone[0]} if zone else {})
 
 
-def _sum_in(question: str) -> str | None:
-    """Arithmetic that was asked for, or a message that is nothing but arithmetic."""
+def _find_expression(question: str) -> str | None:
+    """Return the arithmetic expression that a message asks for, or None."""
     asked = _CALCULATE.search(question)
     text = (asked["sum"] if asked else question).strip()
     found = _SUM.match(text)
@@ -131,8 +133,8 @@ def _sum_in(question: str) -> str | None:
     return expression.replace("×", "*").replace("÷", "/").replace("^", "**")
 
 
-def _tool_for(kind: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
-    words = _WORDS_IN_A_NAME.get(kind, frozenset())
+def _find_tool(kind: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
+    words = _NAME_WORDS.get(kind, frozenset())
     for tool in tools:
         snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", tool.name).lower()
         if words.intersection(re.split(r"[^a-z0-9]+", snake_case)):
@@ -140,8 +142,8 @@ def _tool_for(kind: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
     return None
 
 
-def _named_for(tool: ToolSpec, meant: dict[str, Any]) -> dict[str, Any]:
-    """What was meant, under the names that the tool's schema has for it; the rest is left out."""
+def _name_arguments(tool: ToolSpec, meant: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments under the names of the tool's schema. Arguments without a name are left out."""
     properties = tool.parameters.get("properties")
     known = list(properties) if isinstance(properties, dict) else []
     arguments: dict[str, Any] = {}
@@ -154,27 +156,27 @@ def _named_for(tool: ToolSpec, meant: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def results_in_words(messages: Sequence[Message]) -> list[str]:
-    """A line for every result that came after the last message of a user."""
-    results: list[Message] = []
+def describe_results(messages: Sequence[PromptMessage]) -> list[str]:
+    """Return a line for each result since the last message of the user."""
+    results: list[PromptMessage] = []
     for message in reversed(messages):
         if message.role == "user":
             break
         if message.role == "tool":
             results.append(message)
     calls = {call.id: call for message in messages for call in message.tool_calls}
-    return [_told(result, calls.get(result.tool_call_id or "")) for result in reversed(results)]
+    return [_describe_result(result, calls.get(result.tool_call_id or "")) for result in reversed(results)]
 
 
-def _told(result: Message, call: ToolCall | None) -> str:
+def _describe_result(result: PromptMessage, call: ToolCall | None) -> str:
     name = (call.name if call else None) or result.name or "tool"
-    value = _parsed(result.content)
-    for _ in range(_DEEPEST):
+    value = _parse_or_keep(result.content)
+    for _ in range(_MAX_DEPTH):
         if not isinstance(value, dict):
             break
-        if not _is_nothing(value.get("error")):
-            return f"The {name} failed: {_worded(value['error'])}"
-        key = next((key for key in _RESULTS if not _is_nothing(value.get(key))), None)
+        if not _is_empty(value.get("error")):
+            return f"The {name} failed: {_value_text(value['error'])}"
+        key = next((key for key in _RESULTS if not _is_empty(value.get(key))), None)
         if key is None:
             break
         value = value[key]
@@ -182,52 +184,52 @@ def _told(result: Message, call: ToolCall | None) -> str:
         value = [_excerpt(item) for item in value["found"]]
         if not value:
             return f"The {name} found nothing."
-    if _is_nothing(value) or _worded(value) == _NO_WORDS:
+    if _is_empty(value) or _value_text(value) == _EMPTY_TEXT:
         return f"The {name} returned nothing."
-    asked = _parsed(call.arguments) if call else None
+    asked = _parse_or_keep(call.arguments) if call else None
     expression = asked.get("expression") if isinstance(asked, dict) else None
     if isinstance(expression, str) and isinstance(value, int | float):
-        return f"{expression} = {_worded(value)}"
+        return f"{expression} = {_value_text(value)}"
     if isinstance(value, list):
         return "\n".join(
-            [f"The {name} found:", *(f"- {_worded(item)}" for item in value if not _is_nothing(item))]
+            [f"The {name} found:", *(f"- {_value_text(item)}" for item in value if not _is_empty(item))]
         )
-    return f"The {name} says: {_worded(value)}"
+    return f"The {name} says: {_value_text(value)}"
 
 
 def _excerpt(item: Any) -> Any:
     if isinstance(item, dict):
-        return next(
-            (item[key] for key in ("excerpt", "text", "title") if not _is_nothing(item.get(key))), item
-        )
+        return next((item[key] for key in ("excerpt", "text", "title") if not _is_empty(item.get(key))), item)
     return item
 
 
-def _parsed(content: str) -> Any:
+def _parse_or_keep(content: str) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
         return content
 
 
-def _is_nothing(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     if isinstance(value, str):
-        return value.strip().lower() in _NOTHING
+        return value.strip().lower() in _EMPTY_WORDS
     if isinstance(value, list | dict):
         return not value
     return value is None
 
 
-def _worded(value: Any, depth: int = 0) -> str:
-    """A JSON value for people; what has no value is left out."""
+def _value_text(value: Any, depth: int = 0) -> str:
+    """Return a JSON value as text. Empty values are left out."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str | int | float):
         return str(value)
-    if depth == _DEEPEST:
+    if depth == _MAX_DEPTH:
         return "…"
     if isinstance(value, dict):
-        said = [f"{key}: {_worded(part, depth + 1)}" for key, part in value.items() if not _is_nothing(part)]
+        said = [
+            f"{key}: {_value_text(part, depth + 1)}" for key, part in value.items() if not _is_empty(part)
+        ]
     else:
-        said = [_worded(part, depth + 1) for part in value if not _is_nothing(part)]
-    return ", ".join(said) or _NO_WORDS
+        said = [_value_text(part, depth + 1) for part in value if not _is_empty(part)]
+    return ", ".join(said) or _EMPTY_TEXT

@@ -17,15 +17,21 @@ import anyio
 import httpx
 import structlog
 
-from breadcrumbs.agents.models.base import Hiccup, ModelError, ModelReply, ModelRequest, OnDelta
-from breadcrumbs.agents.models.chat_format import Answer, error_from, parse, shown, to_json
+from breadcrumbs.agents.models.base import ModelError, ModelReply, ModelRequest, OnDelta, TransientModelError
+from breadcrumbs.agents.models.chat_format import (
+    ReplyBuilder,
+    parse_json_or_none,
+    provider_error,
+    request_json,
+    show_excerpt,
+)
 from breadcrumbs.agents.models.endpoint import (
     Endpoint,
-    complete_events,
-    describe,
+    describe_error,
+    is_loopback_url,
     last_event,
-    on_loopback,
-    pause_asked_for,
+    read_events,
+    requested_pause,
 )
 from breadcrumbs.runtime.sse import Parser
 
@@ -33,14 +39,14 @@ _log = structlog.get_logger("breadcrumbs.models")
 _random = SystemRandom()
 
 # How long to wait for the usage and [DONE] once the model has said that it is finished.
-_GRACE = 2.0
-_LONGEST_BACKOFF = 8.0
-_READ_OF_AN_ERROR = 64 << 10
+_GRACE_SECONDS = 2.0
+_MAX_BACKOFF_SECONDS = 8.0
+_MAX_ERROR_BYTES = 64 << 10
 
-_DOES_NOT_KNOW = re.compile(
+_UNKNOWN_FIELD = re.compile(
     r"(?i)unsupported|not (?:supported|permitted|allowed)|unknown|unrecogni[sz]ed|unexpected|extra"
 )
-_FIELDS_TO_DO_WITHOUT = {
+_OPTIONAL_FIELDS = {
     "stream_options": re.compile(r"\bstream_options\b"),
     "max_tokens": re.compile(r"\bmax_tokens\b"),
     "max_completion_tokens": re.compile(r"\bmax_completion_tokens\b"),
@@ -87,12 +93,12 @@ class OpenAICompatibleModel:
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
         limits = self.endpoint.limits
-        call = _Call(self, request, on_delta)
+        call = _ModelCall(self, request, on_delta)
         try:
             with anyio.move_on_after(limits.total):
                 return await call.run()
         except ModelError as error:
-            reason = f"{self.name}: {self.endpoint.presentable(error.reason)}"
+            reason = f"{self.name}: {self.endpoint.safe_reason(error.reason)}"
             raise ModelError(reason, retry=error.retry, retry_after=error.retry_after) from None
         if call.answering:
             raise ModelError(
@@ -110,7 +116,7 @@ class _FieldRefused(Exception):
     """The server does not know an optional field, which is left out from now on."""
 
 
-class _Call:
+class _ModelCall:
     """One call of a model, with its retries."""
 
     def __init__(self, model: OpenAICompatibleModel, request: ModelRequest, on_delta: OnDelta | None) -> None:
@@ -121,7 +127,7 @@ class _Call:
         self._limits = model.endpoint.limits
         self._request = request
         self._on_delta = on_delta
-        self._passed_on = False
+        self._has_sent_delta = False
 
     async def run(self) -> ModelReply:
         retries = 0
@@ -130,24 +136,24 @@ class _Call:
                 return await self._attempt()
             except _FieldRefused:
                 continue
-            except Hiccup as error:
+            except TransientModelError as error:
                 retries += 1
-                wait = self._pause(retries, error.retry_after)
-                if self._passed_on or retries > self._limits.retries or wait is None:
+                wait = self._retry_pause(retries, error.retry_after)
+                if self._has_sent_delta or retries > self._limits.retries or wait is None:
                     raise
                 _log.warning(
                     "model call failed, trying again",
                     model=self._model.name,
-                    reason=self._endpoint.presentable(error.reason),
+                    reason=self._endpoint.safe_reason(error.reason),
                     wait=round(wait, 3),
                     retry=retries,
                 )
             await anyio.sleep(wait)
 
-    def _pause(self, retries: int, asked_for: float | None) -> float | None:
-        """Seconds to wait, or nothing when it would be longer than anybody should."""
+    def _retry_pause(self, retries: int, asked_for: float | None) -> float | None:
+        """Return the seconds to wait before a retry, or None if that is too long."""
         if asked_for is None:
-            wait = min(_LONGEST_BACKOFF, self._limits.backoff * 2 ** (retries - 1)) * _random.uniform(
+            wait = min(_MAX_BACKOFF_SECONDS, self._limits.backoff * 2 ** (retries - 1)) * _random.uniform(
                 0.5, 1.0
             )
         elif asked_for <= self._limits.max_wait:
@@ -161,7 +167,7 @@ class _Call:
         self.answering = False
         endpoint, limits = self._endpoint, self._limits
         streaming = endpoint.streaming and "stream" not in endpoint.omit
-        body = to_json(self._model.model, self._request, stream=streaming, omit=endpoint.omit)
+        body = request_json(self._model.model, self._request, stream=streaming, omit=endpoint.omit)
         client = endpoint.client
         http_request = client.build_request(
             "POST",
@@ -174,8 +180,8 @@ class _Call:
         response = await self._send(client, http_request)
         try:
             if response.status_code != httpx.codes.OK:
-                raise await self._error(response, body)
-            answer = Answer(
+                raise await self._read_error(response, body)
+            answer = ReplyBuilder(
                 max_bytes=limits.max_text,
                 calls_before=sum(len(message.tool_calls) for message in self._request.messages),
             )
@@ -191,90 +197,92 @@ class _Call:
         try:
             return await client.send(request, stream=True)
         except httpx.ConnectTimeout:
-            raise Hiccup(
+            raise TransientModelError(
                 f"cannot connect to {self._endpoint.url} within {self._limits.connect:g} s"
             ) from None
         except httpx.ConnectError as error:
-            hint = "; is it running?" if on_loopback(self._endpoint.url) else ""
-            raise Hiccup(f"cannot connect to {self._endpoint.url}: {error}{hint}") from None
+            hint = "; is it running?" if is_loopback_url(self._endpoint.url) else ""
+            raise TransientModelError(f"cannot connect to {self._endpoint.url}: {error}{hint}") from None
         except httpx.TimeoutException:
-            raise Hiccup(f"no answer began within {self._limits.read:g} s") from None
+            raise TransientModelError(f"no answer began within {self._limits.read:g} s") from None
         except httpx.HTTPError as error:
-            raise Hiccup(f"the connection broke before an answer: {describe(error)}") from None
+            raise TransientModelError(
+                f"the connection broke before an answer: {describe_error(error)}"
+            ) from None
 
-    async def _read_events(self, response: httpx.Response, answer: Answer) -> None:
+    async def _read_events(self, response: httpx.Response, answer: ReplyBuilder) -> None:
         """Read an event stream up to its last event."""
-        parser = Parser(max_line_bytes=self._body_limit)
+        parser = Parser(max_line_bytes=self._max_body_bytes)
         async with aclosing(
-            self._endpoint.pieces(response, 64 * self._limits.max_text + (1 << 20))
+            self._endpoint.read_pieces(response, 64 * self._limits.max_text + (1 << 20))
         ) as pieces:
             while (piece := await _next_piece(pieces, answer)) is not None:
-                for event in complete_events(parser, piece):
-                    if await self._take_event(event, answer):
+                for event in read_events(parser, piece):
+                    if await self._add_event(event, answer):
                         return
-        await self._end_events(parser, answer)
+        await self._add_rest(parser, answer)
 
-    async def _end_events(self, parser: Parser, answer: Answer) -> None:
-        """Take what is left of a stream that ended without saying so."""
+    async def _add_rest(self, parser: Parser, answer: ReplyBuilder) -> None:
+        """Add the rest of a stream that ended without `[DONE]`."""
         rest = last_event(parser)
         if rest is not None and not answer.finished:
-            if parse(rest) is None and rest.strip() != b"[DONE]":
-                raise Hiccup("the connection ended in the middle of the answer")
-            if await self._take_event(rest, answer):
+            if parse_json_or_none(rest) is None and rest.strip() != b"[DONE]":
+                raise TransientModelError("the connection ended in the middle of the answer")
+            if await self._add_event(rest, answer):
                 return
         if not answer.finished:
             if not self.answering:
                 # It is no event stream: a whole body, or an error page.
-                await self._take_body(bytes(parser.stray), answer)
+                await self._add_body(bytes(parser.stray), answer)
                 return
-            raise Hiccup("the connection ended in the middle of the answer")
-        await self._pass_on(answer.end())
+            raise TransientModelError("the connection ended in the middle of the answer")
+        await self._send_delta(answer.end())
 
-    async def _read_whole(self, response: httpx.Response, answer: Answer) -> None:
-        await self._take_body(await self._endpoint.body(response, self._body_limit), answer)
+    async def _read_whole(self, response: httpx.Response, answer: ReplyBuilder) -> None:
+        await self._add_body(await self._endpoint.read_body(response, self._max_body_bytes), answer)
 
-    async def _take_body(self, body: bytes, answer: Answer) -> None:
-        """A body that does not claim to be an event stream, but may be one."""
+    async def _add_body(self, body: bytes, answer: ReplyBuilder) -> None:
+        """Add a body that does not claim to be an event stream, but may be one."""
         start = body.lstrip()
         if not start:
-            raise Hiccup("the answer has an empty body")
+            raise TransientModelError("the answer has an empty body")
         if start[:1] == b"<":
             raise ModelError(
-                f"the answer is a web page, no JSON; is the URL right? {shown(body)}", retry=False
+                f"the answer is a web page, no JSON; is the URL right? {show_excerpt(body)}", retry=False
             )
         if not start.startswith((b"data:", b"event:", b":")):
-            await self._pass_on(answer.add_whole(body))
+            await self._send_delta(answer.add_whole(body))
             return
         parser = Parser()
-        rest = [*complete_events(parser, body), last_event(parser)]
+        rest = [*read_events(parser, body), last_event(parser)]
         for event in rest:
-            if event is not None and await self._take_event(event, answer):
+            if event is not None and await self._add_event(event, answer):
                 return
         if not answer.finished:
-            raise Hiccup("the connection ended in the middle of the answer")
-        await self._pass_on(answer.end())
+            raise TransientModelError("the connection ended in the middle of the answer")
+        await self._send_delta(answer.end())
 
-    async def _take_event(self, event: bytes, answer: Answer) -> bool:
-        """Whether this was the last one."""
+    async def _add_event(self, event: bytes, answer: ReplyBuilder) -> bool:
+        """Add an event. Returns whether it was the last one."""
         if event.strip() == b"[DONE]":
-            await self._pass_on(answer.end())
+            await self._send_delta(answer.end())
             return True
         text = answer.add_chunk(event)
         self.answering = True
-        await self._pass_on(text)
+        await self._send_delta(text)
         return False
 
-    async def _pass_on(self, text: str) -> None:
+    async def _send_delta(self, text: str) -> None:
         if text and self._on_delta is not None:
-            self._passed_on = True
+            self._has_sent_delta = True
             await self._on_delta(text)
 
     @property
-    def _body_limit(self) -> int:
+    def _max_body_bytes(self) -> int:
         # JSON may spell a byte with six.
         return 6 * self._limits.max_text + (1 << 20)
 
-    async def _error(self, response: httpx.Response, sent: bytes) -> ModelError | _FieldRefused:
+    async def _read_error(self, response: httpx.Response, sent: bytes) -> ModelError | _FieldRefused:
         status = response.status_code
         if 300 <= status < 400:
             return ModelError(
@@ -283,29 +291,29 @@ class _Call:
             )
         body = bytearray()
         try:
-            async with aclosing(self._endpoint.pieces(response, _READ_OF_AN_ERROR)) as pieces:
+            async with aclosing(self._endpoint.read_pieces(response, _MAX_ERROR_BYTES)) as pieces:
                 async for piece in pieces:
                     body += piece
         except ModelError:
             pass  # the status says enough
-        text = shown(bytes(body))
-        if status in (400, 422) and self._can_do_without(text, sent):
+        text = show_excerpt(bytes(body))
+        if status in (400, 422) and self._omits_refused_field(text, sent):
             return _FieldRefused()
-        parsed = parse(bytes(body))
+        parsed = parse_json_or_none(bytes(body))
         said = parsed.get("error") or parsed if isinstance(parsed, dict) else None
-        retry_after = pause_asked_for(response.headers)
+        retry_after = requested_pause(response.headers)
         if said:
-            return error_from(said, status=status, retry_after=retry_after)
+            return provider_error(said, status=status, retry_after=retry_after)
         if body.lstrip()[:1] == b"<":
             text = "a web page"
-        return error_from(text or "without a word", status=status, retry_after=retry_after)
+        return provider_error(text or "without a word", status=status, retry_after=retry_after)
 
-    def _can_do_without(self, complaint: str, sent: bytes) -> bool:
-        if not _DOES_NOT_KNOW.search(complaint):
+    def _omits_refused_field(self, complaint: str, sent: bytes) -> bool:
+        if not _UNKNOWN_FIELD.search(complaint):
             return False
         omit = self._endpoint.omit
-        fields = parse(sent)
-        for field, mention in _FIELDS_TO_DO_WITHOUT.items():
+        fields = parse_json_or_none(sent)
+        for field, mention in _OPTIONAL_FIELDS.items():
             if field not in fields or not mention.search(complaint):
                 continue
             if field in omit:
@@ -318,12 +326,12 @@ class _Call:
         return False
 
 
-async def _next_piece(pieces: AsyncGenerator[bytes], answer: Answer) -> bytes | None:
+async def _next_piece(pieces: AsyncGenerator[bytes], answer: ReplyBuilder) -> bytes | None:
     """Return the next piece, or None at the end. After the last word of an answer, waits only a moment."""
-    with anyio.move_on_after(_GRACE if answer.finished else math.inf):
+    with anyio.move_on_after(_GRACE_SECONDS if answer.finished else math.inf):
         try:
             return await anext(pieces, None)
-        except Hiccup:
+        except TransientModelError:
             if not answer.finished:
                 raise
     return None

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from breadcrumbs.agents.models.base import Model
-from breadcrumbs.agents.models.endpoint import MODEL_SERVER, Endpoint, Limits
+from breadcrumbs.agents.models.endpoint import MODEL_SERVER, Endpoint, EndpointLimits
 from breadcrumbs.agents.models.endpoint_registry import (
     EndpointName,
     EndpointRegistry,
@@ -49,17 +49,17 @@ class ModelSettings(BaseModel):
         default_factory=dict, description="Names of your own, RCRT's llm_config ids for one"
     )
     endpoints: dict[EndpointName, EndpointSettings] = Field(default_factory=dict)
-    connect_timeout: Seconds = Limits().connect
-    read_timeout: Seconds = Limits().read
-    total_timeout: Seconds = Limits().total
-    retries: Annotated[int, Field(ge=0, le=10)] = Limits().retries
-    max_retry_wait: Annotated[float, Field(ge=0, le=3600)] = Limits().max_wait
-    max_answer_bytes: Annotated[int, Field(ge=1, le=64 << 20)] = Limits().max_text
+    connect_timeout: Seconds = EndpointLimits().connect
+    read_timeout: Seconds = EndpointLimits().read
+    total_timeout: Seconds = EndpointLimits().total
+    retries: Annotated[int, Field(ge=0, le=10)] = EndpointLimits().retries
+    max_retry_wait: Annotated[float, Field(ge=0, le=3600)] = EndpointLimits().max_wait
+    max_answer_bytes: Annotated[int, Field(ge=1, le=64 << 20)] = EndpointLimits().max_text
     offline_delay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="Seconds before each word")
 
     @property
-    def limits(self) -> Limits:
-        return Limits(
+    def limits(self) -> EndpointLimits:
+        return EndpointLimits(
             connect=self.connect_timeout,
             read=self.read_timeout,
             total=self.total_timeout,
@@ -142,7 +142,7 @@ class ModelPool:
         return self._model(provider, model)
 
     def _split(self, spec: str) -> tuple[str, str]:
-        ends = [place for place in (spec.find(":"), spec.find("/")) if place > 0]
+        ends = [position for position in (spec.find(":"), spec.find("/")) if position > 0]
         provider = spec[: min(ends)].lower() if ends else spec.lower()
         provider = provider if provider in self._settings.endpoints else _OTHER_NAMES.get(provider, provider)
         if provider not in PRESETS and provider not in self._settings.endpoints:

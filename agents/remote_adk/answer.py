@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from breadcrumbs.agents.models.base import ModelError
-from breadcrumbs.agents.models.chat_format import shown
+from breadcrumbs.agents.models.chat_format import show_excerpt
 
 TEMPORARY = "temp:"
 """State of one run, which nobody keeps."""
 
-_BETWEEN = "\n\n"
+_SEPARATOR = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class AdkReply:
-    """A whole answer."""
+    """The whole reply of an app."""
 
     text: str
     author: str
@@ -25,7 +25,7 @@ class AdkReply:
 
 
 class AnswerReader:
-    """Takes the events of a run as they come. `take` gives the text that is new in each.
+    """Assembles the events of a run. `add_event` returns the new text of each.
 
     An app may speak several times in a run, before and after it uses its tools, or with several agents. All of
     it is the answer: what was shown is what is stored. Thoughts are not.
@@ -40,24 +40,24 @@ class AnswerReader:
         self._state: dict[str, Any] = {}
         self._problem = ""
 
-    def take(self, event: Any) -> str:
+    def add_event(self, event: Any) -> str:
         if not isinstance(event, dict):
-            raise ModelError(f"this is no event of an ADK server: {shown(str(event))}", retry=False)
+            raise ModelError(f"this is no event of an ADK server: {show_excerpt(str(event))}", retry=False)
         if isinstance(error := event.get("error"), str):
-            raise ModelError(f"the app failed: {shown(error)}", retry=False)
+            raise ModelError(f"the app failed: {show_excerpt(error)}", retry=False)
         if event.get("author") == "user":
             return ""
-        text = _words(event)
+        text = _event_text(event)
         if event.get("partial") is True:
-            return self._go_on(text)
+            return self._add_partial(text)
         self._state |= _state_delta(event)
         if code := event.get("errorCode"):
-            self._problem = shown(f"{code} {event.get('errorMessage') or ''}")
+            self._problem = show_excerpt(f"{code} {event.get('errorMessage') or ''}")
         if not text.strip():
             return ""
         self._problem = ""  # it has words all the same
         self._author = str(event.get("author") or "")
-        return self._complete(text)
+        return self._add_complete(text)
 
     def reply(self) -> AdkReply:
         if self._problem:
@@ -66,24 +66,24 @@ class AnswerReader:
             raise ModelError("the answer ended in the middle", retry=True)
         if not self._said:
             raise ModelError("the app ran and said nothing", retry=False)
-        return AdkReply(_BETWEEN.join(self._said), self._author, self._state)
+        return AdkReply(_SEPARATOR.join(self._said), self._author, self._state)
 
-    def _go_on(self, text: str) -> str:
-        new = text if self._unfinished or not self._said or not text else _BETWEEN + text
+    def _add_partial(self, text: str) -> str:
+        new = text if self._unfinished or not self._said or not text else _SEPARATOR + text
         self._unfinished += text
-        return self._counted(new)
+        return self._count_bytes(new)
 
-    def _complete(self, text: str) -> str:
+    def _add_complete(self, text: str) -> str:
         begun, self._unfinished = self._unfinished, ""
         if not begun:
-            new = _BETWEEN + text if self._said else text
+            new = _SEPARATOR + text if self._said else text
         else:
             # Word for word what came in pieces, or the app has changed its mind: then the pieces were for the eye.
             new = text[len(begun) :] if text.startswith(begun) else ""
         self._said.append(text)
-        return self._counted(new)
+        return self._count_bytes(new)
 
-    def _counted(self, new: str) -> str:
+    def _count_bytes(self, new: str) -> str:
         self._bytes += len(new.encode("utf-8", "replace"))
         if self._bytes > self._max_bytes:
             raise ModelError(
@@ -93,7 +93,7 @@ class AnswerReader:
         return new
 
 
-def _words(event: dict[str, Any]) -> str:
+def _event_text(event: dict[str, Any]) -> str:
     content = event.get("content")
     parts = content.get("parts") if isinstance(content, dict) else None
     if not isinstance(parts, list):

@@ -20,10 +20,10 @@ import anyio
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
-from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import AppName
 from breadcrumbs.agents.models.base import ModelError
-from breadcrumbs.agents.models.endpoint import Endpoint, Limits, ServerKind
+from breadcrumbs.agents.models.endpoint import Endpoint, EndpointLimits, ServerKind
 from breadcrumbs.agents.models.endpoint_registry import (
     EndpointName,
     EndpointRegistry,
@@ -67,8 +67,8 @@ class AdkSettings(BaseModel):
     max_answer_bytes: Annotated[int, Field(ge=1, le=64 << 20)] = 1 << 20
 
     @property
-    def limits(self) -> Limits:
-        return Limits(
+    def limits(self) -> EndpointLimits:
+        return EndpointLimits(
             connect=self.connect_timeout,
             read=self.read_timeout,
             total=self.total_timeout,
@@ -101,7 +101,7 @@ class AdkServers:
         self._servers = {name: AdkServer(name, self._endpoints.get(name)) for name in urls}
         self._by_url: dict[str, AdkServer] = {}
 
-    def resolve(self, agent: Agent) -> RemoteApp:
+    def resolve(self, agent: ActiveAgent) -> RemoteApp:
         """Return the app of an agent. Raises `InvalidInput` that says what is missing and where to put it."""
         adk = agent.definition.adk
         wanted, app = (adk.server, adk.app) if adk is not None else (None, None)
@@ -118,18 +118,18 @@ class AdkServers:
             )
         return RemoteApp(server, app)
 
-    async def check_apps(self, agents: Iterable[Agent]) -> None:
+    async def check_apps(self, agents: Iterable[ActiveAgent]) -> None:
         """Log which agents cannot answer now, at start. Their servers may come up later."""
         async with anyio.create_task_group() as tasks:
             for agent in agents:
                 if agent.definition.kind == "adk":
                     tasks.start_soon(self._check_app, agent)
 
-    async def _check_app(self, agent: Agent) -> None:
+    async def _check_app(self, agent: ActiveAgent) -> None:
         remote, problem = self.resolve(agent), f"no answer within {_CHECK_SECONDS:g} s"
         with anyio.move_on_after(_CHECK_SECONDS):
             try:
-                await remote.server.require(remote.app)
+                await remote.server.require_app(remote.app)
                 return
             except ModelError as error:
                 problem = remote.server.explain(error).reason

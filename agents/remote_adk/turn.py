@@ -24,11 +24,11 @@ import anyio
 import structlog
 
 from breadcrumbs.agents.answer import RESPONSE, Answer
-from breadcrumbs.agents.conversation import creator_of
+from breadcrumbs.agents.conversation import find_creator
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.prompt import build_prompt
 from breadcrumbs.agents.remote_adk.answer import TEMPORARY, AdkReply
-from breadcrumbs.agents.remote_adk.client import Forgotten
+from breadcrumbs.agents.remote_adk.client import UnknownSession
 from breadcrumbs.agents.remote_adk.servers import AdkServers, RemoteApp
 from breadcrumbs.agents.request import AnswerRequest
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
@@ -94,8 +94,8 @@ class AdkTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Extent:
-    """How much of a conversation a session holds, in a few bytes."""
+class _SyncedHistory:
+    """The part of a conversation that the remote session holds, as counts and a digest."""
 
     messages: int = 0
     answers: int = 0
@@ -118,7 +118,7 @@ class _RemoteTurn:
         self._user = ""
         self._state: dict[str, Any] = {}
         self._user_state: dict[str, Any] = {}
-        self._extent = _Extent()
+        self._synced = _SyncedHistory()
         self._record: Breadcrumb | None = None
         self._remote_session = ""
 
@@ -145,10 +145,10 @@ class _RemoteTurn:
             self._state = {name: value for name, value in state.items() if not name.startswith(_SHARED)}
             # The state of the app is left out: all users share it, and a client may have written it here.
             self._user_state = {name: value for name, value in state.items() if name.startswith(_USERS)}
-            self._extent = _Extent(messages, answers)
+            self._synced = _SyncedHistory(messages, answers)
         if background:
             self._state[BACKGROUND] = background
-        self._extent = _Extent(self._extent.messages, self._extent.answers, _digest(self._state))
+        self._synced = _SyncedHistory(self._synced.messages, self._synced.answers, _digest(self._state))
         self._user = _user_id(owner, user, session or self._origin.id)
 
     async def run(self, text: str, on_delta: OnDelta) -> AdkReply:
@@ -157,16 +157,16 @@ class _RemoteTurn:
         if known is not None and await self._is_current(known):
             try:
                 return await self._run(known, text, on_delta)
-            except Forgotten as error:
+            except UnknownSession as error:
                 _log.info(
                     "an ADK server has forgotten a session", server=self._server.name, reason=error.reason
                 )
                 known = None
         try:
             return await self._run(await self._new_session(instead_of=known), text, on_delta)
-        except Forgotten:
+        except UnknownSession:
             # If the app is gone, this error says so.
-            await self._server.require(self._app, again=True)
+            await self._server.require_app(self._app, again=True)
             raise
 
     async def _run(self, remote_session: str, text: str, on_delta: OnDelta) -> AdkReply:
@@ -194,12 +194,12 @@ class _RemoteTurn:
         told = last.context.get("adk") if last is not None else None
         if not isinstance(told, dict):
             return False  # the last run left no answer: it is not known how far it got
-        return told.get("session") == session and told.get("knows") == self._extent.as_json()
+        return told.get("session") == session and told.get("knows") == self._synced.as_json()
 
     async def _new_session(self, *, instead_of: str | None) -> str:
         """Create a session on the server with the state and the history of ours. Raises if the server refuses."""
         server, app, user = self._server, self._app, self._user
-        await server.require(app)
+        await server.require_app(app)
         events = await self._history()
         made = await server.create_session(app, user, state=self._state, events=events)
         if made.events < len(events):
@@ -259,7 +259,7 @@ class _RemoteTurn:
         ]
         asked = {str(crumb.id): crumb.created for crumb in said if crumb.schema_name == MESSAGE}
 
-        def place(crumb: Breadcrumb) -> tuple[int, int]:
+        def sort_key(crumb: Breadcrumb) -> tuple[int, int]:
             """Sort an answer behind its message, also if other messages came before the answer."""
             answers = crumb.schema_name == RESPONSE
             return (
@@ -268,8 +268,8 @@ class _RemoteTurn:
 
         events: list[dict[str, Any]] = []
         size = 0
-        for crumb in sorted(said, key=place, reverse=True):
-            if (event := self._event(crumb)) is None:
+        for crumb in sorted(said, key=sort_key, reverse=True):
+            if (event := self._history_event(crumb)) is None:
                 continue
             size += len(event["content"]["parts"][0]["text"])
             if len(events) == _MAX_HISTORY_EVENTS or size > _MAX_HISTORY_BYTES:
@@ -287,7 +287,7 @@ class _RemoteTurn:
                 break
         return found
 
-    def _event(self, crumb: Breadcrumb) -> dict[str, Any] | None:
+    def _history_event(self, crumb: Breadcrumb) -> dict[str, Any] | None:
         text = plain_text(apply_hints(crumb.context, crumb.document.get("llm_hints")))
         if not text.strip():
             return None
@@ -308,7 +308,7 @@ class _RemoteTurn:
 
     def _author(self, answer: Breadcrumb) -> str:
         """Return the author of an answer. The app must find its own answers under the names that it gave them."""
-        speaker, told = creator_of(answer), answer.context.get("adk")
+        speaker, told = find_creator(answer), answer.context.get("adk")
         own = speaker == self._agent_id and isinstance(told, dict)
         author = told.get("author") if own and isinstance(told, dict) else speaker
         return author if isinstance(author, str) and author not in ("", "user") else "another_agent"
@@ -318,9 +318,9 @@ class _RemoteTurn:
     def runtime_fields(self, reply: AdkReply, *, is_message: bool) -> dict[str, Any]:
         """Return what the answer records of the server's session. One write stores both, so they always match."""
         state = {name: value for name, value in reply.state_delta.items() if not name.startswith(_SHARED)}
-        knows = _Extent(
-            self._extent.messages + int(is_message),
-            self._extent.answers + 1,
+        knows = _SyncedHistory(
+            self._synced.messages + int(is_message),
+            self._synced.answers + 1,
             _digest({**self._state, **state}),
         )
         server, app, user = self._target

@@ -32,8 +32,8 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from breadcrumbs.agents.models.base import ToolSpec
-from breadcrumbs.agents.tools.output import as_json, in_one_line, in_words
-from breadcrumbs.agents.tools.parameters import Arguments, parameters_of
+from breadcrumbs.agents.tools.output import as_json, error_text, redacted_line
+from breadcrumbs.agents.tools.parameters import ToolArguments, read_parameters
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.store.store import Store
 
@@ -91,7 +91,7 @@ class Tool:
             )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidInput(f"{self.name}: a tool returns its result, it does not yield it")
-        self._parameters = parameters_of(function, injected=ToolContext, local_names=local_names)
+        self._parameters = read_parameters(function, injected=ToolContext, local_names=local_names)
         self.description = description if description is not None else self._parameters.description
         self.timeout = timeout
         self.return_to_llm = return_to_llm
@@ -114,7 +114,7 @@ class Tool:
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Tool {self.name}{self._parameters.in_words}>"
+        return f"<Tool {self.name}{self._parameters.description_text}>"
 
     async def run(self, arguments: str | dict[str, Any], context: ToolContext) -> ToolResult:
         """Call the function with what a model wrote. Raises nothing but cancellation from outside."""
@@ -123,18 +123,18 @@ class Tool:
         try:
             output = await self._within_limit(self._parameters.read(arguments), context)
         except InvalidInput as refusal:
-            error = in_one_line(f"{self.name}: {refusal.message}")
+            error = redacted_line(f"{self.name}: {refusal.message}")
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
             # It awaited something that was cancelled. Let through, it would silently end the turn.
             error = f"{self.name} was cancelled from within"
         except (Exception, SystemExit) as failure:  # a tool must not be able to end the worker
-            error = f"{self.name} failed: {in_words(failure)}"
+            error = f"{self.name} failed: {error_text(failure)}"
         duration = round((time.perf_counter() - began) * 1000, 3)
         return ToolResult(error is None, output, error, duration)
 
-    async def _within_limit(self, given: Arguments, context: ToolContext) -> Any:
+    async def _within_limit(self, given: ToolArguments, context: ToolContext) -> Any:
         named = given.named | dict.fromkeys(self._parameters.injected, context)
 
         def call() -> Any:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from breadcrumbs.agents.tools.base import Tool, tool
-from breadcrumbs.agents.tools.output import in_words
+from breadcrumbs.agents.tools.output import error_text
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
 _ENTRY = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<path>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
@@ -30,7 +30,7 @@ def _load(spec: str) -> Tool:
     try:
         module = import_module(entry["module"])
     except (Exception, SystemExit) as error:  # whatever its first lines do
-        raise StartupError(f"the tool {spec!r} cannot be imported: {in_words(error)}") from error
+        raise StartupError(f"the tool {spec!r} cannot be imported: {error_text(error)}") from error
     try:
         found: Any = reduce(getattr, entry["path"].split("."), module)
     except AttributeError:

@@ -24,56 +24,58 @@ from breadcrumbs.runtime.errors import InvalidInput
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 MAX_OUTPUT_DEPTH: Final = 32
 MAX_ERROR_CHARACTERS: Final = 600
-_MOST_LOOKED_AT: Final = 20_000
+_MAX_SEARCHED_CHARACTERS: Final = 20_000
 
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 
 
 def as_json(result: Any) -> Any:
-    """A JSON value with the same meaning, or InvalidInput that says why there is none.
+    """Convert the result of a tool to a JSON value. Raises InvalidInput if that is not possible.
 
     A text that is too long is cut, and says so at its end; anything else that is too long is an error, for
     half a structure would pass for a whole one.
     """
     if isinstance(result, str) and len(result) > MAX_OUTPUT_BYTES // 6:
-        return _cut(_text(result))
-    value = _Walk().plain(result, 1)
+        return _cut_text(_encodable_text(result))
+    value = _JsonConverter().convert(result, 1)
     size = len(orjson.dumps(value))
     if size > MAX_OUTPUT_BYTES:
         raise _too_large()
     return value
 
 
-class _Walk:
+class _JsonConverter:
+    """Converts the result of a tool to plain JSON values."""
+
     def __init__(self) -> None:
         self._left = MAX_OUTPUT_BYTES
         """Characters that may still come: a long list is given up early, not converted and then refused."""
         self._open: set[int] = set()
 
-    def plain(self, value: Any, level: int) -> Any:
+    def convert(self, value: Any, level: int) -> Any:
         self._spend(1)
         match value:
             case None | bool():
                 return value
             case Enum():
-                return self.plain(value.value, level)
+                return self.convert(value.value, level)
             case str():
                 self._spend(len(value))
-                return _text(value)
+                return _encodable_text(value)
             case int():
-                return _integer(value)
+                return _convert_integer(value)
             case float():
                 # JSON has no NaN; as null it would pass for "nothing".
-                return float(value) if math.isfinite(value) else _named(value)
+                return float(value) if math.isfinite(value) else _float_name(value)
             case bytes() | bytearray() | memoryview():
-                return self._other(value, level)
+                return self._convert_other(value, level)
             case Mapping() | Sequence() | Set() | ValuesView() | deque() | BaseModel():
-                return self._container(value, level)
+                return self._convert_container(value, level)
         if is_dataclass(value) and not isinstance(value, type):
-            return self._container(value, level)
-        return self._other(value, level)
+            return self._convert_container(value, level)
+        return self._convert_other(value, level)
 
-    def _container(self, value: Any, level: int) -> Any:
+    def _convert_container(self, value: Any, level: int) -> Any:
         if level > MAX_OUTPUT_DEPTH:
             raise InvalidInput(f"the tool's result nests deeper than {MAX_OUTPUT_DEPTH} levels")
         if id(value) in self._open:
@@ -81,26 +83,28 @@ class _Walk:
         self._open.add(id(value))
         try:
             if isinstance(value, BaseModel):
-                return self.plain(_dumped(value), level + 1)
+                return self.convert(_dump_model(value), level + 1)
             if is_dataclass(value):
                 fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
-                return {name: self.plain(below, level + 1) for name, below in fields.items()}
+                return {name: self.convert(below, level + 1) for name, below in fields.items()}
             if isinstance(value, Mapping):
-                return {self._key(key): self.plain(below, level + 1) for key, below in value.items()}
-            return [self.plain(below, level + 1) for below in _in_order(value)]
+                return {
+                    self._convert_key(key): self.convert(below, level + 1) for key, below in value.items()
+                }
+            return [self.convert(below, level + 1) for below in _stable_order(value)]
         finally:
             self._open.discard(id(value))
 
-    def _key(self, key: Any) -> str:
-        name = self.plain(key, 1)
+    def _convert_key(self, key: Any) -> str:
+        name = self.convert(key, 1)
         if isinstance(name, str):
             return name
         if isinstance(name, int | float):
             return orjson.dumps(name).decode()
         raise InvalidInput(f"the tool's result has a key of type {type(key).__name__}: JSON keys are text")
 
-    def _other(self, value: Any, level: int) -> Any:
-        """Times, decimals, ids, paths, bytes that are text, …: whatever pydantic knows and has an end."""
+    def _convert_other(self, value: Any, level: int) -> Any:
+        """Convert values that pydantic knows: times, decimals, ids, paths, bytes that are text."""
         kind = type(value).__name__
         if hasattr(value, "__next__") or hasattr(value, "__anext__"):
             raise InvalidInput(f"the tool's result holds a {kind}, which has to be read first: return a list")
@@ -110,7 +114,7 @@ class _Walk:
             raise InvalidInput(f"the tool's result holds a {kind}, which is not JSON") from None
         if type(converted) is type(value):
             raise InvalidInput(f"the tool's result holds a {kind}, which is not JSON")
-        return self.plain(converted, level + 1)
+        return self.convert(converted, level + 1)
 
     def _spend(self, characters: int) -> None:
         self._left -= characters
@@ -124,7 +128,7 @@ def _too_large() -> InvalidInput:
     )
 
 
-def _dumped(model: BaseModel) -> Any:
+def _dump_model(model: BaseModel) -> Any:
     try:
         return model.model_dump(mode="json", by_alias=True)
     except (PydanticSerializationError, ValueError) as error:
@@ -133,7 +137,7 @@ def _dumped(model: BaseModel) -> Any:
         ) from None
 
 
-def _in_order(value: Any) -> Iterable[Any]:
+def _stable_order(value: Any) -> Iterable[Any]:
     if isinstance(value, set | frozenset):
         try:
             return sorted(value)  # the same set, the same JSON
@@ -142,12 +146,12 @@ def _in_order(value: Any) -> Iterable[Any]:
     return cast("Iterable[Any]", value)
 
 
-def _text(value: str) -> str:
+def _encodable_text(value: str) -> str:
     # Lone surrogates (from file names, for one) are no Unicode, and no JSON.
     return str(value) if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
-def _integer(value: int) -> int | str:
+def _convert_integer(value: int) -> int | str:
     if _SMALLEST <= value <= _LARGEST:
         return int(value)
     try:
@@ -156,11 +160,11 @@ def _integer(value: int) -> int | str:
         raise InvalidInput("the tool's result holds an integer of thousands of digits") from None
 
 
-def _named(value: float) -> str:
+def _float_name(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     if len(orjson.dumps(text)) <= MAX_OUTPUT_BYTES:
         return text
     low, high = 0, len(text)
@@ -176,13 +180,13 @@ def _cut(text: str) -> str:
 # --- Errors --------------------------------------------------------------------------------------------
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH(?!OR)|PRIVATE|COOKIE|DSN", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<!\w)(\w{1,30}://)[^/\s@]*@")
-_BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
+_URL_LOGIN = re.compile(r"(?<!\w)(\w{1,30}://)[^/\s@]*@")
+_AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
 HIDDEN: Final = "[hidden]"
 
 
-def in_words(error: BaseException) -> str:
-    """An exception as one line that a model and a user may read."""
+def error_text(error: BaseException) -> str:
+    """Return an exception as one line that a model and a user may read."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     try:
@@ -190,19 +194,19 @@ def in_words(error: BaseException) -> str:
     except Exception:
         said = ""
     kind = type(error).__name__
-    return in_one_line(f"{kind}: {said}" if said.strip() else kind)
+    return redacted_line(f"{kind}: {said}" if said.strip() else kind)
 
 
-def in_one_line(said: str) -> str:
-    """Without line breaks, of a bounded length, and without what only this process may know."""
-    said = " ".join(_text(said).split())[:_MOST_LOOKED_AT]
-    for secret in _secrets():
+def redacted_line(said: str) -> str:
+    """Return a text as one line of limited length, without secrets of this process."""
+    said = " ".join(_encodable_text(said).split())[:_MAX_SEARCHED_CHARACTERS]
+    for secret in _secret_values():
         said = said.replace(secret, HIDDEN)
-    said = _BEARER.sub(rf"\1 {HIDDEN}", _LOGIN.sub(rf"\1{HIDDEN}@", said))
+    said = _AUTHORIZATION.sub(rf"\1 {HIDDEN}", _URL_LOGIN.sub(rf"\1{HIDDEN}@", said))
     return said if len(said) <= MAX_ERROR_CHARACTERS else said[: MAX_ERROR_CHARACTERS - 1] + "…"
 
 
-def _secrets() -> list[str]:
+def _secret_values() -> list[str]:
     named = (" ".join(value.split()) for name, value in os.environ.items() if _SECRET_NAME.search(name))
     found = {value for value in named if len(value) >= 6}
     return sorted(found, key=len, reverse=True)  # one secret may be the beginning of another

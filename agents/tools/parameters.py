@@ -30,16 +30,16 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
-    """What a function is called with; what is injected is not in it yet."""
+class ToolArguments:
+    """The arguments for a function, without the injected ones."""
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
-    """What a tool takes."""
+class ToolParameters:
+    """The parameters of a tool."""
 
     schema: dict[str, Any]
     injected: tuple[str, ...]
@@ -50,32 +50,32 @@ class Parameters:
     _fields: tuple[tuple[str, str, bool], ...]
     """Parameter, field of the model, passed by position."""
 
-    def read(self, arguments: str | Mapping[str, Any]) -> Arguments:
-        """Check what a model wrote, or say in one sentence what is expected instead."""
+    def read(self, arguments: str | Mapping[str, Any]) -> ToolArguments:
+        """Check the arguments that a model wrote. Raises InvalidInput that says what is expected."""
         try:
-            given = self._model.model_validate_json(_object_in(arguments))
+            given = self._model.model_validate_json(_parse_object(arguments))
         except ValidationError as error:
-            raise InvalidInput(f"{_in_words(error)}; expected {self.in_words}") from None
+            raise InvalidInput(f"{_validation_text(error)}; expected {self.description_text}") from None
         except InvalidInput as error:
-            raise InvalidInput(f"{error.message}; expected {self.in_words}") from None
+            raise InvalidInput(f"{error.message}; expected {self.description_text}") from None
         positional = tuple(getattr(given, field) for _, field, by_position in self._fields if by_position)
         named = {name: getattr(given, field) for name, field, by_position in self._fields if not by_position}
-        return Arguments(positional, named)
+        return ToolArguments(positional, named)
 
     @property
-    def in_words(self) -> str:
+    def description_text(self) -> str:
         """`{"a": integer, "b": string or null (optional)}`"""
         required = self.schema.get("required", ())
         parts = [
-            f'"{name}": {_type_in_words(part, self.schema)}{"" if name in required else " (optional)"}'
+            f'"{name}": {_describe_type(part, self.schema)}{"" if name in required else " (optional)"}'
             for name, part in self.schema["properties"].items()
         ]
         return "{" + ", ".join(parts) + "}" if parts else "no arguments: {}"
 
 
-def parameters_of(
+def read_parameters(
     function: Callable[..., Any], *, injected: type, local_names: Mapping[str, Any] | None = None
-) -> Parameters:
+) -> ToolParameters:
     """Read a signature. `injected` is the type of parameters that are left out of the schema."""
     label = getattr(function, "__qualname__", repr(function))
     try:
@@ -84,7 +84,7 @@ def parameters_of(
         raise InvalidInput(
             f"{label} has no signature that can be read: wrap it in a typed function"
         ) from None
-    hints = _hints(function, signature, label, local_names)
+    hints = _type_hints(function, signature, label, local_names)
     description, about = _parse_docstring(inspect.getdoc(function) or "")
     context_names: list[str] = []
     fields: list[tuple[str, str, bool]] = []
@@ -100,7 +100,7 @@ def parameters_of(
                 f"{label}: parameter {name!r} has no type: write for example `{name}: str`", where=name
             )
         by_position = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
-        if _is(hints[name], injected):
+        if _is_injected(hints[name], injected):
             if by_position:
                 raise InvalidInput(
                     f"{label}: parameter {name!r} is filled in by name: put it after the `/`", where=name
@@ -110,7 +110,7 @@ def parameters_of(
         # Numbered fields behind aliases: a parameter may be called `schema` or `json`, a field may not.
         field = f"arg_{len(fields)}"
         fields.append((name, field, by_position))
-        definitions[field] = _definition(hints[name], parameter, name)
+        definitions[field] = _field_definition(hints[name], parameter, name)
     try:
         config = ConfigDict(extra="forbid")
         model = cast("type[BaseModel]", create_model("Arguments", __config__=config, **definitions))
@@ -123,10 +123,10 @@ def parameters_of(
     for name, part in schema["properties"].items():
         if name in about:
             part.setdefault("description", about[name])
-    return Parameters(schema, tuple(context_names), description, model, tuple(fields))
+    return ToolParameters(schema, tuple(context_names), description, model, tuple(fields))
 
 
-def _hints(
+def _type_hints(
     function: Callable[..., Any],
     signature: inspect.Signature,
     label: str,
@@ -153,11 +153,11 @@ def _hints(
         raise InvalidInput(f"{label}: a type cannot be read: {error}") from None
 
 
-def _is(annotation: Any, injected: type) -> bool:
-    return annotation is injected or any(_is(part, injected) for part in get_args(annotation))
+def _is_injected(annotation: Any, injected: type) -> bool:
+    return annotation is injected or any(_is_injected(part, injected) for part in get_args(annotation))
 
 
-def _definition(annotation: Any, parameter: inspect.Parameter, name: str) -> tuple[Any, Any]:
+def _field_definition(annotation: Any, parameter: inspect.Parameter, name: str) -> tuple[Any, Any]:
     alias: Any = {"alias": name, "validation_alias": name}
     default = parameter.default
     if isinstance(default, FieldInfo):  # `limit: int = Field(10, ge=1)`, as pydantic lets one write it
@@ -231,8 +231,8 @@ def _one_line(text: str) -> str:
 # --- What a model wrote --------------------------------------------------------------------------------
 
 
-def _object_in(arguments: str | Mapping[str, Any]) -> bytes:
-    """The bytes of one JSON object, of a bounded size and depth."""
+def _parse_object(arguments: str | Mapping[str, Any]) -> bytes:
+    """Return the bytes of one JSON object. Raises InvalidInput if it is too large or too deep."""
     try:
         raw = arguments.encode() if isinstance(arguments, str) else orjson.dumps(dict(arguments))
     except (UnicodeEncodeError, orjson.JSONEncodeError, TypeError, ValueError):
@@ -252,7 +252,7 @@ def _object_in(arguments: str | Mapping[str, Any]) -> bytes:
     return raw
 
 
-def _in_words(error: ValidationError) -> str:
+def _validation_text(error: ValidationError) -> str:
     found = []
     details = error.errors(include_url=False, include_context=False, include_input=False)
     for detail in details[:MAX_COMPLAINTS]:
@@ -271,25 +271,25 @@ def _in_words(error: ValidationError) -> str:
     return "; ".join(found)
 
 
-def _type_in_words(part: Any, root: dict[str, Any], nesting: int = 0) -> str:
+def _describe_type(part: Any, root: dict[str, Any], nesting: int = 0) -> str:
     if not isinstance(part, dict) or nesting > 3:
         return "…"
     if "$ref" in part:
         name = part["$ref"].removeprefix("#/$defs/")
-        return _type_in_words(root["$defs"].get(name), root, nesting + 1)
+        return _describe_type(root["$defs"].get(name), root, nesting + 1)
     if "enum" in part or "const" in part:
         values = part.get("enum", [part.get("const")])
         return " or ".join(orjson.dumps(value).decode() for value in values[:20])
     for union in ("anyOf", "oneOf"):
         if union in part:
-            return " or ".join(dict.fromkeys(_type_in_words(branch, root, nesting) for branch in part[union]))
+            return " or ".join(dict.fromkeys(_describe_type(branch, root, nesting) for branch in part[union]))
     match part.get("type"):
         case "array":
-            inner = _type_in_words(part["items"], root, nesting + 1) if "items" in part else "anything"
+            inner = _describe_type(part["items"], root, nesting + 1) if "items" in part else "anything"
             return f"[{inner}, …]"
         case "object" if part.get("properties"):
             inside = (
-                f'"{name}": {_type_in_words(below, root, nesting + 1)}'
+                f'"{name}": {_describe_type(below, root, nesting + 1)}'
                 for name, below in part["properties"].items()
             )
             return "{" + ", ".join(inside) + "}"

@@ -18,8 +18,8 @@ from breadcrumbs.agents.tools.calculator import MAX_LENGTH, evaluate
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.retrieval.model_view import hints_for, view_of, withheld
-from breadcrumbs.runtime.retrieval.schema_hints import all_definitions
+from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
+from breadcrumbs.runtime.retrieval.schema_hints import load_all_definitions
 from breadcrumbs.runtime.schema_names import TEXT_KEYS
 
 # --- calculator ----------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def clock(
     ] = "UTC",
 ) -> dict[str, Any]:
     """Tell the date and the time now, in UTC and in a time zone."""
-    name, where = _zone(zone)
+    name, where = _find_zone(zone)
     now = datetime.now(UTC)
     local = now.astimezone(where)
     return {
@@ -86,12 +86,12 @@ def clock(
     }
 
 
-def _zone(asked: str) -> tuple[str, tzinfo]:
+def _find_zone(asked: str) -> tuple[str, tzinfo]:
     wanted = asked.strip().replace(" ", "_").casefold()
     if wanted in ("utc", "z"):
         return "UTC", UTC
     # Only names from the list: the name is part of a path where the zones are read.
-    known = _zones()
+    known = _zone_names()
     if wanted in known:
         return known[wanted], zoneinfo.ZoneInfo(known[wanted])
     if not known:
@@ -104,14 +104,14 @@ def _zone(asked: str) -> tuple[str, tzinfo]:
 
 
 @lru_cache(maxsize=1)
-def _zones() -> dict[str, str]:
+def _zone_names() -> dict[str, str]:
     return {name.casefold(): name for name in sorted(zoneinfo.available_timezones())}
 
 
 # --- breadcrumb_search ---------------------------------------------------------------------------------
 
-MOST_FOUND: Final = 20
-EXCERPT: Final = 300
+MAX_FOUND: Final = 20
+EXCERPT_CHARACTERS: Final = 300
 
 
 @tool(timeout=10.0)
@@ -128,7 +128,7 @@ async def breadcrumb_search(
         list[Annotated[str, Field(max_length=256)]],
         Field(description="Only what carries all of these tags", max_length=16),
     ] = [],  # noqa: B006 (pydantic copies it)
-    limit: Annotated[int, Field(description="How many at most", ge=1, le=MOST_FOUND)] = 10,
+    limit: Annotated[int, Field(description="How many at most", ge=1, le=MAX_FOUND)] = 10,
 ) -> dict[str, Any]:
     """Search what was said and done earlier in this conversation, the newest first."""
     if context.session_id is None:
@@ -138,12 +138,12 @@ async def breadcrumb_search(
     if any(tag.startswith(SESSION) for tag in tags):
         raise InvalidInput("only this conversation is searched: leave session: tags out")
     words = text.casefold().split()
-    definitions = await all_definitions(context.store, context.owner_id)
+    definitions = await load_all_definitions(context.store, context.owner_id)
 
     def wanted(crumb: Breadcrumb) -> bool:
         if not _may_be_shown(crumb):
             return False
-        told = _told(crumb, definitions).casefold()
+        told = _searchable_text(crumb, definitions).casefold()
         return all(word in told for word in words)
 
     page = await context.store.list(
@@ -162,7 +162,7 @@ async def breadcrumb_search(
                 "id": str(crumb.id),
                 "schema_name": crumb.schema_name or "",
                 "title": crumb.title,
-                "excerpt": _excerpt(_told(crumb, definitions, with_title=False), words),
+                "excerpt": _excerpt(_searchable_text(crumb, definitions, with_title=False), words),
                 "created_at": crumb.created_at,
             }
             for crumb in page.items
@@ -175,13 +175,15 @@ def _may_be_shown(crumb: Breadcrumb) -> bool:
     # What a search was about, and what it found, would be found again by the next one.
     asks = crumb.schema_name == "tool.request.v1"
     found = crumb.schema_name == "tool.response.v1" and crumb.context.get("tool") == breadcrumb_search.name
-    return withheld(crumb) is None and not (asks or found)
+    return withheld_reason(crumb) is None and not (asks or found)
 
 
-def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_title: bool = True) -> str:
-    """What a model may see of a breadcrumb, as text; no other part of it can be searched for."""
-    hints, _ = hints_for(crumb, definitions)
-    view = view_of(crumb, hints)
+def _searchable_text(
+    crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_title: bool = True
+) -> str:
+    """Return the part of a breadcrumb that a model may see, as text. Only this part can be searched."""
+    hints, _ = find_hints(crumb, definitions)
+    view = model_content(crumb, hints)
     parts = [crumb.title] if with_title else []
     parts += [str(crumb.document.get("description", ""))]
     said = [view[name] for name in TEXT_KEYS if isinstance(view.get(name), str)]
@@ -197,14 +199,14 @@ def _told(crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_titl
 
 
 def _excerpt(told: str, words: list[str]) -> str:
-    """The part around the first word that was searched for."""
+    """Return the text around the first search word."""
     line = " ".join(told.split())
-    if len(line) <= EXCERPT:
+    if len(line) <= EXCERPT_CHARACTERS:
         return line
-    places = [line.casefold().find(word) for word in words]
-    first = min((place for place in places if place >= 0), default=0)
-    start = max(0, min(first - EXCERPT // 3, len(line) - EXCERPT))
-    end = start + EXCERPT
+    positions = [line.casefold().find(word) for word in words]
+    first = min((position for position in positions if position >= 0), default=0)
+    start = max(0, min(first - EXCERPT_CHARACTERS // 3, len(line) - EXCERPT_CHARACTERS))
+    end = start + EXCERPT_CHARACTERS
     return ("…" if start else "") + line[start:end].strip() + ("…" if end < len(line) else "")
 
 

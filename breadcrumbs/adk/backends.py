@@ -41,7 +41,7 @@ _WHOLE: Final = (("whole", "true"),)
 
 
 class Backend(Protocol):
-    """What a service needs; see `AdkSessions`."""
+    """The storage of a session service; see `AdkSessions`."""
 
     async def create(self, app: str, user: str, id: str | None, state: Json | None) -> Json: ...
 
@@ -60,8 +60,8 @@ class Backend(Protocol):
     async def close(self) -> None: ...
 
 
-class InStore:
-    """Straight on a store."""
+class StoreBackend:
+    """Keeps sessions in a store, without a server in between."""
 
     def __init__(self, store: Store, owner: UUID, *, owned: bool) -> None:
         self._sessions = AdkSessions(store)
@@ -92,8 +92,8 @@ class InStore:
             await self._store.close()
 
 
-class OverHttp:
-    """Behind a Breadcrumbs server.
+class HttpBackend:
+    """Keeps sessions on a Breadcrumbs server.
 
     Every request may be sent again when its answer is lost: a session is created under a key, an event has its id.
     """
@@ -146,8 +146,8 @@ class OverHttp:
 
 
 def _path(app: str, user: str | None, *parts: str) -> str:
-    places = ["apps", app, *(() if user is None else ("users", user)), *parts]
-    return "".join(f"/{segment(place)}" for place in places)
+    segments = ["apps", app, *(() if user is None else ("users", user)), *parts]
+    return "".join(f"/{segment(text)}" for text in segments)
 
 
 def _object(reply: Reply) -> Json:
@@ -159,31 +159,31 @@ def _object(reply: Reply) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A Breadcrumbs server."""
+class ServerAddress:
+    """The address of a Breadcrumbs server, and the credentials for it."""
 
     url: str
     token: str | None = field(repr=False)
     api_key: str | None = field(repr=False)
 
     async def open(self) -> Backend:
-        return OverHttp(AsyncClient(self.url, token=self.token, api_key=self.api_key))
+        return HttpBackend(AsyncClient(self.url, token=self.token, api_key=self.api_key))
 
 
 @dataclass(frozen=True, slots=True)
-class Redis:
-    """A Redis server with a store on it."""
+class RedisAddress:
+    """The address of a Redis server that holds a store."""
 
     url: str = field(repr=False)
     owner: UUID
     namespace: str
 
     async def open(self) -> Backend:
-        return InStore(await Store.open(self.url, namespace=self.namespace), self.owner, owned=True)
+        return StoreBackend(await Store.open(self.url, namespace=self.namespace), self.owner, owned=True)
 
 
-class Directory:
-    """A data directory: the server that runs on it, or one of our own, for as long as this process lives."""
+class DirectoryAddress:
+    """A data directory. Uses the server that runs on it, or starts one that lives as long as this process."""
 
     def __init__(self, path: Path, owner: UUID, namespace: str) -> None:
         self._path = path
@@ -194,7 +194,7 @@ class Directory:
 
     async def open(self) -> Backend:
         url = await asyncio.to_thread(self._address)
-        return InStore(await Store.open(url, namespace=self._namespace), self._owner, owned=True)
+        return StoreBackend(await Store.open(url, namespace=self._namespace), self._owner, owned=True)
 
     def stop(self) -> None:
         with self._starting:
@@ -225,8 +225,8 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """What a caller passes beside the address: for a store the first two, for a server the last two."""
+class BackendAccess:
+    """Arguments beside the address. The first two are for a store, the last two for a server."""
 
     owner: UUID | str | None = None
     namespace: str | None = None
@@ -234,8 +234,10 @@ class Access:
     api_key: str | None = field(default=None, repr=False)
 
 
-def parse_address(where: str, access: Access = Access()) -> Server | Redis | Directory:
-    """Return where a service keeps its sessions.
+def parse_address(
+    where: str, access: BackendAccess = BackendAccess()
+) -> ServerAddress | RedisAddress | DirectoryAddress:
+    """Parse the address of the sessions of a service.
 
     http://host:port, crumb://[token@]host[:port], crumb+https://…   a Breadcrumbs server
     redis://…, unix://…, redis+cluster://…, and with crumb+ before    a Redis server
@@ -264,14 +266,14 @@ def owner_id(owner: UUID | str | None) -> UUID:
     return owner if isinstance(owner, UUID) else UUID(owner)
 
 
-def _server_at(parts: SplitResult, kind: str, access: Access) -> Server:
+def _server_at(parts: SplitResult, kind: str, access: BackendAccess) -> ServerAddress:
     if access.owner is not None or access.namespace is not None:
         raise ValueError("on a server the owner comes with the token: leave owner and namespace out")
     token = access.token or unquote(parts.password or parts.username or "") or None
-    return Server(_server_url(parts, "http" if kind == "crumb" else kind), token, access.api_key)
+    return ServerAddress(_server_url(parts, "http" if kind == "crumb" else kind), token, access.api_key)
 
 
-def _store_at(where: str, kind: str, access: Access) -> Redis | Directory:
+def _store_at(where: str, kind: str, access: BackendAccess) -> RedisAddress | DirectoryAddress:
     parts = urlsplit(where)
     options = dict(parse_qsl(parts.query))
     in_address = options.pop("owner", None), options.pop("namespace", None)
@@ -279,9 +281,9 @@ def _store_at(where: str, kind: str, access: Access) -> Redis | Directory:
     namespace = access.namespace or in_address[1] or "bc"
     if kind == "crumb":
         directory = Path(unquote(parts.path)) if parts.path.strip("/") else default_data_dir()
-        return Directory(directory.expanduser(), owner, namespace)
+        return DirectoryAddress(directory.expanduser(), owner, namespace)
     rest = where.partition("://")[2].partition("?")[0] + (f"?{urlencode(options)}" if options else "")
-    return Redis(f"{kind}://{rest}", owner, namespace)
+    return RedisAddress(f"{kind}://{rest}", owner, namespace)
 
 
 def _server_url(parts: SplitResult, scheme: str) -> str:

@@ -27,15 +27,15 @@ from breadcrumbs.adk.wire import (
     checked_event,
     event_of,
     public_event,
-    restored,
+    restore_event,
 )
 from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.conditions import etag_of
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.conditions import version_etag
+from breadcrumbs.runtime.http.api.operations import Body, Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
@@ -46,7 +46,7 @@ from breadcrumbs.runtime.http.api.problems import (
 from breadcrumbs.runtime.http.api.replies import Header, Reply, StreamedReply
 from breadcrumbs.runtime.http.routes.breadcrumbs import IDEMPOTENCY_KEY, idempotency_key
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 _FEW_SESSIONS: Final = 16
 """A list of more sessions is sent while it is read: each may have a state of 1 MiB."""
@@ -105,60 +105,60 @@ class SessionView(TypedDict):
 # What they do
 
 
-async def create_session(call: Call) -> Reply:
-    document = await _document(call)
+async def create_session(call: HttpCall) -> Reply:
+    document = await _read_document(call)
     wanted = parse_body(SessionRequest, document)
     return await _create(call, wanted.session_id, wanted.state, wanted.events)
 
 
-async def create_session_with_id(call: Call) -> Reply:
-    document = await _document(call)
+async def create_session_with_id(call: HttpCall) -> Reply:
+    document = await _read_document(call)
     # ADK's Python server takes the state itself here, its other servers `{"state": …}`. Nobody's state consists
     # of just an object called `state`.
     if document.keys() <= {"state", "events"} and isinstance(document.get("state"), dict | None):
         wanted = parse_body(SessionRequest, document)
-        return await _create(call, _names(call)["session"], wanted.state, wanted.events)
-    return await _create(call, _names(call)["session"], document, None)
+        return await _create(call, _path_names(call)["session"], wanted.state, wanted.events)
+    return await _create(call, _path_names(call)["session"], document, None)
 
 
 async def _create(
-    call: Call, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
+    call: HttpCall, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
 ) -> Reply:
-    names = _names(call)
-    first = [restored(checked_event(event), number) for number, event in enumerate(events or ())]
+    names = _path_names(call)
+    first = [restore_event(checked_event(event), number) for number, event in enumerate(events or ())]
     new = NewSession(names["app"], names["user"], id, state or {}, first, idempotency_key(call))
-    return _session(call, await AdkSessions(call.services.store).create(call.principal, new))
+    return _whole_or_public_reply(call, await AdkSessions(call.services.store).create(call.principal, new))
 
 
-async def get_session(call: Call) -> Reply:
+async def get_session(call: HttpCall) -> Reply:
     query = call.query()
-    recent = _recent(query.get("numRecentEvents", query.get("num_recent_events")))
-    after = _after(query.get("afterTimestamp", query.get("after_timestamp")))
-    return await _read(call, EventRange(recent, after))
+    recent = _parse_recent(query.get("numRecentEvents", query.get("num_recent_events")))
+    after = _parse_after(query.get("afterTimestamp", query.get("after_timestamp")))
+    return await _session_reply(call, EventRange(recent, after))
 
 
-async def list_sessions(call: Call) -> Reply:
-    names = _names(call)
+async def list_sessions(call: HttpCall) -> Reply:
+    names = _path_names(call)
     sessions, who, whole = AdkSessions(call.services.store), call.principal, _wants_whole(call)
     listed = await sessions.listed(who, names["app"], names.get("user"))
     if not whole:
         listed = [one for one in listed if not one.names.id.startswith(EVALUATIONS)]
     views = sessions.views(who, listed)
     if len(listed) <= _FEW_SESSIONS:
-        return Reply.json([view if whole else _public(view) async for view in views])
+        return Reply.json([view if whole else _public_session(view) async for view in views])
     return StreamedReply(_streamed_list(views, whole=whole))
 
 
 async def _streamed_list(views: AsyncIterator[Json], *, whole: bool) -> AsyncIterator[bytes]:
     before = b"["
     async for view in views:
-        yield before + orjson.dumps(view if whole else _public(view))
+        yield before + orjson.dumps(view if whole else _public_session(view))
         before = b","
     yield b"]" if before == b"," else b"[]"
 
 
-async def change_state(call: Call) -> Reply:
-    wanted = parse_body(StateRequest, await _document(call))
+async def change_state(call: HttpCall) -> Reply:
+    wanted = parse_body(StateRequest, await _read_document(call))
     event = event_of(
         {"invocationId": f"p-{uuid4()}", "author": "user", "actions": {"stateDelta": wanted.state_delta}},
         now=time.time(),
@@ -166,10 +166,10 @@ async def change_state(call: Call) -> Reply:
     await AdkSessions(call.services.store).append(call.principal, _session_names(call), event)
     # What is temporary is not stored, but ADK's servers show it to whoever has set it.
     temporary = {name: value for name, value in wanted.state_delta.items() if name.startswith(TEMP)}
-    return await _read(call, temporary=temporary)
+    return await _session_reply(call, temporary=temporary)
 
 
-async def append_event(call: Call) -> Reply:
+async def append_event(call: HttpCall) -> Reply:
     document = await call.json()
     parse_body(EventRequest, document)
     event = event_of(document, now=time.time())
@@ -180,19 +180,19 @@ async def append_event(call: Call) -> Reply:
     appended = await sessions.append(call.principal, _session_names(call), event, timed=timed)
     headers: list[Header] = []
     if appended.session_version is not None:
-        headers.append((b"etag", etag_of(appended.session_version)))
+        headers.append((b"etag", version_etag(appended.session_version)))
     if appended.repeated:
         headers.append((b"idempotency-replayed", b"true"))
     return Reply.json(appended.event, headers=headers)
 
 
-async def delete_session(call: Call) -> Reply:
+async def delete_session(call: HttpCall) -> Reply:
     await AdkSessions(call.services.store).delete(call.principal, _session_names(call))
     return Reply.json(None)
 
 
-async def get_user_state(call: Call) -> Reply:
-    names = _names(call)
+async def get_user_state(call: HttpCall) -> Reply:
+    names = _path_names(call)
     state = await AdkSessions(call.services.store).user_state(call.principal, names["app"], names["user"])
     return Reply.json(state if _wants_whole(call) else strip_credentials(state))
 
@@ -200,8 +200,8 @@ async def get_user_state(call: Call) -> Reply:
 # Small things
 
 
-def _names(call: Call) -> dict[str, str]:
-    """The parts of the path. A slash, or anything else that came percent-encoded, belongs to its part."""
+def _path_names(call: HttpCall) -> dict[str, str]:
+    """Return the names in the path. A percent-encoded slash belongs to its name."""
     raw = call.scope["raw_path"].partition(b"?")[0].decode("latin-1").split("/")
     try:
         return {
@@ -213,12 +213,12 @@ def _names(call: Call) -> dict[str, str]:
         raise InvalidInput("the path is not percent-encoded UTF-8", where="path") from None
 
 
-def _session_names(call: Call) -> SessionNames:
-    names = _names(call)
+def _session_names(call: HttpCall) -> SessionNames:
+    names = _path_names(call)
     return session_names(names["app"], names["user"], names["session"])
 
 
-async def _document(call: Call) -> dict[str, Any]:
+async def _read_document(call: HttpCall) -> dict[str, Any]:
     """Return the body. No body and `null` count as an empty object, as with ADK's servers."""
     document = await call.optional_json()
     if document is None:
@@ -228,22 +228,24 @@ async def _document(call: Call) -> dict[str, Any]:
     return document
 
 
-async def _read(call: Call, wanted: EventRange = ALL_EVENTS, *, temporary: Json | None = None) -> Reply:
+async def _session_reply(
+    call: HttpCall, wanted: EventRange = ALL_EVENTS, *, temporary: Json | None = None
+) -> Reply:
     """Return the session that the path names. A long one is sent while it is read."""
-    names = _names(call)
+    names = _path_names(call)
     reading = await AdkSessions(call.services.store).read(call.principal, _session_names(call), wanted)
     if reading is None:
-        raise _no_session(names["session"])
+        raise _session_not_found(names["session"])
     if not reading.is_short:
-        return StreamedReply(_streamed(call, reading, temporary or {}))
+        return StreamedReply(_stream_session(call, reading, temporary or {}))
     events = [event async for event in reading.events()]
     end = await reading.end()
     if end is None:
-        raise _no_session(names["session"])
-    return _session(call, {**end, "state": end["state"] | (temporary or {}), "events": events})
+        raise _session_not_found(names["session"])
+    return _whole_or_public_reply(call, {**end, "state": end["state"] | (temporary or {}), "events": events})
 
 
-async def _streamed(call: Call, reading: SessionReading, temporary: Json) -> AsyncIterator[bytes]:
+async def _stream_session(call: HttpCall, reading: SessionReading, temporary: Json) -> AsyncIterator[bytes]:
     whole = _wants_whole(call)
     before = b'{"events":['
     async for event in reading.events():
@@ -252,19 +254,19 @@ async def _streamed(call: Call, reading: SessionReading, temporary: Json) -> Asy
     end = await reading.end()
     if end is None:
         # It was deleted meanwhile. The connection ends in the middle, so that nobody takes this for all of it.
-        raise _no_session(_names(call)["session"])
+        raise _session_not_found(_path_names(call)["session"])
     del end["events"]
     end["state"] |= temporary
     rest = orjson.dumps(end if whole else {**end, "state": strip_credentials(end["state"])})
     yield (before if before != b"," else b"") + b"]," + rest[1:]
 
 
-def _session(call: Call, session: Json) -> Reply:
-    return Reply.json(session if _wants_whole(call) else _public(session))
+def _whole_or_public_reply(call: HttpCall, session: Json) -> Reply:
+    return Reply.json(session if _wants_whole(call) else _public_session(session))
 
 
-def _public(session: Json) -> Json:
-    """As ADK's servers show it."""
+def _public_session(session: Json) -> Json:
+    """Return a session as ADK's servers show it."""
     return {
         **session,
         "state": strip_credentials(session["state"]),
@@ -272,11 +274,11 @@ def _public(session: Json) -> Json:
     }
 
 
-def _no_session(id: str) -> NotFound:
+def _session_not_found(id: str) -> NotFound:
     return NotFound(f"there is no session {id!r} of this user")
 
 
-def _recent(text: str | None) -> int | None:
+def _parse_recent(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
@@ -284,7 +286,7 @@ def _recent(text: str | None) -> int | None:
     return int(text)
 
 
-def _after(text: str | None) -> float | None:
+def _parse_after(text: str | None) -> float | None:
     if text is None:
         return None
     try:
@@ -296,7 +298,7 @@ def _after(text: str | None) -> float | None:
     return moment
 
 
-def _wants_whole(call: Call) -> bool:
+def _wants_whole(call: HttpCall) -> bool:
     """Whether to leave everything in: for services, which have to give an agent back what it wrote."""
     text = call.query().get("whole", "false")
     if text not in ("true", "false"):
@@ -321,10 +323,10 @@ _WHOLE: Final = Parameter(
     "`true`: with credentials, ADK's own marks and the sessions of evaluations, for curators.",
     {"type": "string", "enum": ["true", "false"]},
 )
-_RECENT = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+_RECENT_SCHEMA = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
 _LIMITS: Final = (
-    Parameter("numRecentEvents", "query", "The last so many events; all if left out.", _RECENT),
-    Parameter("num_recent_events", "query", "The same.", _RECENT),
+    Parameter("numRecentEvents", "query", "The last so many events; all if left out.", _RECENT_SCHEMA),
+    Parameter("num_recent_events", "query", "The same.", _RECENT_SCHEMA),
     Parameter(
         "afterTimestamp",
         "query",
@@ -333,21 +335,21 @@ _LIMITS: Final = (
     ),
     Parameter("after_timestamp", "query", "The same.", {"type": "number"}),
 )
-_OF_USER: Final = "/apps/{app}/users/{user}/sessions"
-_ONE: Final = _OF_USER + "/{session}"
-_CHANGES: Final = "Needs the role `subscriber` too, because the answer is the session."
+_USER_SESSIONS_PATH: Final = "/apps/{app}/users/{user}/sessions"
+_SESSION_PATH: Final = _USER_SESSIONS_PATH + "/{session}"
+_ROLE_NOTE: Final = "Needs the role `subscriber` too, because the answer is the session."
 
 _ROUTES: Final = (
     Operation(
         id="createAdkSession",
         method="POST",
-        path=_OF_USER,
+        path=_USER_SESSIONS_PATH,
         group="ADK sessions",
         summary="Create a session of an ADK app",
         description=(
             "The session and its state are one write, or nothing. The events that it begins with follow, once all "
             "are known to be good; sent again with the same Idempotency-Key, what is missing of them is appended. "
-            f"{_CHANGES}"
+            f"{_ROLE_NOTE}"
         ),
         handle=create_session,
         uses_store="writes",
@@ -357,19 +359,19 @@ _ROUTES: Final = (
             {"sessionId": "s1", "state": {"step": 1, "user:city": "Berlin"}},
             required=False,
         ),
-        answers=(Answer(200, "The session.", SessionView),),
+        successes=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="listAdkSessions",
         method="GET",
-        path=_OF_USER,
+        path=_USER_SESSIONS_PATH,
         group="ADK sessions",
         summary="List a user's sessions",
         description="With their state, without events. The one that changed last comes last.",
         handle=list_sessions,
         parameters=(_APP, _USER, _WHOLE),
-        answers=(Answer(200, "The sessions.", list[SessionView]),),
+        successes=(SuccessReply(200, "The sessions.", list[SessionView]),),
     ),
     Operation(
         id="listAdkSessionsOfApp",
@@ -379,66 +381,66 @@ _ROUTES: Final = (
         summary="List the sessions of all users of an app",
         handle=list_sessions,
         parameters=(_APP, _WHOLE),
-        answers=(Answer(200, "The sessions.", list[SessionView]),),
+        successes=(SuccessReply(200, "The sessions.", list[SessionView]),),
     ),
     Operation(
         id="getAdkSession",
         method="GET",
-        path=_ONE,
+        path=_SESSION_PATH,
         group="ADK sessions",
         summary="Read a session",
         handle=get_session,
         parameters=(_APP, _USER, _SESSION, *_LIMITS, _WHOLE),
-        answers=(Answer(200, "The session.", SessionView),),
+        successes=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(NOT_FOUND,),
     ),
     Operation(
         id="createAdkSessionWithId",
         method="POST",
-        path=_ONE,
+        path=_SESSION_PATH,
         group="ADK sessions",
         summary="Create a session with a given id",
         description=(
             'The body is `{"state": …}`, as ADK\'s session services take it, or the state itself, as its Python '
-            f"server takes it. {_CHANGES}"
+            f"server takes it. {_ROLE_NOTE}"
         ),
         handle=create_session_with_id,
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE, IDEMPOTENCY_KEY),
         body=Body(dict[str, Any] | None, {"state": {"step": 1}}, required=False),
-        answers=(Answer(200, "The session.", SessionView),),
+        successes=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(ALREADY_EXISTS, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="changeAdkState",
         method="PATCH",
-        path=_ONE,
+        path=_SESSION_PATH,
         group="ADK sessions",
         summary="Change the state of a session",
-        description=f"As an event of its own, without running the agent. {_CHANGES}",
+        description=f"As an event of its own, without running the agent. {_ROLE_NOTE}",
         handle=change_state,
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE),
         body=Body(StateRequest, {"stateDelta": {"step": 2}}),
-        answers=(Answer(200, "The session.", SessionView),),
+        successes=(SuccessReply(200, "The session.", SessionView),),
         may_fail=(NOT_FOUND, STATE_TOO_LARGE, QUOTA_EXCEEDED),
     ),
     Operation(
         id="deleteAdkSession",
         method="DELETE",
-        path=_ONE,
+        path=_SESSION_PATH,
         group="ADK sessions",
         summary="Remove a session",
         description="With all its events. The state of the app and of the user stays. One that is not there is fine.",
         handle=delete_session,
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION),
-        answers=(Answer(200, "It is gone.", type(None)),),
+        successes=(SuccessReply(200, "It is gone.", type(None)),),
     ),
     Operation(
         id="appendAdkEvent",
         method="POST",
-        path=_ONE + "/events",
+        path=_SESSION_PATH + "/events",
         group="ADK sessions",
         summary="Append an event to a session",
         description=(
@@ -457,8 +459,8 @@ _ROUTES: Final = (
                 "content": {"role": "user", "parts": [{"text": "Hello"}]},
             },
         ),
-        answers=(
-            Answer(
+        successes=(
+            SuccessReply(
                 200,
                 "The event as it is stored.",
                 dict[str, Any],
@@ -466,7 +468,7 @@ _ROUTES: Final = (
                     "ETag": "The version of the session.",
                     "Idempotency-Replayed": "`true` where it was there already.",
                 },
-                sometimes=frozenset({"ETag", "Idempotency-Replayed"}),
+                optional_headers=frozenset({"ETag", "Idempotency-Replayed"}),
             ),
         ),
         may_fail=(NOT_FOUND, IDEMPOTENCY_MISMATCH, STATE_TOO_LARGE, QUOTA_EXCEEDED),
@@ -480,7 +482,7 @@ _ROUTES: Final = (
         description="Without the `user:` before each name.",
         handle=get_user_state,
         parameters=(_APP, _USER, _WHOLE),
-        answers=(Answer(200, "The state; empty where there is none.", dict[str, Any]),),
+        successes=(SuccessReply(200, "The state; empty where there is none.", dict[str, Any]),),
         may_fail=(NOT_FOUND,),
     ),
 )

@@ -16,20 +16,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
-from breadcrumbs.adk.naming import SessionNames, app_tag, names_of, new_session_names
+from breadcrumbs.adk.naming import SessionNames, app_tag, new_session_names, user_names
 from breadcrumbs.adk.reading import ALL_EVENTS, AdkEvents, EventRange, SessionReading, Sources
 from breadcrumbs.adk.records import (
     check_first_events,
     event_record,
     first_events,
-    joined_state,
-    names_in,
+    join_state,
+    read_names,
+    read_shared_changes,
     session_record,
     session_view,
-    shared_deltas_in,
 )
 from breadcrumbs.adk.shared_state import SharedState
-from breadcrumbs.adk.wire import Deltas, Json, check_depth, delta_of, split
+from breadcrumbs.adk.wire import Json, StateChanges, check_depth, delta_of, split_changes
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
@@ -88,7 +88,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class AdkListedSession:
     """A session in a list."""
 
     names: SessionNames
@@ -119,7 +119,7 @@ class AdkSessions:
         names, state = new.names(), dict(new.state)
         policy.check_adk_create(who, names.name, new.user)
         check_depth("state", state)
-        deltas = split(state)
+        deltas = split_changes(state)
         self._shared.check_access(who, names.of, deltas)
         check_first_events(names, new.events)
         await self._shared.check_room(who, names.of, deltas)
@@ -141,7 +141,7 @@ class AdkSessions:
         """
         policy.check_adk_write(who, names.name, names.of.user)
         check_depth("event", event)
-        deltas = split(delta_of(event))
+        deltas = split_changes(delta_of(event))
         self._shared.check_access(who, names.of, deltas)
         await self._shared.check_room(who, names.of, deltas)
         id = self._event_id(who, names, event["id"])
@@ -190,19 +190,19 @@ class AdkSessions:
         listed = await self.listed(who, app, user)
         return [view async for view in self.views(who, listed)]
 
-    async def listed(self, who: Principal, app: str, user: str | None = None) -> list[Listed]:
+    async def listed(self, who: Principal, app: str, user: str | None = None) -> list[AdkListedSession]:
         """Return which sessions exist, the last changed one last."""
-        found: list[Listed] = []
+        found: list[AdkListedSession] = []
         for group in _in_groups(await self._recorded_names(who, app, user)):
             created = await self._sessions.creation_times(who.owner_id, [names.name for names in group])
             there = [(names, begun) for names, begun in zip(group, created, strict=True) if begun is not None]
             times = await asyncio.gather(
                 *(self._events.last_update(who, names.name, begun) for names, begun in there)
             )
-            found += [Listed(names, time) for (names, _), time in zip(there, times, strict=True)]
+            found += [AdkListedSession(names, time) for (names, _), time in zip(there, times, strict=True)]
         return sorted(found, key=lambda one: (one.updated, one.names.of.user, one.names.id))
 
-    async def views(self, who: Principal, listed: Sequence[Listed]) -> AsyncIterator[Json]:
+    async def views(self, who: Principal, listed: Sequence[AdkListedSession]) -> AsyncIterator[Json]:
         """Yield sessions with their state, a few in memory at a time, without those deleted since."""
         for group in _in_groups(listed):
             users = {one.names.of.user: one.names.of for one in group}
@@ -213,12 +213,12 @@ class AdkSessions:
             shared = dict(zip(users, states, strict=True))
             for one, session in zip(group, found, strict=True):
                 if session is not None:
-                    state = joined_state(session.state, shared[one.names.of.user])
+                    state = join_state(session.state, shared[one.names.of.user])
                     yield session_view(one.names, one.updated, state, [])
 
     async def user_state(self, who: Principal, app: str, user: str) -> Json:
         """Return the state that a user's sessions share, without the prefix `user:`."""
-        of = names_of(app, user)
+        of = user_names(app, user)
         if not policy.may_read_user_state(who, user):
             raise NotFound("this token does not see the state of this user")
         return await self._sessions.state_for(who, of.user_state)
@@ -235,7 +235,7 @@ class AdkSessions:
         try:
             return await self._store.create(
                 who.owner_id,
-                session_record(names, state, split(state), new.events),
+                session_record(names, state, split_changes(state), new.events),
                 by=who.agent_id,
                 idempotency_key=new.idempotency_key,
                 options=CreateOptions(session_version=0, along=along),
@@ -259,7 +259,7 @@ class AdkSessions:
                 record = await self._store.get_version(who.owner_id, record.id, 1)
             except NotFound:
                 continue
-            deltas: Deltas | None = shared_deltas_in(record)
+            deltas: StateChanges | None = read_shared_changes(record)
             if deltas is not None:
                 await self._shared.write(who, names, deltas, str(record.id))
 
@@ -284,11 +284,11 @@ class AdkSessions:
         return event
 
     async def _recorded_names(self, who: Principal, app: str, user: str | None) -> list[SessionNames]:
-        tag = app_tag(app) if user is None else names_of(app, user).user_tag
+        tag = app_tag(app) if user is None else user_names(app, user).user_tag
         query = Query(schema_name=SESSION_RECORD, all_tags=(tag,), sort="created_at")
         found: dict[str, SessionNames] = {}
         async for record in self._store.walk(who.owner_id, policy.restrict_query(who, query)):
-            names = names_in(record)
+            names = read_names(record)
             if names is not None and (names.of.app, user or names.of.user) == (app, names.of.user):
                 found[names.name] = names
         return list(found.values())

@@ -14,13 +14,18 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, SESSION, check_is_user, user_tags
+from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+    MAX_TAG_LENGTH,
+    SESSION,
+    check_not_message_tag,
+    user_tags,
+)
 from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.store.state import ADK_SESSION, STATE_HOLDER
 
 _READABLE: Final = "@+=,"
-_LONGEST: Final = MAX_TAG_LENGTH - len(SESSION)
+_MAX_NAME_LENGTH: Final = MAX_TAG_LENGTH - len(SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class UserNames:
     """The `user:` tag, as it is everywhere: tokens that are narrowed to a user go by it."""
 
     def session(self, id: str) -> SessionNames:
-        return SessionNames(self, id, _name(ADK_SESSION, self.app, self.user, id))
+        return SessionNames(self, id, _bounded_name(ADK_SESSION, self.app, self.user, id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +63,22 @@ class SessionNames:
         return [SESSION + self.name, *self.of.plain_user_tag]
 
 
-def names_of(app: str, user: str) -> UserNames:
+def user_names(app: str, user: str) -> UserNames:
     for what, text in (("app name", app), ("user id", user)):
-        _check(what, text)
-    check_is_user(user)
-    return _names_of(app, user)
+        _check_text(what, text)
+    check_not_message_tag(user)
+    return _derive_names(app, user)
 
 
 def session_names(app: str, user: str, id: str) -> SessionNames:
-    """ADK takes white space around a session id away, so that does not count here either."""
+    """Return the names of a session. White space around its id is removed, as ADK does."""
     id = id.strip()
-    _check("session id", id)
-    return names_of(app, user).session(id)
+    _check_text("session id", id)
+    return user_names(app, user).session(id)
 
 
 def new_session_names(app: str, user: str, id: str) -> SessionNames:
-    """The names of a session that is to begin. Its id holds no invisible characters; apps and users may."""
+    """Return the names of a new session. Its id holds no invisible characters; apps and users may."""
     if hidden := hidden_character(id.strip()):
         raise InvalidInput(
             f"a session id holds no invisible characters, and {hidden}: leave it out", where="session id"
@@ -82,26 +87,26 @@ def new_session_names(app: str, user: str, id: str) -> SessionNames:
 
 
 def app_tag(app: str) -> str:
-    _check("app name", app)
-    return _name(f"{ADK_SESSION}app:", app)
+    _check_text("app name", app)
+    return _bounded_name(f"{ADK_SESSION}app:", app)
 
 
 @lru_cache(4_096)
-def _names_of(app: str, user: str) -> UserNames:
+def _derive_names(app: str, user: str) -> UserNames:
     return UserNames(
         app,
         user,
-        app_state=_name(f"{STATE_HOLDER}{ADK_SESSION}app:", app),
-        user_state=_name(f"{STATE_HOLDER}{ADK_SESSION}user:", app, user),
+        app_state=_bounded_name(f"{STATE_HOLDER}{ADK_SESSION}app:", app),
+        user_state=_bounded_name(f"{STATE_HOLDER}{ADK_SESSION}user:", app, user),
         app_tag=app_tag(app),
-        user_tag=_name(f"{ADK_SESSION}user:", app, user),
+        user_tag=_bounded_name(f"{ADK_SESSION}user:", app, user),
         plain_user_tag=tuple(user_tags(user)),
     )
 
 
-def _name(prefix: str, *parts: str) -> str:
+def _bounded_name(prefix: str, *parts: str) -> str:
     name = prefix + ":".join(quote(part, safe=_READABLE) for part in parts)
-    if len(name) <= _LONGEST:
+    if len(name) <= _MAX_NAME_LENGTH:
         return name
     digest = blake2b(digest_size=32)
     for part in parts:
@@ -110,7 +115,7 @@ def _name(prefix: str, *parts: str) -> str:
     return f"{prefix}#{digest.hexdigest()}"
 
 
-def _check(what: str, text: str) -> None:
+def _check_text(what: str, text: str) -> None:
     if not text:
         raise InvalidInput(f"the {what} must not be empty", where=what)
     try:

@@ -12,7 +12,7 @@ from breadcrumbs.adk.records import (
     event_time,
     events_after,
     is_event,
-    joined_state,
+    join_state,
     session_view,
     visible_event,
 )
@@ -82,7 +82,7 @@ class AdkEvents:
         async for crumb in self._store.walk(who.owner_id, query):
             if count == wanted.recent:
                 return  # the others were written meanwhile
-            if first is None or _place(crumb) >= first:
+            if first is None or _sort_key(crumb) >= first:
                 yield crumb
                 count += 1
 
@@ -100,7 +100,7 @@ class AdkEvents:
         async for crumb in self._store.walk(who.owner_id, query):
             if count == wanted.recent or (wanted.after is not None and event_time(crumb) < wanted.after):
                 break
-            first, count = _place(crumb), count + 1
+            first, count = _sort_key(crumb), count + 1
         return first
 
 
@@ -160,7 +160,7 @@ class SessionReading:
         updated = self._last
         if updated is None:
             updated = await self._sources.events.last_update(who, names.name, found.created)
-        return session_view(names, updated, joined_state(found.state, shared), [])
+        return session_view(names, updated, join_state(found.state, shared), [])
 
     def _visible(self, crumb: Breadcrumb) -> Json:
         self._last = event_time(crumb)
@@ -171,5 +171,5 @@ def _is_visible(who: Principal, crumb: Breadcrumb) -> bool:
     return policy.may_see(who, crumb) and is_event(crumb)
 
 
-def _place(crumb: Breadcrumb) -> SortKey:
+def _sort_key(crumb: Breadcrumb) -> SortKey:
     return SortKey(crumb.created, crumb.id.bytes)

@@ -11,17 +11,17 @@ from breadcrumbs.adk.wire import (
     APP,
     TEMP,
     USER,
-    Deltas,
     Json,
+    StateChanges,
     check_depth,
-    completed,
-    line,
+    complete_event,
     public_event,
+    shorten_line,
     text_of,
 )
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_event
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, content_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, build_content
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.errors import InvalidInput
@@ -44,12 +44,12 @@ _FOR_MODELS: Final = {"include": ["author", "message"]}
 
 
 def session_record(
-    names: SessionNames, state: Json, deltas: Deltas, events: Sequence[Json]
+    names: SessionNames, state: Json, deltas: StateChanges, events: Sequence[Json]
 ) -> BreadcrumbCreate:
     """Return the record that a session begins with."""
     of = names.of
     context: Json = {
-        "title": line(f"{of.app} · {of.user}"),
+        "title": shorten_line(f"{of.app} · {of.user}"),
         "user_id": of.user,
         "adk": {"app_name": of.app, "user_id": of.user, "session_id": names.id},
         "state_delta": deltas.session,
@@ -59,7 +59,7 @@ def session_record(
     if deltas.app or deltas.user:
         context[SHARED_DELTA] = {"app": deltas.app, "user": deltas.user}
     if events:  # other events with the same idempotency key are another request
-        context["events_digest"] = digest_of(list(events))
+        context["events_digest"] = json_digest(list(events))
     return BreadcrumbCreate(
         schema_name=SESSION_RECORD,
         title=context["title"],
@@ -81,7 +81,7 @@ def event_record(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCre
         context["message"] = text
     return BreadcrumbCreate(
         schema_name=ADK_EVENT,
-        title=line(event.get("author", "")),
+        title=shorten_line(event.get("author", "")),
         tags=names.tags,
         context=context,
         sensitivity=sensitivity_of(event),
@@ -93,21 +93,22 @@ def state_record(holder: str, delta: Json, tags: Iterable[str], source: Sequence
     """Return a change of the state of an app or a user. `holder` is the session that holds that state."""
     return BreadcrumbCreate(
         schema_name=ADK_EVENT,
-        title=line(f"state: {', '.join(delta)}"),
+        title=shorten_line(f"state: {', '.join(delta)}"),
         tags=[SESSION + holder, *tags],
         context={"state_delta": delta, "source": list(source), **what_is_secret(delta)},
         sensitivity=sensitivity_of(delta),
     )
 
 
-def digest_of(value: Any) -> str:
+def json_digest(value: Any) -> str:
     return blake2b(canonical(value), digest_size=16).hexdigest()
 
 
 def first_events(names: SessionNames, events: Sequence[Json], now: float) -> list[Json]:
     """Return the events that a session begins with, each with an id and a time."""
     return [
-        completed(event, id=_first_event_id(names, number), now=now) for number, event in enumerate(events)
+        complete_event(event, id=_first_event_id(names, number), now=now)
+        for number, event in enumerate(events)
     ]
 
 
@@ -120,7 +121,7 @@ def check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
     ids: set[str] = set()
     for number, event in enumerate(events):
         check_depth(f"events.{number}", event)
-        content_of(event_record(names, event, {}))
+        build_content(event_record(names, event, {}))
         id = event.get("id") or _first_event_id(names, number)
         if id in ids:
             raise InvalidInput(
@@ -161,7 +162,7 @@ def visible_event(who: Principal, crumb: Breadcrumb) -> Json:
     return event if policy.may_read_content(who, crumb) else public_event(event)
 
 
-def names_in(record: Breadcrumb) -> SessionNames | None:
+def read_names(record: Breadcrumb) -> SessionNames | None:
     """Return the names in the record of a session, or None if it is not the record of its session."""
     said = record.context.get("adk")
     if not isinstance(said, dict):
@@ -175,16 +176,16 @@ def names_in(record: Breadcrumb) -> SessionNames | None:
     return names if names.name == record.session_id else None
 
 
-def shared_deltas_in(record: Breadcrumb) -> Deltas | None:
+def read_shared_changes(record: Breadcrumb) -> StateChanges | None:
     """Return the changes of the app's and the user's state in the record of a session."""
     shared = record.context.get(SHARED_DELTA)
     if record.schema_name != SESSION_RECORD or not isinstance(shared, dict):
         return None
     app, user = shared.get("app"), shared.get("user")
-    return Deltas(app, user) if isinstance(app, dict) and isinstance(user, dict) else None
+    return StateChanges(app, user) if isinstance(app, dict) and isinstance(user, dict) else None
 
 
-def joined_state(own: Json, shared: Json) -> Json:
+def join_state(own: Json, shared: Json) -> Json:
     """Return the state that ADK sees. ADK never writes shared names into the session's own state."""
     return {name: value for name, value in own.items() if not name.startswith((APP, USER, TEMP))} | shared
 

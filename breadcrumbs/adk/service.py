@@ -24,8 +24,16 @@ from google.adk.sessions.session import Session
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from breadcrumbs.adk.backends import SCHEMES, Access, Backend, Directory, InStore, owner_id, parse_address
-from breadcrumbs.adk.naming import names_of
+from breadcrumbs.adk.backends import (
+    SCHEMES,
+    Backend,
+    BackendAccess,
+    DirectoryAddress,
+    StoreBackend,
+    owner_id,
+    parse_address,
+)
+from breadcrumbs.adk.naming import user_names
 from breadcrumbs.adk.reading import ALL_EVENTS, EventRange
 from breadcrumbs.adk.wire import Json
 from breadcrumbs.runtime.errors import (
@@ -69,13 +77,13 @@ class BreadcrumbSessionService(BaseSessionService):
         owner: the tenant whose sessions these are, where there is no server to ask for a token.
         uri, agents_dir: what ADK calls a service with that it finds in a services.yaml; `uri` is `where`.
         """
-        self._by_loop: dict[asyncio.AbstractEventLoop, asyncio.Task[_Opened]] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, asyncio.Task[_OpenBackend]] = {}
         self._given: Backend | None = None
         if isinstance(where, Store):
-            self._given = InStore(where, owner_id(owner), owned=False)
+            self._given = StoreBackend(where, owner_id(owner), owned=False)
             return
         self._location = parse_address(
-            where or uri or "crumb://", Access(owner, namespace, token=token, api_key=api_key)
+            where or uri or "crumb://", BackendAccess(owner, namespace, token=token, api_key=api_key)
         )
 
     async def create_session(
@@ -88,9 +96,9 @@ class BreadcrumbSessionService(BaseSessionService):
     ) -> Session:
         """A new session. `AlreadyExistsError` where the id is taken."""
         with _adk_errors():
-            names_of(app_name, user_id)
+            user_names(app_name, user_id)
             backend = await self._backend()
-            return _session(await backend.create(app_name, user_id, session_id, _json_safe(state or {})))
+            return _to_session(await backend.create(app_name, user_id, session_id, _json_safe(state or {})))
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
@@ -99,31 +107,31 @@ class BreadcrumbSessionService(BaseSessionService):
         if not session_id.strip():
             return None
         with _adk_errors():
-            names_of(app_name, user_id)
+            user_names(app_name, user_id)
             wanted = EventRange(config.num_recent_events, config.after_timestamp) if config else ALL_EVENTS
             backend = await self._backend()
             found = await backend.get(app_name, user_id, session_id.strip(), wanted)
-            return None if found is None else _session(found)
+            return None if found is None else _to_session(found)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """The sessions of a user, or of all users of an app, without their events; the last to change comes last."""
         with _adk_errors():
-            names_of(app_name, user_id if user_id is not None else "anybody")
+            user_names(app_name, user_id if user_id is not None else "anybody")
             found = await (await self._backend()).list_all(app_name, user_id)
-            return ListSessionsResponse(sessions=[_session(session) for session in found])
+            return ListSessionsResponse(sessions=[_to_session(session) for session in found])
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Remove a session with its events. The state of the app and of the user stays."""
         if not session_id.strip():
             return
         with _adk_errors():
-            names_of(app_name, user_id)
+            user_names(app_name, user_id)
             await (await self._backend()).delete(app_name, user_id, session_id.strip())
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """What the sessions of a user share, without the `user:`."""
         with _adk_errors():
-            names_of(app_name, user_id)
+            user_names(app_name, user_id)
             return await (await self._backend()).user_state(app_name, user_id)
 
     async def append_event(self, session: Session, event: Event) -> Event:
@@ -153,7 +161,7 @@ class BreadcrumbSessionService(BaseSessionService):
         opening = self._by_loop.get(asyncio.get_running_loop())
         if opening is not None:
             await (await opening).keeper.aclose()
-        if self._given is None and isinstance(self._location, Directory) and not self._by_loop:
+        if self._given is None and isinstance(self._location, DirectoryAddress) and not self._by_loop:
             await asyncio.to_thread(self._location.stop)
 
     async def __aenter__(self) -> Self:
@@ -172,7 +180,7 @@ class BreadcrumbSessionService(BaseSessionService):
             opening = self._by_loop[loop] = loop.create_task(self._open(loop))
         return (await asyncio.shield(opening)).backend
 
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> _Opened:
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> _OpenBackend:
         try:
             backend = await self._location.open()
         except BaseException:
@@ -180,7 +188,7 @@ class BreadcrumbSessionService(BaseSessionService):
             raise
         keeper = self._keep(loop, backend)
         await anext(keeper)
-        return _Opened(backend, keeper)
+        return _OpenBackend(backend, keeper)
 
     async def _keep(self, loop: asyncio.AbstractEventLoop, backend: Backend) -> AsyncGenerator[None, None]:
         """Holds a backend for as long as its loop runs: a loop that ends closes the generators that began in it."""
@@ -192,7 +200,7 @@ class BreadcrumbSessionService(BaseSessionService):
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenBackend:
     backend: Backend
     keeper: AsyncGenerator[None, None]
 
@@ -227,18 +235,18 @@ def _adk_errors() -> Iterator[None]:
         raise PermissionError(str(error)) from error
 
 
-def _session(found: Json) -> Session:
+def _to_session(found: Json) -> Session:
     return Session(
         id=found["id"],
         app_name=found["appName"],
         user_id=found["userId"],
         state=found["state"],
-        events=[_event(event) for event in found["events"]],
+        events=[_to_event(event) for event in found["events"]],
         last_update_time=found["lastUpdateTime"],
     )
 
 
-def _event(document: Json) -> Event:
+def _to_event(document: Json) -> Event:
     # From JSON and not from the dictionary: only then are bytes read as the base64 that they were written as.
     try:
         return Event.model_validate_json(orjson.dumps(document))
@@ -250,12 +258,12 @@ def _event(document: Json) -> Event:
             ) from error
     # A newer google-adk has written fields that this one does not know: what it does know is still the event.
     _log.warning("event %s has fields that this google-adk does not know: %s", document.get("id"), unknown)
-    return _event(_without(document, unknown))
+    return _to_event(_without_paths(document, unknown))
 
 
-def _without(document: Json, places: list[tuple[int | str, ...]]) -> Json:
+def _without_paths(document: Json, paths: list[tuple[int | str, ...]]) -> Json:
     left: Json = orjson.loads(orjson.dumps(document))
-    for *way, last in places:
+    for *way, last in paths:
         inner: Any = left
         for step in way:
             inner = inner[step]

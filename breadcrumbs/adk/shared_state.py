@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from breadcrumbs.adk.naming import SessionNames, UserNames
-from breadcrumbs.adk.records import digest_of, state_record
-from breadcrumbs.adk.wire import APP, USER, Deltas, Json
+from breadcrumbs.adk.records import json_digest, state_record
+from breadcrumbs.adk.wire import APP, USER, Json, StateChanges
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.errors import AlreadyExists, SessionGone
 from breadcrumbs.runtime.sessions.sessions import Sessions
@@ -32,10 +32,10 @@ class SharedState:
         self._store = store
         self._sessions = sessions
 
-    def check_access(self, who: Principal, of: UserNames, deltas: Deltas) -> None:
+    def check_access(self, who: Principal, of: UserNames, deltas: StateChanges) -> None:
         policy.check_shared_delta(who, of.user, app_changes=bool(deltas.app), user_changes=bool(deltas.user))
 
-    async def check_room(self, who: Principal, of: UserNames, deltas: Deltas) -> None:
+    async def check_room(self, who: Principal, of: UserNames, deltas: StateChanges) -> None:
         """Raise `StateTooLarge` before the event is written that changes a state too much."""
         for holder, delta in ((of.app_state, deltas.app), (of.user_state, deltas.user)):
             if delta:
@@ -55,7 +55,7 @@ class SharedState:
             for name, value in state.items()
         }
 
-    async def write(self, who: Principal, names: SessionNames, deltas: Deltas, source: str) -> None:
+    async def write(self, who: Principal, names: SessionNames, deltas: StateChanges, source: str) -> None:
         """Write the changes that an event or a new session makes, once. `source` is its id."""
         of = names.of
         changes = ((of.app_state, deltas.app, ()), (of.user_state, deltas.user, of.plain_user_tag))
@@ -71,7 +71,7 @@ class SharedState:
         self, who: Principal, holder: str, delta: Json, tags: Iterable[str], source: tuple[str, str]
     ) -> None:
         # The delta is part of the id: when a session was deleted and created again, a new event may reuse an id.
-        parts = (ADK_EVENT, holder, *source, digest_of(delta))
+        parts = (ADK_EVENT, holder, *source, json_digest(delta))
         id = derive_id_in_session(self._store, who.owner_id, holder, *parts)
         change = state_record(holder, delta, tags, source)
         for _ in range(_MAX_ATTEMPTS):

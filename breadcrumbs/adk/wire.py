@@ -15,8 +15,8 @@ from uuid import uuid4
 from pydantic.alias_generators import to_camel
 
 from breadcrumbs.runtime.breadcrumb.credentials import ASKS_FOR_CREDENTIAL, strip_credentials
-from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, depth
-from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, nesting_depth
+from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput
 
 APP, USER, TEMP = "app:", "user:", "temp:"
@@ -26,7 +26,7 @@ FREE_FORM: Final = frozenset((
     "requestedAuthConfigs", "response", "setModelResponse", "stateDelta",
 ))  # fmt: skip
 """Where the names are the user's, or always in snake case."""
-KEYED: Final = frozenset(("requestedToolConfirmations",))
+USER_NAMED_KEYS: Final = frozenset(("requestedToolConfirmations",))
 """Where the names are the user's, and the values ADK's again."""
 
 INTERNAL: Final = "__adk_internal_"
@@ -36,32 +36,32 @@ ADKS_OWN_CALLS: Final = frozenset((ASKS_FOR_CREDENTIAL, "adk_request_confirmatio
 EVALUATIONS: Final = ("adk-eval-session-", "___eval___session___")
 """How the ids of sessions begin that ADK's evaluations make, and its servers do not list."""
 
-DEEPEST: Final = MAX_DEPTH - 4
+MAX_EVENT_DEPTH: Final = MAX_DEPTH - 4
 """Levels of an event or a state: around it there are those of a breadcrumb, or of a request."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Deltas:
-    """Changes of state by whose it is, without prefixes."""
+class StateChanges:
+    """Changes of the app, user and session state, without their prefixes."""
 
     app: Json = field(default_factory=dict)
     user: Json = field(default_factory=dict)
     session: Json = field(default_factory=dict)
 
 
-def split(delta: Mapping[str, Any]) -> Deltas:
-    """What begins with `temp:` is nobody's: it lives as long as the invocation."""
-    deltas = Deltas()
+def split_changes(delta: Mapping[str, Any]) -> StateChanges:
+    """Split a state delta by its prefixes. Names with `temp:` are dropped: they last for one invocation."""
+    changes = StateChanges()
     for name, value in delta.items():
         if name.startswith(APP):
-            deltas.app[name[len(APP) :]] = value
+            changes.app[name[len(APP) :]] = value
         elif name.startswith(USER):
-            deltas.user[name[len(USER) :]] = value
+            changes.user[name[len(USER) :]] = value
         elif not name.startswith(TEMP):
-            deltas.session[name] = value
-    return deltas
+            changes.session[name] = value
+    return changes
 
 
 def delta_of(event: Mapping[str, Any]) -> Json:
@@ -70,36 +70,36 @@ def delta_of(event: Mapping[str, Any]) -> Json:
 
 
 def check_depth(what: str, value: Any) -> None:
-    if depth(value) > DEEPEST:
-        raise InvalidInput(f"the {what} nests deeper than {DEEPEST} levels: flatten it", where=what)
+    if nesting_depth(value) > MAX_EVENT_DEPTH:
+        raise InvalidInput(f"the {what} nests deeper than {MAX_EVENT_DEPTH} levels: flatten it", where=what)
 
 
 # What clients send
 
 
-def camel(value: Any) -> Any:
-    """The same in camel case, but for what is free-form."""
+def camel_case(value: Any) -> Any:
+    """Convert names to camel case, except in free-form values."""
     if isinstance(value, list):
-        return [camel(item) for item in value]
+        return [camel_case(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     found = {}
     for name, inner in value.items():
         name = to_camel(name) if "_" in name else name
-        if name in KEYED and isinstance(inner, Mapping):
-            found[name] = {key: camel(item) for key, item in inner.items()}
+        if name in USER_NAMED_KEYS and isinstance(inner, Mapping):
+            found[name] = {key: camel_case(item) for key, item in inner.items()}
         else:
-            found[name] = inner if name in FREE_FORM else camel(inner)
+            found[name] = inner if name in FREE_FORM else camel_case(inner)
     return found
 
 
 def event_of(document: Any, *, now: float) -> Json:
     """An event as a client sent it, checked and completed."""
-    return completed(checked_event(document), id=str(uuid4()), now=now)
+    return complete_event(checked_event(document), id=str(uuid4()), now=now)
 
 
-def completed(event: Json, *, id: str, now: float) -> Json:
-    """An event with an id and a time: its own, where it has them."""
+def complete_event(event: Json, *, id: str, now: float) -> Json:
+    """Add an id and a time to an event that has none."""
     return {**event, "id": event.get("id") or id, "timestamp": event.get("timestamp", now)}
 
 
@@ -107,7 +107,7 @@ def checked_event(document: Any) -> Json:
     """An event as a client sent it: checked as far as one must be for ADK to read it again."""
     if not isinstance(document, Mapping):
         raise InvalidInput("an event is a JSON object", where="body")
-    event: Json = {name: value for name, value in camel(document).items() if value is not None}
+    event: Json = {name: value for name, value in camel_case(document).items() if value is not None}
     for name in ("id", "author", "invocationId", "branch"):
         _check_type(event, name, str, "a text")
     for name in ("content", "actions", "customMetadata", "nodeInfo"):
@@ -128,7 +128,7 @@ def checked_event(document: Any) -> Json:
     return {"author": "", "invocationId": "", "nodeInfo": {"path": ""}, **event, "actions": actions}
 
 
-def restored(event: Json, number: int) -> Json:
+def restore_event(event: Json, number: int) -> Json:
     """An event that a new session begins with. It must not claim to be what only ADK itself may write."""
     calls = [
         part.get(kind) or {}
@@ -181,10 +181,10 @@ def text_of(event: Mapping[str, Any]) -> str:
     """What was said: no thoughts, no calls of tools."""
     parts = (event.get("content") or {}).get("parts") or ()
     said = (part["text"] for part in parts if isinstance(part.get("text"), str) and not part.get("thought"))
-    return writable("".join(said))
+    return encodable_text("".join(said))
 
 
-def line(text: str, length: int = 120) -> str:
+def shorten_line(text: str, length: int = 120) -> str:
     """The beginning of a text, in one line."""
     words = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * length]).split())
     return words if len(words) <= length else words[: length - 1] + "…"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from breadcrumbs.cli.client import open_client
-from breadcrumbs.cli.options import DEFAULT_URL, Token, Url
+from breadcrumbs.cli.options import DEFAULT_URL, TokenOption, UrlOption
 
 _RETRIES = 5
 _MESSAGES_AT_START = 6
@@ -23,8 +23,8 @@ def chat(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0, help="Seconds to wait for an answer; 0 = for ever.")
     ] = 300.0,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
 ) -> int:
     """Chat in the terminal: answers appear while they are made. /help inside lists what it can do.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from breadcrumbs.cli.options import AsJson, Config, Data, OwnerOf, Redis, read_owner
+from breadcrumbs.cli.options import ConfigOption, DataOption, JsonOption, OwnerOption, RedisOption, read_owner
 from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
@@ -28,7 +28,7 @@ from breadcrumbs.cli.output import (
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from breadcrumbs.context_builder.audit import Report
+    from breadcrumbs.context_builder.audit import AuditReport
     from breadcrumbs.context_builder.config import ContextConfig
     from breadcrumbs.context_builder.config_checks import ConfigError
     from breadcrumbs.context_builder.diff import Difference
@@ -68,10 +68,10 @@ audits = typer.Typer(
     """,
 )
 
-Consumer = Annotated[
+ConsumerOption = Annotated[
     str | None, typer.Option("--consumer", help="Whose context, where a session has several.")
 ]
-OwnedBy = Annotated[
+RequiredOwnerOption = Annotated[
     str | None,
     typer.Option("--owner", help="Whose session (a UUID). [default: the only one of the settings]"),
 ]
@@ -83,7 +83,7 @@ OwnedBy = Annotated[
 @contexts.command("check")
 def context_check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Context configs (JSON).")],
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Check context configs. Exit code 1 if one cannot be used, with each fault at its line and column.
 
@@ -156,15 +156,15 @@ def context_explain(
     version: Annotated[
         int | None, typer.Option("--version", min=1, help="An older version. [default: the newest]")
     ] = None,
-    consumer: Consumer = None,
+    consumer: ConsumerOption = None,
     parts: Annotated[
         bool, typer.Option("--parts", help="Also what the model was shown, rendered again.")
     ] = False,
-    owner: OwnedBy = None,
-    data: Data = None,
-    redis: Redis = None,
-    config: Config = None,
-    as_json: AsJson = False,
+    owner: RequiredOwnerOption = None,
+    data: DataOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Show what is in a context and what was left out, which source found it, its tokens and the budget.
 
@@ -257,13 +257,13 @@ def context_preview(
     compare: Annotated[
         bool, typer.Option("--diff", help="Also the difference to what the model was shown.")
     ] = False,
-    owner: OwnedBy = None,
-    data: Data = None,
-    redis: Redis = None,
+    owner: RequiredOwnerOption = None,
+    data: DataOption = None,
+    redis: RedisOption = None,
     settings: Annotated[
         Path | None, typer.Option("--settings", help="Settings file. [env: CRUMB_CONFIG]")
     ] = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Show what a model would see with another config. Nothing is written.
 
@@ -342,12 +342,12 @@ def _choose_config(configs: tuple[ContextConfig, ...], file: Path, consumer: str
 def context_diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help="A session or a context, or one @VERSION of it.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")],
-    consumer: Consumer = None,
-    owner: OwnedBy = None,
-    data: Data = None,
-    redis: Redis = None,
-    config: Config = None,
-    as_json: AsJson = False,
+    consumer: ConsumerOption = None,
+    owner: RequiredOwnerOption = None,
+    data: DataOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Show what has changed from one context to another: + in, - out, ~ moved or changed.
 
@@ -395,11 +395,11 @@ def audit_isolation(
     history: Annotated[
         bool, typer.Option("--history", help="Also the older versions of every context.")
     ] = False,
-    owner: OwnerOf = None,
-    data: Data = None,
-    redis: Redis = None,
-    config: Config = None,
-    as_json: AsJson = False,
+    owner: OwnerOption = None,
+    data: DataOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Look at every breadcrumb and every context: nothing of one session may be in another. Exit code 1 if so.
 
@@ -409,7 +409,7 @@ def audit_isolation(
     """
     settings, named = _load_settings(config, data, redis), read_owner(owner)
 
-    async def make_report(store: Store) -> Report:
+    async def make_report(store: Store) -> AuditReport:
         return await _audit(store, named, history)
 
     report = _on_store(settings, make_report)
@@ -422,7 +422,7 @@ def audit_isolation(
     return OK if report.is_clean else PROBLEM
 
 
-async def _audit(store: Store, owner: UUID | None, history: bool) -> Report:
+async def _audit(store: Store, owner: UUID | None, history: bool) -> AuditReport:
     """Audit the store. Shows the progress if standard error is a terminal."""
     from breadcrumbs.context_builder import audit
 

@@ -16,14 +16,14 @@ import typer
 from breadcrumbs.cli.client import check_encodable, command_errors, next_page, open_client, path_of, send_json
 from breadcrumbs.cli.options import (
     DEFAULT_URL,
-    AnyTags,
-    AsJson,
-    Schema,
-    Session,
-    Since,
-    Tags,
-    Token,
-    Url,
+    AnyTagsOption,
+    JsonOption,
+    SchemaOption,
+    SessionOption,
+    SinceOption,
+    TagsOption,
+    TokenOption,
+    UrlOption,
     read_since,
 )
 from breadcrumbs.cli.output import (
@@ -95,9 +95,9 @@ def post(
         str | None,
         typer.Option("--idempotency-key", help="The same key twice writes once. [default: a new one]"),
     ] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Post a breadcrumb.
 
@@ -227,9 +227,9 @@ def get(
     full: Annotated[
         bool, typer.Option("--full", help="Everything, not only what a model would see.")
     ] = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Show one breadcrumb.
 
@@ -270,20 +270,20 @@ def _print_breadcrumb(document: dict[str, Any]) -> None:
 
 @commands.command("list")
 def list_(
-    session: Session = None,
-    schema: Schema = None,
-    tag: Tags = None,
-    any_tag: AnyTags = None,
-    since: Since = None,
+    session: SessionOption = None,
+    schema: SchemaOption = None,
+    tag: TagsOption = None,
+    any_tag: AnyTagsOption = None,
+    since: SinceOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")] = 50,
     everything: Annotated[bool, typer.Option("--all", help="All of them, however many pages.")] = False,
     sort: Annotated[
         str | None, typer.Option("--sort", help="created_at or updated_at, with a - for newest first.")
     ] = None,
     context: Annotated[bool, typer.Option("--context", help="With their contexts.")] = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """List breadcrumbs, the newest first.
 
@@ -347,16 +347,16 @@ def _session_in(tags: list[str]) -> str | None:
 
 @commands.command()
 def tail(
-    session: Session = None,
-    schema: Schema = None,
-    tag: Tags = None,
-    any_tag: AnyTags = None,
+    session: SessionOption = None,
+    schema: SchemaOption = None,
+    tag: TagsOption = None,
+    any_tag: AnyTagsOption = None,
     since_id: Annotated[
         str | None, typer.Option("--since-id", help="Go on after this event (event_id in the JSON).")
     ] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Follow what happens, live: + created, ~ updated, - deleted.
 
@@ -438,9 +438,9 @@ def _event_gist(event: Mapping[str, Any]) -> str:
 @commands.command()
 def history(
     id: Annotated[str, typer.Argument(help="Id of the breadcrumb.")],
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Show all versions of a breadcrumb, and what changed from one to the next.
 
@@ -507,9 +507,9 @@ def _content_lines(version: dict[str, Any]) -> list[str]:
 def delete(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the breadcrumbs.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Delete breadcrumbs with all their versions.
 

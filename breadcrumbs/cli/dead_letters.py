@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from breadcrumbs.cli.client import open_client, path_of
-from breadcrumbs.cli.options import DEFAULT_URL, AsJson, Token, Url
+from breadcrumbs.cli.options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 from breadcrumbs.cli.output import OK, UsageError, console, for_people, one_line, print_json, say, shown_time
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ commands = typer.Typer(
     """,
 )
 
-LetterIds = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters.")]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
+LetterIdsArgument = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 
 @commands.command("list")
-def list_letters(url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False) -> int:
+def list_letters(url: UrlOption = DEFAULT_URL, token: TokenOption = None, as_json: JsonOption = False) -> int:
     """List what failed for good, the newest first, with the reason.
 
     \b
@@ -71,7 +71,10 @@ def _print_letters(letters: list[dict[str, Any]]) -> None:
 
 @commands.command("retry")
 def retry_letters(
-    ids: LetterIds = None, every: All = False, url: Url = DEFAULT_URL, token: Token = None
+    ids: LetterIdsArgument = None,
+    every: AllOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
 ) -> int:
     """Let workers try again, once whatever made them fail is mended.
 
@@ -89,7 +92,10 @@ def retry_letters(
 
 @commands.command("delete")
 def delete_letters(
-    ids: LetterIds = None, every: All = False, url: Url = DEFAULT_URL, token: Token = None
+    ids: LetterIdsArgument = None,
+    every: AllOption = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
 ) -> int:
     """Throw dead letters away.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from breadcrumbs.cli.client import command_errors, open_client
-from breadcrumbs.cli.options import AsJson, Config, Data, Redis
+from breadcrumbs.cli.options import ConfigOption, DataOption, JsonOption, RedisOption
 from breadcrumbs.cli.output import OK, PROBLEM, command, console, for_people, print_json, visible
 from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
 
@@ -29,10 +29,10 @@ def doctor(
         str | None,
         typer.Option("--url", envvar="CRUMB_URL", help="The API to look for. [default: as in the settings]"),
     ] = None,
-    data: Data = None,
-    redis: Redis = None,
-    config: Config = None,
-    as_json: AsJson = False,
+    data: DataOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Look at everything, say what is wrong and how to mend it. Exit code 1 if something is.
 
@@ -170,7 +170,7 @@ def _report(findings: list[Finding], as_json: bool) -> int:
 
 
 @commands.command()
-def version(as_json: AsJson = False) -> int:
+def version(as_json: JsonOption = False) -> int:
     """Print the version.
 
     \b

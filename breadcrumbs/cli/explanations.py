@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from breadcrumbs.cli.output import console, escaped, fail, one_line, shown_time, visible
-from breadcrumbs.context_builder.audit import Report
+from breadcrumbs.context_builder.audit import AuditReport
 from breadcrumbs.context_builder.diff import Difference
 from breadcrumbs.context_builder.explanation import ExplainedItem, Explanation, part_sizes
 from breadcrumbs.context_builder.rebuild import RebuiltContext
@@ -141,7 +141,7 @@ def _item_line(item: ExplainedItem) -> str:
     )
 
 
-def print_report(report: Report) -> None:
+def print_report(report: AuditReport) -> None:
     """Print the findings of an audit."""
     for finding in report.findings:
         version = f" version {finding.version}" if finding.version is not None else ""

@@ -13,16 +13,16 @@ from typing import IO, TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from breadcrumbs.cli.options import (
-    AnyTags,
-    AsJson,
-    Config,
-    Data,
-    OwnerOf,
-    Redis,
-    Schema,
-    Session,
-    Since,
-    Tags,
+    AnyTagsOption,
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    OwnerOption,
+    RedisOption,
+    SchemaOption,
+    SessionOption,
+    SinceOption,
+    TagsOption,
     read_owner,
     read_since,
 )
@@ -47,18 +47,18 @@ commands = typer.Typer()
 @commands.command()
 def export(
     file: Annotated[str | None, typer.Argument(help="Where to; nothing or - is standard output.")] = None,
-    session: Session = None,
-    schema: Schema = None,
-    tag: Tags = None,
-    any_tag: AnyTags = None,
-    since: Since = None,
+    session: SessionOption = None,
+    schema: SchemaOption = None,
+    tag: TagsOption = None,
+    any_tag: AnyTagsOption = None,
+    since: SinceOption = None,
     with_history: Annotated[
         bool, typer.Option("--history/--no-history", help="With the older versions.")
     ] = True,
-    owner: OwnerOf = None,
-    data: Data = None,
-    redis: Redis = None,
-    config: Config = None,
+    owner: OwnerOption = None,
+    data: DataOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
 ) -> int:
     """Write breadcrumbs to a file: one line of JSON each, with their ids, times, versions and history.
 
@@ -180,10 +180,10 @@ def import_(
         typer.Option("--owner", help="Give everything to this owner (a UUID). [default: as in the file]"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
-    data: Data = None,
-    redis: Redis = None,
-    config: Config = None,
-    as_json: AsJson = False,
+    data: DataOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Read breadcrumbs from a file of crumb export. Safe to repeat: what is there stays as it is.
 
@@ -230,7 +230,7 @@ def _print_import(result: Imported, dry_run: bool) -> None:
         fail(f"… and {len(result.bad_lines) - _MAX_BAD_LINES:,} more bad lines")
 
 
-class _Source:
+class _LineReader:
     """The lines of a file. Counts the bytes read, for the progress bar."""
 
     def __init__(self, file: IO[bytes], size: int | None) -> None:
@@ -245,20 +245,20 @@ class _Source:
 
 
 @contextmanager
-def _open_source(name: str) -> Iterator[_Source]:
+def _open_source(name: str) -> Iterator[_LineReader]:
     if name == "-":
-        yield _Source(sys.stdin.buffer, None)
+        yield _LineReader(sys.stdin.buffer, None)
         return
     try:
         file = Path(name).open("rb")  # noqa: SIM115 - closed below; only opening it may fail here
     except OSError as error:
         raise CommandError(f"cannot read {name}: {error.strerror}") from None
     with file:
-        yield _Source(file, os.fstat(file.fileno()).st_size)
+        yield _LineReader(file, os.fstat(file.fileno()).st_size)
 
 
 async def _import(
-    settings: Settings, server: str, source: _Source, owner: UUID | None, dry_run: bool
+    settings: Settings, server: str, source: _LineReader, owner: UUID | None, dry_run: bool
 ) -> Imported:
     from breadcrumbs.composition.storage import open_store
     from breadcrumbs.runtime.maintenance.export_import import Imported, import_lines
@@ -278,7 +278,7 @@ async def _import(
 # Progress
 
 
-class _Bar(Protocol):
+class _ProgressBar(Protocol):
     def advance(self, amount: int) -> None: ...
 
 
@@ -295,7 +295,7 @@ class _RichBar:
 
 
 @contextmanager
-def _progress(what: str, total: int | None) -> Iterator[_Bar]:
+def _progress(what: str, total: int | None) -> Iterator[_ProgressBar]:
     if not sys.stderr.isatty():
         yield _NoBar()
         return

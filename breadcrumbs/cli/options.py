@@ -13,34 +13,38 @@ from breadcrumbs.cli.output import UsageError
 
 DEFAULT_URL = "http://127.0.0.1:8081"
 
-Url = Annotated[str, typer.Option("--url", envvar="CRUMB_URL", help="The server to talk to.")]
-Token = Annotated[
+UrlOption = Annotated[str, typer.Option("--url", envvar="CRUMB_URL", help="The server to talk to.")]
+TokenOption = Annotated[
     str | None,
     typer.Option("--token", envvar="CRUMB_TOKEN", help="A token; or set CRUMB_API_KEY.", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON also on a terminal.")]
-Session = Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")]
-Schema = Annotated[str | None, typer.Option("--schema", help="Only this schema, such as user.message.v1.")]
-Tags = Annotated[
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON also on a terminal.")]
+SessionOption = Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")]
+SchemaOption = Annotated[
+    str | None, typer.Option("--schema", help="Only this schema, such as user.message.v1.")
+]
+TagsOption = Annotated[
     list[str] | None, typer.Option("--tag", "-t", help="Must have this tag; all of them if repeated.")
 ]
-AnyTags = Annotated[list[str] | None, typer.Option("--any-tag", help="Must have at least one of these tags.")]
-Since = Annotated[
+AnyTagsOption = Annotated[
+    list[str] | None, typer.Option("--any-tag", help="Must have at least one of these tags.")
+]
+SinceOption = Annotated[
     str | None, typer.Option("--since", help="Written since then: a time, or how long ago (10m, 2h, 7d).")
 ]
-OwnerOf = Annotated[str | None, typer.Option("--owner", help="Only this owner (a UUID).")]
-Config = Annotated[
+OwnerOption = Annotated[str | None, typer.Option("--owner", help="Only this owner (a UUID).")]
+ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", help="Settings file. [env: CRUMB_CONFIG; default: crumb.toml if it is there]"),
 ]
-Redis = Annotated[
+RedisOption = Annotated[
     str | None,
     typer.Option(
         "--redis",
         help="A server of your own: redis:, rediss: (TLS), redis+cluster: or unix://… [env: CRUMB_REDIS]",
     ),
 ]
-Data = Annotated[
+DataOption = Annotated[
     Path | None, typer.Option("--data", help="Where the embedded server keeps its data. [env: CRUMB_DATA]")
 ]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from breadcrumbs import __version__
-from breadcrumbs.cli.options import DEFAULT_URL, Config, Data, Redis
+from breadcrumbs.cli.options import DEFAULT_URL, ConfigOption, DataOption, RedisOption
 from breadcrumbs.cli.output import INTERRUPTED, OK, command, console, for_people, print_line, say
 from breadcrumbs.runtime.errors import StartupError
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
     from breadcrumbs.composition.http_server import ReadyServer
     from breadcrumbs.runtime.settings.settings import Settings
 
-ContextConfig = Annotated[
+ContextConfigOption = Annotated[
     Path | None,
     typer.Option("--context-config", help="The context builder's config (JSON). [env: CRUMB_CONTEXT_CONFIG]"),
 ]
-Agents = Annotated[
+AgentsOption = Annotated[
     Path | None, typer.Option("--agents", help="Folder with agent definitions (JSON). [env: CRUMB_AGENTS]")
 ]
-Model = Annotated[
+ModelOption = Annotated[
     str | None,
     typer.Option(
         "--model", help="Model of agents that name none: offline, openai:…, ollama:… [env: CRUMB_MODEL]"
     ),
 ]
-Host = Annotated[
+HostOption = Annotated[
     str | None, typer.Option("--host", help="Address to listen on. [env: CRUMB_HOST; default: 127.0.0.1]")
 ]
-Port = Annotated[
+PortOption = Annotated[
     int | None,
     typer.Option("--port", help="Port to listen on, 0 = any free one. [env: CRUMB_PORT; default: 8081]"),
 ]
-Lanes = Annotated[
+LanesOption = Annotated[
     int | None,
     typer.Option("--lanes", help="Number of lanes of a new store. [env: CRUMB_LANES; default: 16]"),
 ]
-Load = Annotated[
+LoadOption = Annotated[
     list[str] | None,
     typer.Option("--load", help="A Python module with agents and tools of your own; only these are run."),
 ]
-LogLevel = Annotated[
+LogLevelOption = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error. [env: CRUMB_LOG_LEVEL]")
 ]
-LogFormat = Annotated[
+LogFormatOption = Annotated[
     str | None, typer.Option("--log-format", help="auto, text or json. [env: CRUMB_LOG_FORMAT]")
 ]
 
@@ -61,17 +61,17 @@ commands = typer.Typer()
 
 @commands.command()
 def up(
-    host: Host = None,
-    port: Port = None,
-    data: Data = None,
-    redis: Redis = None,
-    config: Config = None,
-    lanes: Lanes = None,
-    context_config: ContextConfig = None,
-    agents: Agents = None,
-    model: Model = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    data: DataOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
+    lanes: LanesOption = None,
+    context_config: ContextConfigOption = None,
+    agents: AgentsOption = None,
+    model: ModelOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> int:
     """Start everything in one process, with a server of its own.
 
@@ -103,13 +103,13 @@ def up(
 
 @commands.command()
 def serve(
-    redis: Redis = None,
-    host: Host = None,
-    port: Port = None,
-    config: Config = None,
-    lanes: Lanes = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
+    redis: RedisOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    config: ConfigOption = None,
+    lanes: LanesOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> int:
     """Start the API alone, on a Redis server of your own. Any number of these can share one.
 
@@ -138,13 +138,13 @@ def serve(
 
 @commands.command("build-contexts")
 def build_contexts(
-    redis: Redis = None,
-    data: Data = None,
-    context_config: ContextConfig = None,
-    config: Config = None,
-    lanes: Lanes = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
+    redis: RedisOption = None,
+    data: DataOption = None,
+    context_config: ContextConfigOption = None,
+    config: ConfigOption = None,
+    lanes: LanesOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> int:
     """Run a context builder. Start as many as you like, stop or kill any of them at any time.
 
@@ -171,16 +171,16 @@ def build_contexts(
 
 @commands.command("run-agents")
 def run_agents(
-    redis: Redis = None,
-    data: Data = None,
-    agents: Agents = None,
-    load: Load = None,
-    model: Model = None,
-    context_config: ContextConfig = None,
-    config: Config = None,
-    lanes: Lanes = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
+    redis: RedisOption = None,
+    data: DataOption = None,
+    agents: AgentsOption = None,
+    load: LoadOption = None,
+    model: ModelOption = None,
+    context_config: ContextConfigOption = None,
+    config: ConfigOption = None,
+    lanes: LanesOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
 ) -> int:
     """Run an agent runner. Start as many as you like, stop or kill any of them at any time.
 

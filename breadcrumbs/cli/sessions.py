@@ -8,7 +8,7 @@ from uuid import uuid4
 import typer
 
 from breadcrumbs.cli.client import command_errors, open_client, path_of, send_json
-from breadcrumbs.cli.options import DEFAULT_URL, AsJson, Token, Url
+from breadcrumbs.cli.options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
@@ -44,8 +44,10 @@ commands = typer.Typer(
     """,
 )
 
-SessionName = Annotated[str, typer.Argument(metavar="SESSION", help="The session.")]
-MessageId = Annotated[str | None, typer.Option("--message", help="The id of a message.", show_default=False)]
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session.")]
+MessageIdOption = Annotated[
+    str | None, typer.Option("--message", help="The id of a message.", show_default=False)
+]
 
 
 @commands.command("list")
@@ -53,9 +55,9 @@ def list_sessions(
     user: Annotated[str | None, typer.Option("--user", help="Only those of this user.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """List sessions, the last active one first.
 
@@ -107,7 +109,10 @@ def _print_sessions(sessions: list[dict[str, Any]]) -> None:
 
 @commands.command("show")
 def show_session(
-    session: SessionName, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False
+    session: SessionArgument,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Show one: its version, what is in it, its state.
 
@@ -155,9 +160,9 @@ def new_session(
     title: Annotated[str | None, typer.Option("--title", help="What it is about.")] = None,
     user: Annotated[str | None, typer.Option("--user", help="Whose it is.")] = None,
     state: Annotated[str | None, typer.Option("--state", help="What it begins with (JSON).")] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Begin a session with a title, a user, a state. The first message begins one, too.
 
@@ -195,11 +200,11 @@ def _create(client: Client, path: str, fields: dict[str, Any]) -> dict[str, Any]
 
 @commands.command("rename")
 def rename_session(
-    session: SessionName,
+    session: SessionArgument,
     title: Annotated[str, typer.Argument(help="The new title; an empty one takes it away.")],
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Give a session another title.
 
@@ -218,7 +223,10 @@ def _change(client: Client, session: str, fields: dict[str, Any]) -> dict[str, A
 
 @commands.command("pause")
 def pause_session(
-    session: SessionName, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False
+    session: SessionArgument,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Let agents no longer answer in a session. What is said meanwhile waits.
 
@@ -232,7 +240,10 @@ def pause_session(
 
 @commands.command("resume")
 def resume_session(
-    session: SessionName, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False
+    session: SessionArgument,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Let agents answer in a session again, first what waited.
 
@@ -248,9 +259,9 @@ def resume_session(
 def delete_sessions(
     names: Annotated[list[str], typer.Argument(metavar="SESSION...", help="The sessions.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Delete sessions with everything in them. What is being answered there stops.
 
@@ -286,16 +297,16 @@ def _delete_one(client: Client, session: str) -> dict[str, Any]:
 
 @commands.command("fork")
 def fork_session(
-    session: SessionName,
-    message: MessageId = None,
+    session: SessionArgument,
+    message: MessageIdOption = None,
     name: Annotated[
         str | None,
         typer.Option("--id", help="The id of the new session. [default: a new one]", show_default=False),
     ] = None,
     title: Annotated[str | None, typer.Option("--title", help="Its title. [default: the same]")] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Begin a session with what was said in another, up to --message or to its end.
 
@@ -311,11 +322,11 @@ def fork_session(
 
 @commands.command("retry")
 def retry_turn(
-    session: SessionName,
-    message: MessageId = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    session: SessionArgument,
+    message: MessageIdOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Run a turn again that failed: the newest one, or that of --message. The message is not posted again.
 
@@ -334,12 +345,12 @@ def retry_turn(
 
 @commands.command("messages")
 def session_messages(
-    session: SessionName,
+    session: SessionArgument,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many of the newest.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Show what was said, the oldest first: messages, answers, errors, the use of tools.
 

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import typer
 
 from breadcrumbs.cli.client import open_client, send_json
-from breadcrumbs.cli.options import DEFAULT_URL, AsJson, Token, Url
+from breadcrumbs.cli.options import DEFAULT_URL, JsonOption, TokenOption, UrlOption
 from breadcrumbs.cli.output import OK, UsageError, print_json, say, shown_time
 
 commands = typer.Typer()
@@ -28,9 +28,9 @@ def token(
     ] = None,
     user: Annotated[str | None, typer.Option("--user", help="Good for this user only.")] = None,
     ttl: Annotated[str | None, typer.Option("--ttl", help="How long it is good: 15m, 12h, 7d.")] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    as_json: AsJson = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Get a token from a running server and print it, and nothing else.
 

@@ -56,7 +56,7 @@ __all__ = [
     "StoreUnavailable",
     "Unauthenticated",
     "VersionMismatch",
-    "problem_of",
+    "problem_from_document",
 ]
 
 
@@ -231,7 +231,7 @@ _BY_NAME: dict[str, type[ProblemError]] = {
 }
 
 
-def problem_of(document: Mapping[str, Any]) -> ProblemError:
-    """The error for a problem document. A kind that we do not know yet is a plain `ProblemError`."""
+def problem_from_document(document: Mapping[str, Any]) -> ProblemError:
+    """Return the error for a problem document. A kind that we do not know yet is a plain `ProblemError`."""
     name = str(document.get("type", "")).rpartition("#problem-")[2]
     return _BY_NAME.get(name, ProblemError)(document)

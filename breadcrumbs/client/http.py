@@ -18,14 +18,14 @@ _CONNECT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAccess:
     """The address of a server, and the headers that authenticate the client there."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
 
     @classmethod
-    def resolve(cls, url: str | None, token: str | None, api_key: str | None) -> Server:
+    def resolve(cls, url: str | None, token: str | None, api_key: str | None) -> ServerAccess:
         """Take missing values from the environment, as the command line does."""
         if token is None and api_key is None:
             token, api_key = os.environ.get("CRUMB_TOKEN"), os.environ.get("CRUMB_API_KEY")
@@ -46,7 +46,7 @@ class Server:
 
 def check_address(url: str) -> str:
     """Return the host of an address. A ValueError where httpx cannot use it."""
-    host = _host_in(url)
+    host = _parse_host(url)
     try:
         httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -72,7 +72,7 @@ def is_stream(response: httpx.Response) -> bool:
     return response.is_success and response.headers.get("content-type", "").startswith("text/event-stream")
 
 
-def reply_of(response: httpx.Response) -> Reply:
+def to_reply(response: httpx.Response) -> Reply:
     headers = {name.lower(): value for name, value in response.headers.items()}
     return Reply(response.status_code, headers, response.content)
 
@@ -109,7 +109,7 @@ def _credentials(token: str | None, api_key: str | None) -> dict[str, str]:
     return headers
 
 
-def _host_in(url: str) -> str:
+def _parse_host(url: str) -> str:
     try:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:

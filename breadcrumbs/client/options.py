@@ -33,8 +33,8 @@ class Listing(Filters, total=False):
     """True unless told otherwise; without, the contexts stay empty."""
 
 
-class Subscription(Filters, total=False):
-    """What to follow, and from where."""
+class EventOptions(Filters, total=False):
+    """Which events to follow, and from where."""
 
     selector: Mapping[str, Any] | None
     """A selector of the HTTP interface, for conditions on the context."""

@@ -11,7 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from breadcrumbs.client.errors import ProblemError, ServerUnreachable, StoreFull, VersionMismatch, problem_of
+from breadcrumbs.client.errors import (
+    ProblemError,
+    ServerUnreachable,
+    StoreFull,
+    VersionMismatch,
+    problem_from_document,
+)
 from breadcrumbs.client.requests import Request
 from breadcrumbs.client.values import (
     Breadcrumb,
@@ -66,25 +72,25 @@ class ReplyReader:
         if 200 <= reply.status < 300:
             # The server of another program may answer every request with a page of its own.
             is_json = "json" in reply.headers.get("content-type", "json")
-            return None if is_json or not request.expects_json else self._foreign(reply)
+            return None if is_json or not request.expects_json else self._not_a_server_error(reply)
         try:
             document = reply.json()
             if isinstance(document, dict) and "detail" in document:
                 return _problem_for(request, {"status": reply.status, **document})
         except (TypeError, ValueError, AttributeError):
             pass
-        return self._foreign(reply, f" with {reply.status} to {request.method} {request.path}")
+        return self._not_a_server_error(reply, f" with {reply.status} to {request.method} {request.path}")
 
     def read(self, reply: Reply, convert: Callable[[Any], T]) -> T:
         """Return the value that `convert` makes of the JSON in a reply."""
         try:
             return convert(reply.json())
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise self._foreign(reply) from None
+            raise self._not_a_server_error(reply) from None
 
     def read_written(self, reply: Reply) -> Written:
         replayed = reply.headers.get("idempotency-replayed") == "true"
-        return self.read(reply, lambda document: _written(document, replayed))
+        return self.read(reply, lambda document: _parse_written(document, replayed))
 
     def unreachable(self, lost: ConnectionLost) -> ServerUnreachable:
         """Return the error to raise when there are no retries left."""
@@ -96,7 +102,9 @@ class ReplyReader:
             return ServerUnreachable(f"{self._url} did not answer in time")
         return ServerUnreachable(f"the connection to {self._url} failed: {lost}")
 
-    def _foreign(self, reply: Reply, how: str = " with something else than was asked for") -> ProblemError:
+    def _not_a_server_error(
+        self, reply: Reply, how: str = " with something else than was asked for"
+    ) -> ProblemError:
         return ProblemError(
             {"status": reply.status, "detail": f"{self._url} answered{how}: is this a Breadcrumbs server?"}
         )
@@ -124,19 +132,19 @@ def retry_after(reply: Reply) -> float | None:
 # Values
 
 
-def breadcrumbs_in(documents: Any) -> list[Breadcrumb]:
+def parse_breadcrumbs(documents: Any) -> list[Breadcrumb]:
     return [breadcrumb_of(document) for document in documents]
 
 
-def versions_in(documents: Any) -> list[Version]:
+def parse_versions(documents: Any) -> list[Version]:
     return [version_of(document) for document in documents]
 
 
-def session_page_in(page: Any) -> tuple[list[SessionInfo], str | None]:
+def parse_session_page(page: Any) -> tuple[list[SessionInfo], str | None]:
     return [session_info_of(document) for document in page["sessions"]], page.get("next_cursor")
 
 
-def token_in(issued: Any) -> Token:
+def parse_token(issued: Any) -> Token:
     return Token(
         token=issued["token"],
         owner_id=issued["owner_id"],
@@ -148,11 +156,11 @@ def token_in(issued: Any) -> Token:
     )
 
 
-def retried_in(begun: Any) -> Retried:
+def parse_retried(begun: Any) -> Retried:
     return Retried(begun["message_id"], datetime.fromisoformat(begun["retried_at"]))
 
 
-def deleted_in(gone: Any) -> int:
+def parse_deleted(gone: Any) -> int:
     return int(gone["deleted"])
 
 
@@ -164,13 +172,13 @@ def next_cursor(reply: Reply) -> str | None:
     return parse_qs(urlsplit(target).query)["cursor"][0]
 
 
-def _written(document: Any, replayed: bool) -> Written:
+def _parse_written(document: Any, replayed: bool) -> Written:
     updated_at = datetime.fromisoformat(document["updated_at"])
     return Written(id=document["id"], version=document["version"], updated_at=updated_at, replayed=replayed)
 
 
 def _problem_for(request: Request, document: Mapping[str, Any]) -> ProblemError:
-    error = problem_of(document)
+    error = problem_from_document(document)
     if isinstance(error, VersionMismatch):
         expected = request.headers.get("if-match", "").strip('"')
         error.expected = int(expected) if expected.isascii() and expected.isdigit() else 0

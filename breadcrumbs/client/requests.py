@@ -12,7 +12,7 @@ from uuid import uuid4
 import orjson
 
 from breadcrumbs.client.errors import InvalidInput
-from breadcrumbs.client.options import Filters, Listing, Message, SessionChange, Subscription, TokenRequest
+from breadcrumbs.client.options import EventOptions, Filters, Listing, Message, SessionChange, TokenRequest
 from breadcrumbs.client.values import SESSION
 
 MESSAGE: Final = "user.message.v1"
@@ -229,7 +229,7 @@ def list_params(wanted: Listing) -> list[tuple[str, str]]:
     return params
 
 
-def subscription_params(wanted: Subscription) -> list[tuple[str, str]]:
+def event_params(wanted: EventOptions) -> list[tuple[str, str]]:
     params = filter_params(wanted)
     if selector := wanted.get("selector"):
         params.append(("filters", orjson.dumps(dict(selector)).decode()))

@@ -11,7 +11,7 @@ from breadcrumbs.runtime.breadcrumb.text import plain_text
 
 SESSION = "session:"
 
-Operation = Literal["created", "updated", "deleted"]
+EventOperation = Literal["created", "updated", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Event:
     """Where to go on from: `events(last_event_id=…)`."""
     session_id: str | None = None
     breadcrumb_id: str = ""
-    operation: Operation | None = None
+    operation: EventOperation | None = None
     version: int = 0
     schema_name: str | None = None
     title: str = ""
@@ -261,7 +261,7 @@ def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
             document=payload,
         )
     # RCRT's clients are told of an update also where something is new; `operation` says which it is.
-    operation: Operation | None = payload.get("operation")
+    operation: EventOperation | None = payload.get("operation")
     moment = payload.get("updated_at")
     return Event(
         type=f"breadcrumb.{operation}" if operation else kind,

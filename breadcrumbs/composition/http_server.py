@@ -101,7 +101,7 @@ async def _serve(
 ) -> int | None:
     ready = ReadyServer(_listening_url(listener), embedded)
     async with assembled_services(settings, url, workers=workers) as services:
-        server = _Server(services, settings.connection_limits, hooks, ready)
+        server = _HookedServer(services, settings.connection_limits, hooks, ready)
         async with anyio.create_task_group() as tasks:
             if embedded is not None:
                 tasks.start_soon(_keep_alive, embedded, server)
@@ -165,7 +165,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
 # The server
 
 
-class _Server(HttpServer):
+class _HookedServer(HttpServer):
     """The HTTP server. Calls the hooks, and records which signal or failure ended it."""
 
     def __init__(
@@ -198,7 +198,7 @@ class _Server(HttpServer):
         self.should_exit = True
 
 
-async def _keep_alive(embedded: EmbeddedServer, server: _Server) -> None:
+async def _keep_alive(embedded: EmbeddedServer, server: _HookedServer) -> None:
     """Restart the embedded server when it dies. Confirmed writes are in its append-only file."""
     address, failures = embedded.url, 0
     while True:

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import FunctionAgent
 from breadcrumbs.agents.tools import Tool
-from breadcrumbs.agents.tools.output import in_words
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
+from breadcrumbs.agents.tools.output import error_text
+from breadcrumbs.runtime.breadcrumb.breadcrumb import to_complaints
 from breadcrumbs.runtime.errors import StartupError
 
 OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]
@@ -27,7 +27,7 @@ OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]
 class OwnAgents:
     """A user's own agents, and the tools that they bring along."""
 
-    agents: tuple[Agent, ...] = ()
+    agents: tuple[ActiveAgent, ...] = ()
     tools: tuple[Tool, ...] = ()
 
 
@@ -55,15 +55,15 @@ def collect_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> Ow
     return OwnAgents(ready, tuple(tools))
 
 
-def _as_agent(one: OwnAgent) -> Agent:
+def _as_agent(one: OwnAgent) -> ActiveAgent:
     if isinstance(one, FunctionAgent):
-        return Agent(one.definition, one.function, trusted=True)
+        return ActiveAgent(one.definition, one.function, trusted=True)
     if isinstance(one, AgentDefinition):
-        return Agent(one, trusted=True)
+        return ActiveAgent(one, trusted=True)
     try:
-        return Agent(AgentDefinition.model_validate(definition_fields(dict(one))), trusted=True)
+        return ActiveAgent(AgentDefinition.model_validate(definition_fields(dict(one))), trusted=True)
     except ValidationError as error:
-        lines = "\n".join(f"  {c.where}: {c.message}" for c in complaints_of(error))
+        lines = "\n".join(f"  {c.where}: {c.message}" for c in to_complaints(error))
         raise StartupError(f"{one.get('agent_id', 'this')!r} is no agent definition:\n{lines}") from None
 
 
@@ -79,4 +79,4 @@ def _import_module(name: str) -> Any:
     try:
         return import_module(name)
     except (Exception, SystemExit) as error:  # user code runs on import
-        raise StartupError(f"the module {name!r} cannot be imported: {in_words(error)}") from error
+        raise StartupError(f"the module {name!r} cannot be imported: {error_text(error)}") from error

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import anyio
 
-from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce, load_definitions
+from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce, load_definitions
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.models.base import Model
 from breadcrumbs.agents.models.registry import ModelPool
@@ -94,7 +94,7 @@ def context_worker(parts: WorkerParts) -> Worker:
 @asynccontextmanager
 async def agent_worker(
     parts: WorkerParts,
-    agents: Iterable[Agent] = (),
+    agents: Iterable[ActiveAgent] = (),
     *,
     tools: Iterable[Tool] = (),
     kind: str | None = None,
@@ -115,7 +115,7 @@ async def agent_worker(
         builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
         hints = SchemaHints(store)
 
-        def model_of(agent: Agent) -> Model:
+        def model_of(agent: ActiveAgent) -> Model:
             try:
                 return models.resolve(agent.definition.model, trusted=agent.trusted)
             except (InvalidInput, StartupError) as error:
@@ -170,7 +170,7 @@ def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
         raise StartupError(f"the tools cannot be used together: {error}") from None
 
 
-def _check_agent(agent: Agent, models: ModelPool, toolbox: Toolbox, adk: AdkServers) -> None:
+def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: AdkServers) -> None:
     """Report an operator's invalid definition at start, before it fails in a session."""
     try:
         toolbox.allowed(agent.definition.tools)

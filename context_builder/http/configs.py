@@ -15,13 +15,13 @@ from typing_extensions import TypedDict
 
 from breadcrumbs.context_builder.config import ContextConfig, json_schema
 from breadcrumbs.context_builder.config_checks import ConfigComplaint, ConfigError, parse_configs
-from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, Content
+from breadcrumbs.context_builder.config_file import ChangedMeanwhile, ConfigFile, FileContent
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce, own_configs
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Body, Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     INVALID_INPUT,
     NOT_FOUND,
@@ -30,20 +30,20 @@ from breadcrumbs.runtime.http.api.problems import (
     problem,
 )
 from breadcrumbs.runtime.http.api.replies import Header, Reply
-from breadcrumbs.runtime.http.api.schemas import Id, Time, Version
+from breadcrumbs.runtime.http.api.schemas import Id, Time, VersionNumber
 from breadcrumbs.runtime.workers.definitions import PostedDefinition
 
 _closed = with_config(extra="forbid")
 
-Place = Annotated[int, Field(ge=1)]
+LineOrColumn = Annotated[int, Field(ge=1)]
 
 
 @_closed
 class ComplaintView(TypedDict):
     """One thing that is wrong in a config."""
 
-    line: Place
-    column: Place
+    line: LineOrColumn
+    column: LineOrColumn
     where: Annotated[str, Field(description="Path in the document; empty: the text is no JSON")]
     message: str
 
@@ -86,7 +86,7 @@ class OwnView(TypedDict):
     """A `context.config.v1` breadcrumb."""
 
     id: Id
-    version: Version
+    version: VersionNumber
     updated_at: Time
     title: str
     consumer_id: NotRequired[str]
@@ -127,7 +127,7 @@ class ConfigRoutes:
         self._configs = configs
         self._file = file
 
-    async def configs(self, call: Call) -> Reply:
+    async def configs(self, call: HttpCall) -> Reply:
         principal = call.principal
         own = [
             entry
@@ -139,9 +139,9 @@ class ConfigRoutes:
         }
         self._configs.invalidate(principal.owner_id)
         document: dict[str, Any] = {
-            "breadcrumbs": [_own_view(entry) for entry in own],
+            "breadcrumbs": [_posted_config_document(entry) for entry in own],
             "in_force": [
-                _consumer(config) | _origin(holding.get(config.consumer_id))
+                _consumer_document(config) | _origin_fields(holding.get(config.consumer_id))
                 for config in await self._configs.get(principal.owner_id)
             ],
         }
@@ -150,16 +150,18 @@ class ConfigRoutes:
             document["file"] = await self._file_view(self._file, content, principal)
         return Reply.json(document)
 
-    async def file(self, call: Call) -> Reply:
+    async def file(self, call: HttpCall) -> Reply:
         file = self._known_file()
         content = await anyio.to_thread.run_sync(file.read)
-        return Reply.json(await self._file_view(file, content, call.principal), headers=_etag(content.tag))
+        return Reply.json(
+            await self._file_view(file, content, call.principal), headers=_etag_header(content.tag)
+        )
 
-    async def replace_file(self, call: Call) -> Reply:
+    async def replace_file(self, call: HttpCall) -> Reply:
         file = self._known_file()
         file.check_unlocked()
-        text = await _text(call)
-        checked = await _checked(text)
+        text = await _read_text(call)
+        checked = await _check_result(text)
         if checked["complaints"]:
             count = len(checked["complaints"])
             things = "one thing is" if count == 1 else f"{count} things are"
@@ -168,15 +170,17 @@ class ConfigRoutes:
                 f"{things} wrong with this config, and nothing was changed",
                 members={"errors": checked["complaints"]},
             )
-        made_on = _tags(call.header(b"if-match"))
+        made_on = _expected_etags(call.header(b"if-match"))
         try:
             content = await anyio.to_thread.run_sync(
                 partial(file.replace, text.encode("utf-8"), made_on=made_on)
             )
         except ChangedMeanwhile as error:
-            raise HttpProblem(VERSION_MISMATCH, str(error), headers=_etag(error.tag)) from None
+            raise HttpProblem(VERSION_MISMATCH, str(error), headers=_etag_header(error.tag)) from None
         self._configs.reload()
-        return Reply.json(await self._file_view(file, content, call.principal), headers=_etag(content.tag))
+        return Reply.json(
+            await self._file_view(file, content, call.principal), headers=_etag_header(content.tag)
+        )
 
     def _known_file(self) -> ConfigFile:
         if self._file is None:
@@ -186,7 +190,9 @@ class ConfigRoutes:
             )
         return self._file
 
-    async def _file_view(self, file: ConfigFile, content: Content, principal: Principal) -> dict[str, Any]:
+    async def _file_view(
+        self, file: ConfigFile, content: FileContent, principal: Principal
+    ) -> dict[str, Any]:
         locked = file.locked
         if not locked and not policy.may_edit_config_file(principal):
             locked = "writing it needs the role 'curator'"
@@ -198,7 +204,7 @@ class ConfigRoutes:
         if content.raw is None:
             complaint = {"line": 1, "column": 1, "where": "", "message": content.problem}
             return document | {"configs": [], "complaints": [complaint]}
-        checked = await _checked(content.raw)
+        checked = await _check_result(content.raw)
         try:
             document["text"] = content.raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -219,7 +225,7 @@ class ConfigRoutes:
                     "this owner, which take the place of the file's configs for the same consumer."
                 ),
                 handle=self.configs,
-                answers=(Answer(200, "All of them.", ConfigsView),),
+                successes=(SuccessReply(200, "All of them.", ConfigsView),),
             ),
             Operation(
                 id="checkContextConfig",
@@ -231,7 +237,7 @@ class ConfigRoutes:
                 handle=check_config_text,
                 uses_store="no",
                 body=Body(ConfigText, {"text": '{"consumer_id": "default-chat-assistant"}'}),
-                answers=(Answer(200, "What is wrong, if anything is.", CheckedView),),
+                successes=(SuccessReply(200, "What is wrong, if anything is.", CheckedView),),
             ),
             Operation(
                 id="contextConfigSchema",
@@ -242,7 +248,7 @@ class ConfigRoutes:
                 description="For editors: completion and checking while one types.",
                 handle=config_schema,
                 uses_store="no",
-                answers=(Answer(200, "The schema.", dict[str, Any]),),
+                successes=(SuccessReply(200, "The schema.", dict[str, Any]),),
             ),
             Operation(
                 id="readContextConfig",
@@ -252,7 +258,7 @@ class ConfigRoutes:
                 summary="The config file of this server",
                 handle=self.file,
                 uses_store="no",
-                answers=(Answer(200, "The file.", FileView, headers=_ETAG),),
+                successes=(SuccessReply(200, "The file.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND,),
             ),
             Operation(
@@ -275,31 +281,31 @@ class ConfigRoutes:
                     ),
                 ),
                 body=Body(ConfigText, _EXAMPLE),
-                answers=(Answer(200, "The file as it is now.", FileView, headers=_ETAG),),
+                successes=(SuccessReply(200, "The file as it is now.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND, VERSION_MISMATCH),
             ),
         )
 
 
-async def check_config_text(call: Call) -> Reply:
-    return Reply.json(await _checked(await _text(call)))
+async def check_config_text(call: HttpCall) -> Reply:
+    return Reply.json(await _check_result(await _read_text(call)))
 
 
-async def config_schema(call: Call) -> Reply:
+async def config_schema(call: HttpCall) -> Reply:
     return Reply.json(_SCHEMA, headers=[(b"cache-control", b"max-age=3600")])
 
 
-async def _text(call: Call) -> str:
+async def _read_text(call: HttpCall) -> str:
     return parse_body(ConfigText, await call.json(), error="send the config as text").text
 
 
-async def _checked(text: str | bytes) -> dict[str, Any]:
+async def _check_result(text: str | bytes) -> dict[str, Any]:
     raw = text.encode("utf-8") if isinstance(text, str) else text
     # Up to a megabyte, read character by character: others need not wait for that.
-    configs, complaints = await anyio.to_thread.run_sync(_check, raw)
+    configs, complaints = await anyio.to_thread.run_sync(_parse_or_complain, raw)
     return {
         "ok": not complaints,
-        "configs": [_consumer(config) for config in configs],
+        "configs": [_consumer_document(config) for config in configs],
         "complaints": [
             {"line": found.line, "column": found.column, "where": found.where, "message": found.message}
             for found in complaints
@@ -307,22 +313,22 @@ async def _checked(text: str | bytes) -> dict[str, Any]:
     }
 
 
-def _check(raw: bytes) -> tuple[tuple[ContextConfig, ...], list[ConfigComplaint]]:
+def _parse_or_complain(raw: bytes) -> tuple[tuple[ContextConfig, ...], list[ConfigComplaint]]:
     try:
         return parse_configs(raw), []
     except ConfigError as error:
         return (), error.complaints
 
 
-def _consumer(config: ContextConfig) -> dict[str, Any]:
+def _consumer_document(config: ContextConfig) -> dict[str, Any]:
     return {"consumer_id": config.consumer_id, "digest": config.digest}
 
 
-def _origin(own: PostedDefinition[ContextConfig] | None) -> dict[str, Any]:
+def _origin_fields(own: PostedDefinition[ContextConfig] | None) -> dict[str, Any]:
     return {"origin": "file"} if own is None else {"origin": "breadcrumb", "id": str(own.crumb.id)}
 
 
-def _own_view(own: PostedDefinition[ContextConfig]) -> dict[str, Any]:
+def _posted_config_document(own: PostedDefinition[ContextConfig]) -> dict[str, Any]:
     crumb = own.crumb
     view: dict[str, Any] = {
         "id": str(crumb.id),
@@ -340,12 +346,12 @@ def _own_view(own: PostedDefinition[ContextConfig]) -> dict[str, Any]:
     return view
 
 
-def _etag(tag: str) -> list[Header]:
+def _etag_header(tag: str) -> list[Header]:
     return [(b"etag", f'"{tag}"'.encode())]
 
 
-def _tags(header: str | None) -> set[str] | None:
-    """What If-Match demands; None: nothing."""
+def _expected_etags(header: str | None) -> set[str] | None:
+    """Return the ETags that If-Match names, or None for any."""
     if header is None or header.strip() == "*":
         return None
     return {tag.strip().removeprefix("W/").strip('"') for tag in header.split(",")}

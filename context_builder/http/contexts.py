@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from breadcrumbs.context_builder.assembly import ItemPlace, Reason
 from breadcrumbs.context_builder.config import ContextConfig
-from breadcrumbs.context_builder.config_checks import MOST_COMPLAINTS, check_document
+from breadcrumbs.context_builder.config_checks import MAX_COMPLAINTS, check_document
 from breadcrumbs.context_builder.explain import PageLimits, explain
 from breadcrumbs.context_builder.explanation import Explanation
 from breadcrumbs.context_builder.preview import PreviewInput, preview
@@ -22,12 +22,12 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import check_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import Complaint, InvalidCursor, InvalidInput, NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.listing import read_flag
-from breadcrumbs.runtime.http.api.operations import ID, Answer, Body, Parameter, Routes
+from breadcrumbs.runtime.http.api.operations import ID, Body, Parameter, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.problems import INVALID_CURSOR, NOT_FOUND
 from breadcrumbs.runtime.http.api.replies import Reply
-from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, Version
+from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
 from breadcrumbs.runtime.retrieval.sources import Scope
 from breadcrumbs.runtime.sessions.sessions import Sessions
 
@@ -79,7 +79,7 @@ class ItemView(TypedDict):
     rank: Annotated[Count, Field(description="0: the newest that the source found")]
     tokens: Count
     id: NotRequired[Id]
-    version: NotRequired[Version]
+    version: NotRequired[VersionNumber]
     schema_name: NotRequired[str]
     session_id: NotRequired[Annotated[str, Field(description="Where it is not the context's own")]]
     created_at: NotRequired[Time]
@@ -100,7 +100,7 @@ class LeftOutView(TypedDict):
     reason: Reason
     tokens: NotRequired[Annotated[Count, Field(description="What it would have taken")]]
     id: NotRequired[Id]
-    version: NotRequired[Version]
+    version: NotRequired[VersionNumber]
     schema_name: NotRequired[str]
     created_at: NotRequired[Time]
     title: NotRequired[str]
@@ -112,7 +112,7 @@ class _Explained(TypedDict):
     consumer_id: str
     session_id: NotRequired[str]
     trigger_id: Id
-    trigger_version: Version
+    trigger_version: VersionNumber
     as_of: Annotated[Time, Field(description="What was written later is not in it")]
     config: Annotated[str, Field(description="Digest of the config that it was made by")]
     tokens: Count
@@ -139,7 +139,7 @@ class ExplanationView(_Explained):
     """Why a context is as it is."""
 
     context_id: Id
-    version: Version
+    version: VersionNumber
     made_at: Time
     parts: NotRequired[Annotated[list[PartView], Field(description="What the model was shown, on request")]]
     parts_as_shown: NotRequired[
@@ -180,8 +180,8 @@ class PreviewRequest(BaseModel):
     )
 
 
-class _Asked(BaseModel):
-    """The same, with the config as it came: what is wrong with it has words of its own."""
+class _PreviewBody(BaseModel):
+    """A `PreviewRequest` whose config is not checked yet. `_choose_config` reports its errors."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -221,13 +221,13 @@ class _Asked(BaseModel):
         ),
         Parameter("cursor", "query", "The next page: `next_cursor` of the last one."),
     ),
-    answers=(Answer(200, "The explanation.", ExplanationView),),
+    successes=(SuccessReply(200, "The explanation.", ExplanationView),),
     may_fail=(INVALID_CURSOR,),
 )
-async def explain_context(call: Call) -> Reply:
-    principal, id, query = call.principal, call.id(), call.query()
-    version, with_parts = _version(query.get("version")), read_flag(query, "parts")
-    version, start = _continued(query.get("cursor"), version)
+async def explain_context(call: HttpCall) -> Reply:
+    principal, id, query = call.principal, call.path_id(), call.query()
+    version, with_parts = _parse_version(query.get("version")), read_flag(query, "parts")
+    version, start = _parse_cursor(query.get("cursor"), version)
     store = call.services.store
     context = await store.get(principal.owner_id, id, count_read=False)
     policy.check_readable(principal, context)
@@ -247,12 +247,12 @@ async def explain_context(call: Call) -> Reply:
     if with_parts:
         page = slice(start, start + len(explained.items))
         rebuilt = await rebuild(store, principal.owner_id, id, explained.version, only=page)
-        document |= _shown(explained, rebuilt)
+        document |= _shown_parts(explained, rebuilt)
     return Reply.json(document)
 
 
-def _continued(cursor: str | None, version: int | None) -> tuple[int | None, int]:
-    """The version that a page is about, and where it begins."""
+def _parse_cursor(cursor: str | None, version: int | None) -> tuple[int | None, int]:
+    """Return the version and the start of the page that a cursor names."""
     if cursor is None:
         return version, 0
     of, _, start = cursor.partition(".")
@@ -265,8 +265,8 @@ def _continued(cursor: str | None, version: int | None) -> tuple[int | None, int
     return int(of), int(start)
 
 
-def _shown(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
-    """What the model was shown, without what the explanation does not show this reader either."""
+def _shown_parts(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
+    """Return the parts that the model was shown, without the items that this reader may not see."""
     try:
         parts = _PARTS.validate_python(rebuilt.parts)
     except ValidationError:  # anybody may post a breadcrumb that looks like a context
@@ -294,26 +294,26 @@ def _shown(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
         "were not there."
     ),
     body=Body(PreviewRequest, _EXAMPLE),
-    answers=(Answer(200, "The explanation, and what would be shown.", PreviewView),),
+    successes=(SuccessReply(200, "The explanation, and what would be shown.", PreviewView),),
     may_fail=(NOT_FOUND,),
 )
-async def preview_context(call: Call) -> Reply:
+async def preview_context(call: HttpCall) -> Reply:
     principal = call.principal
-    asked = parse_body(_Asked, await call.json(), error="this is no request for a preview")
+    asked = parse_body(_PreviewBody, await call.json(), error="this is no request for a preview")
     check_session_id(asked.session_id)
     await _check_session(call, asked.session_id)
     wanted = PreviewInput(
         principal.owner_id,
         asked.session_id,
-        _config(asked),
-        None if asked.trigger_id is None else _id(asked.trigger_id),
+        _choose_config(asked),
+        None if asked.trigger_id is None else _parse_trigger_id(asked.trigger_id),
         may_see=partial(policy.may_read, principal),
     )
     made = await preview(call.services.store, wanted, hints=call.services.hints)
     return Reply.json(made.explanation.as_dict() | {"parts": made.parts})
 
 
-async def _check_session(call: Call, session: str) -> None:
+async def _check_session(call: HttpCall, session: str) -> None:
     """Check that the session exists for a narrowed token."""
     principal = call.principal
     if principal.is_narrowed:
@@ -322,7 +322,7 @@ async def _check_session(call: Call, session: str) -> None:
             raise NotFound(f"there is no session {session!r}")
 
 
-def _version(text: str | None) -> int | None:
+def _parse_version(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
@@ -330,16 +330,15 @@ def _version(text: str | None) -> int | None:
     return int(text)
 
 
-def _id(text: str) -> UUID:
+def _parse_trigger_id(text: str) -> UUID:
     return parse_id(text, what="trigger_id")
 
 
-def _config(asked: _Asked) -> ContextConfig:
+def _choose_config(asked: _PreviewBody) -> ContextConfig:
     configs, faults = check_document(asked.config)
     if faults:
         complaints = [
-            Complaint(f"config.{fault.where}".rstrip("."), fault.message)
-            for fault in faults[:MOST_COMPLAINTS]
+            Complaint(f"config.{fault.where}".rstrip("."), fault.message) for fault in faults[:MAX_COMPLAINTS]
         ]
         raise InvalidInput("the config cannot be used", complaints=complaints)
     names = ", ".join(config.consumer_id for config in configs)

@@ -39,7 +39,7 @@ from breadcrumbs.runtime.store.state import (
     STATE_CHANGE,
     STATE_HOLDER,
     STATEFUL,
-    Guard,
+    StateReaders,
 )
 
 # Operations
@@ -417,7 +417,7 @@ def check_fork(principal: Principal) -> None:
         )
 
 
-def may_read_state(principal: Principal, guard: Guard) -> bool:
+def may_read_state(principal: Principal, guard: StateReaders) -> bool:
     """Whether the principal may read a value of a session's state."""
     if may_read_secrets(principal):
         return True
@@ -492,7 +492,7 @@ def may_edit_config_file(principal: Principal) -> bool:
     return has_role(principal, "curator")
 
 
-def restriction_of(crumb: Breadcrumb) -> Literal["narrowed", "hidden"] | None:
+def find_restriction(crumb: Breadcrumb) -> Literal["narrowed", "hidden"] | None:
     """Return why a config, an agent or a schema definition does not apply to all sessions, or None if it does.
 
     A narrowed token leaves its tag on everything that it writes. Its breadcrumbs must not decide what other sessions

@@ -46,7 +46,7 @@ _RETRY_SECONDS: Final = 3.0
 
 _RETRY_PAUSE: Final = 0.05
 
-_Node: TypeAlias = tuple[str, int]
+_NodeAddress: TypeAlias = tuple[str, int]
 """Host and port."""
 
 
@@ -57,9 +57,9 @@ class ClusterConnection:
         """`slots`: the hash slot of each lane."""
         self._address = address
         self._slots = slots
-        self._links: dict[_Node, Multiplexer] = {}
-        self._slot_map: dict[int, _Node] = {}
-        self._nodes: set[_Node] = {(address.host, address.port)}
+        self._links: dict[_NodeAddress, Multiplexer] = {}
+        self._slot_map: dict[int, _NodeAddress] = {}
+        self._nodes: set[_NodeAddress] = {(address.host, address.port)}
         self._refresh: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -86,12 +86,12 @@ class ClusterConnection:
             raise to_store_error(error) from error
 
     async def call_all(self, commands: Sequence[tuple[int, Command | ScriptCall]]) -> list[Any]:
-        by_node: dict[_Node, list[int]] = {}
+        by_node: dict[_NodeAddress, list[int]] = {}
         for index, (lane, _) in enumerate(commands):
             by_node.setdefault(self._node_of(lane), []).append(index)
         replies: list[Any] = [None] * len(commands)
 
-        async def call_group(node: _Node, indexes: list[int]) -> None:
+        async def call_group(node: _NodeAddress, indexes: list[int]) -> None:
             group = [commands[index] for index in indexes]
             for index, reply in zip(indexes, await self._call_group(node, group), strict=True):
                 replies[index] = reply
@@ -124,7 +124,9 @@ class ClusterConnection:
         if (link := self._links.get(self._node_of(lane))) is not None:
             link.post(command)
 
-    async def _call_group(self, node: _Node, group: list[tuple[int, Command | ScriptCall]]) -> list[Any]:
+    async def _call_group(
+        self, node: _NodeAddress, group: list[tuple[int, Command | ScriptCall]]
+    ) -> list[Any]:
         """Send commands to one node together. Send those again that it did not execute, one by one."""
         replies = await self._call_node(node, [to_command(command) for _, command in group])
         for index, (lane, command) in enumerate(group):
@@ -167,14 +169,14 @@ class ClusterConnection:
             node, asking = self._slot_map[slot], False
         raise AssertionError("unreachable")
 
-    def _redirect(self, slot: int, asked: _Node, reply: ReplyError) -> _Node:
+    def _redirect(self, slot: int, asked: _NodeAddress, reply: ReplyError) -> _NodeAddress:
         """Return the node that a MOVED or ASK reply names. MOVED also updates the slot map."""
         moved_slot, node = _parse_redirection(str(reply), asked)
         if reply.code == "MOVED" and moved_slot == slot:
             self._slot_map[slot] = node
         return node
 
-    async def _call_node(self, node: _Node, commands: list[Command]) -> list[Any]:
+    async def _call_node(self, node: _NodeAddress, commands: list[Command]) -> list[Any]:
         """Send commands to one node. Error replies are returned in their places."""
         try:
             return await self._link(node).call_all(commands)
@@ -188,7 +190,7 @@ class ClusterConnection:
         return [[lane] for lane in range(len(self._slots))]
 
     def node_lanes(self) -> list[int]:
-        lanes: dict[_Node, int] = {}
+        lanes: dict[_NodeAddress, int] = {}
         for lane in range(len(self._slots)):
             lanes.setdefault(self._node_of(lane), lane)
         return list(lanes.values())
@@ -212,10 +214,10 @@ class ClusterConnection:
 
     # Nodes
 
-    def _node_of(self, lane: int) -> _Node:
+    def _node_of(self, lane: int) -> _NodeAddress:
         return self._slot_map[self._slots[lane]]
 
-    def _link(self, node: _Node) -> Multiplexer:
+    def _link(self, node: _NodeAddress) -> Multiplexer:
         link = self._links.get(node)
         if link is None:
             if self._closed:
@@ -260,10 +262,10 @@ class ClusterConnection:
             last = ReplyError("CLUSTERDOWN not all slots are served")
         raise StoreUnavailable(f"no node of the cluster has a complete map: {last}") from last
 
-    def _apply_slot_ranges(self, ranges: list[Any], asked: _Node) -> bool:
+    def _apply_slot_ranges(self, ranges: list[Any], asked: _NodeAddress) -> bool:
         """Update the slot map from a CLUSTER SLOTS reply. Returns whether the reply covers every lane."""
 
-        def parse_node(entry: list[Any]) -> _Node:
+        def parse_node(entry: list[Any]) -> _NodeAddress:
             return entry[0].decode() or asked[0], entry[1]  # without a host it is the host that was asked
 
         served = {
@@ -300,7 +302,7 @@ class _ClusterBlockingLink:
         await self._link.close()
 
 
-def _parse_redirection(reply: str, asked: _Node) -> tuple[int, _Node]:
+def _parse_redirection(reply: str, asked: _NodeAddress) -> tuple[int, _NodeAddress]:
     """Parse `MOVED 3999 127.0.0.1:6381` or `ASK …`. Without a host it is the host that was asked."""
     _, slot, address = reply.split(" ")[:3]
     host, _, port = address.rpartition(":")

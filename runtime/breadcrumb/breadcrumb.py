@@ -27,17 +27,17 @@ from pydantic import (
 )
 
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.breadcrumb.cached import once
+from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.names import hidden_character
-from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType, plan
+from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType, plan_expiry
 from breadcrumbs.runtime.errors import Complaint, InvalidInput, SessionConflict
 from breadcrumbs.runtime.hints.hints import check_hints
 
 MAX_TAGS: Final = 64
 MAX_TAG_LENGTH: Final = 256
 MAX_TITLE_LENGTH: Final = 500
-LARGE: Final = 16 << 10
+LARGE_BYTES: Final = 16 << 10
 """Documents above this many bytes are not kept parsed while a page is built."""
 SESSION: Final = "session:"
 USER: Final = "user:"
@@ -47,7 +47,7 @@ USER_MESSAGE: Final = "user:message"
 Visibility = Literal["public", "team", "private"]
 Sensitivity = Literal["low", "pii", "secret"]
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -70,7 +70,7 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _one_line(text: str) -> str:
+def _check_one_line(text: str) -> str:
     if not text.isprintable() and _CONTROL.search(text):
         raise ValueError("control characters and line breaks are not allowed here")
     return text
@@ -78,7 +78,7 @@ def _one_line(text: str) -> str:
 
 Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH), AfterValidator(check_name)]
 SchemaName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_name)]
-Title = Annotated[str, Field(max_length=MAX_TITLE_LENGTH), AfterValidator(_one_line)]
+Title = Annotated[str, Field(max_length=MAX_TITLE_LENGTH), AfterValidator(_check_one_line)]
 
 _SET_BY_THE_STORE = {
     "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "checksum", "size_bytes",
@@ -107,7 +107,7 @@ class BreadcrumbCreate(BaseModel):
 
     @classmethod
     def parse(cls, document: object) -> Self:
-        return _validated(cls, document)
+        return _validate_model(cls, document)
 
 
 class BreadcrumbUpdate(BaseModel):
@@ -130,21 +130,21 @@ class BreadcrumbUpdate(BaseModel):
 
     @classmethod
     def parse(cls, document: object) -> Self:
-        change = _validated(cls, document)
+        change = _validate_model(cls, document)
         if not change.model_fields_set:
             raise InvalidInput("the change is empty: send at least one field to replace", where="body")
         return change
 
 
-def _validated(model: type[_Model], document: object) -> _Model:
+def _validate_model(model: type[_BodyModel], document: object) -> _BodyModel:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise InvalidInput("the breadcrumb is not valid", complaints=complaints_of(error)) from None
+        raise InvalidInput("the breadcrumb is not valid", complaints=to_complaints(error)) from None
 
 
-def complaints_of(error: ValidationError) -> list[Complaint]:
-    """pydantic's findings in words that say what to do."""
+def to_complaints(error: ValidationError) -> list[Complaint]:
+    """Convert the errors of pydantic to complaints that say what to do."""
     found = []
     for detail in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
         where = ".".join(str(part) for part in detail["loc"])
@@ -173,7 +173,7 @@ def session_of(tags: Sequence[str]) -> str | None:
 
 
 def users_of(tags: Sequence[str]) -> list[str]:
-    """The tags that say whose a breadcrumb is. `user:message` is RCRT's mark of a user's message, not a user."""
+    """Return the tags that name users. `user:message` is RCRT's mark of a user's message, not a user."""
     return [tag for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE]
 
 
@@ -193,8 +193,8 @@ def user_tags(user: str | None) -> list[str]:
     return [USER + user]
 
 
-def check_is_user(user: str) -> None:
-    """That a user's tag would be no other mark."""
+def check_not_message_tag(user: str) -> None:
+    """Refuse the user id `message`: its tag would be that of every message."""
     if USER + user == USER_MESSAGE:
         raise InvalidInput(
             f"no user is called {user!r}: the tag {USER_MESSAGE!r} is on every message. Put something before it",
@@ -222,12 +222,12 @@ class Content:
         return {tag for tag in self.tags if not tag.startswith(SESSION)}
 
 
-def content_of(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Content:
+def build_content(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Content:
     """Apply the session rule, the TTL rule and the hints check, and freeze the result."""
-    tags, context, session = _under_session_rule(list(dict.fromkeys(new.tags)), new.context)
+    tags, context, session = _apply_session_rule(list(dict.fromkeys(new.tags)), new.context)
     _check_hints(new.llm_hints)
     said_nothing = new.ttl_type is None and new.ttl is None and new.ttl_config is None
-    expiry = default_ttl if said_nothing else plan(new.ttl_type, new.ttl, new.ttl_config)
+    expiry = default_ttl if said_nothing else plan_expiry(new.ttl_type, new.ttl, new.ttl_config)
     document: dict[str, Any] = {"title": new.title, "tags": tags, "context": context}
     if new.schema_name is not None:
         document["schema_name"] = new.schema_name
@@ -250,7 +250,7 @@ def content_of(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Content
     return Content(new.schema_name or "", session, tuple(tags), json, document, expiry)
 
 
-def _under_session_rule(
+def _apply_session_rule(
     tags: list[str], context: dict[str, Any]
 ) -> tuple[list[str], dict[str, Any], str | None]:
     tagged = session_of(tags)
@@ -333,27 +333,27 @@ class Breadcrumb:
 
     # The same object is given to whoever reads the same version (see record.py): nobody may change what is in it.
 
-    def saying(self, document: dict[str, Any]) -> Self:
-        """Itself, where it is known already what its JSON says."""
+    def with_document(self, document: dict[str, Any]) -> Self:
+        """Set the parsed JSON, so that it need not be parsed again. Returns itself."""
         self.__dict__["document"] = document
         return self
 
-    def unparsed(self) -> Breadcrumb:
+    def without_parsed_json(self) -> Breadcrumb:
         """Return the breadcrumb without its cached parsed JSON if that is large."""
-        return replace(self) if len(self.json) > LARGE else self
+        return replace(self) if len(self.json) > LARGE_BYTES else self
 
     def without_context(self) -> Breadcrumb:
         """Itself with an empty context, where the breadcrumb is large."""
-        if len(self.json) <= LARGE:
+        if len(self.json) <= LARGE_BYTES:
             return self
         return replace(self, json=orjson.dumps({**self.document, "context": {}}))
 
-    @once
+    @cached_attribute
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = orjson.loads(self.json)
         return document
 
-    @once
+    @cached_attribute
     def schema_name(self) -> str | None:
         return self.document.get("schema_name")
 
@@ -361,33 +361,33 @@ class Breadcrumb:
     def title(self) -> str:
         return str(self.document["title"])
 
-    @once
+    @cached_attribute
     def tags(self) -> list[str]:
         tags: list[str] = self.document["tags"]
         return tags
 
-    @once
+    @cached_attribute
     def context(self) -> dict[str, Any]:
         context: dict[str, Any] = self.document["context"]
         return context
 
-    @once
+    @cached_attribute
     def session_id(self) -> str | None:
         return session_of(self.tags)
 
-    @once
+    @cached_attribute
     def visibility(self) -> str:
         return str(self.document.get("visibility", "team"))
 
-    @once
+    @cached_attribute
     def sensitivity(self) -> str:
         return str(self.document.get("sensitivity", "low"))
 
-    @once
+    @cached_attribute
     def id_text(self) -> str:
         return str(self.id)
 
-    @once
+    @cached_attribute
     def created_at(self) -> str:
         return times.to_text(self.created)
 
@@ -395,8 +395,8 @@ class Breadcrumb:
     def updated_at(self) -> str:
         return times.to_text(self.updated)
 
-    def changed_by(self, change: BreadcrumbUpdate, *, merge_context: bool = False) -> BreadcrumbCreate:
-        """The whole content after a change; the session stays, whether the change names it or not."""
+    def apply_change(self, change: BreadcrumbUpdate, *, merge_context: bool = False) -> BreadcrumbCreate:
+        """Return the whole content after a change. The session stays, whether the change names it or not."""
         fields = dict(self.document)
         fields.pop("ttl_source", None)
         given = change.model_dump(include=change.model_fields_set, exclude={"context", "ttl_config"})
@@ -432,8 +432,8 @@ class Breadcrumb:
                 fields["tags"] = [*fields["tags"], SESSION + session]
             fields["context"] = {**fields["context"], "session_id": session}
 
-    def full(self) -> dict[str, Any]:
-        """Everything there is to know, as RCRT's `/full` shows it."""
+    def full_view(self) -> dict[str, Any]:
+        """Return all fields, as RCRT's `/full` shows them."""
         raw_context = canonical(self.context)
         view = {
             "id": str(self.id),

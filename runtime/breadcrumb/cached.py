@@ -1,4 +1,4 @@
-"""A property that is found out once per object."""
+"""A property that is computed once per object."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Generic, Self, TypeVar, overload
 T = TypeVar("T")
 
 
-class once(Generic[T]):
-    """As `functools.cached_property`, without its lock: that costs more than most of what is remembered here."""
+class cached_attribute(Generic[T]):
+    """Caches the value of a property. Like `functools.cached_property`, without the cost of its lock."""
 
-    def __init__(self, find_out: Callable[[Any], T]) -> None:
-        self._find_out = find_out
-        self._name = find_out.__name__
-        self.__doc__ = find_out.__doc__
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
@@ -23,6 +23,6 @@ class once(Generic[T]):
     def __get__(self, instance: object | None, owner: type) -> Self | T:
         if instance is None:
             return self
-        # Found in the object's own dictionary from now on: Python does not come here again.
-        found = instance.__dict__[self._name] = self._find_out(instance)
-        return found
+        # Python finds the value in the dictionary of the object from now on.
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value

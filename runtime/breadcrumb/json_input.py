@@ -28,14 +28,14 @@ def parse_json(raw: bytes, *, levels: int = MAX_DEPTH) -> Any:
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the body is not valid JSON: {error}", where="body") from None
     # A document cannot nest deeper than it has opening brackets: most need no walk.
-    if raw.count(b"{") + raw.count(b"[") > levels and depth(document) > levels:
+    if raw.count(b"{") + raw.count(b"[") > levels and nesting_depth(document) > levels:
         raise InvalidInput(f"the JSON nests deeper than {levels} levels: flatten it", where="body")
     if _LONG_NUMBER.search(raw):
         _refuse_long_integers(raw)
     return document
 
 
-def depth(document: Any) -> int:
+def nesting_depth(document: Any) -> int:
     """How many levels of arrays and objects a document has."""
     deepest = 0
     level = [document]

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from breadcrumbs.runtime.errors import Complaint, InvalidInput
-from breadcrumbs.runtime.hints.jsonpath import Budget, JsonPath, OverBudget, compile_path
+from breadcrumbs.runtime.hints.jsonpath import JsonPath, OverBudget, SearchBudget, compile_path
 
 __all__ = ["ContextMatch", "Matchable", "Op", "Selector", "json_equal", "parse_selector"]
 
@@ -107,9 +107,9 @@ class ContextMatch(BaseModel):
 
     def matches(self, context: Mapping[str, Any]) -> bool:
         """Whether the body satisfies this condition. False also where that cannot be told: see `decide`."""
-        return self.decide(context, Budget()) is True
+        return self.decide(context, SearchBudget()) is True
 
-    def decide(self, context: Mapping[str, Any], budget: Budget) -> bool | None:
+    def decide(self, context: Mapping[str, Any], budget: SearchBudget) -> bool | None:
         """Whether the body satisfies this condition. None: the budget does not suffice to tell."""
         test = _TESTS["eq" if self.op == "ne" else self.op]
         try:
@@ -121,8 +121,8 @@ class ContextMatch(BaseModel):
         return self.op == "ne"
 
 
-_Tag = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TAG_LENGTH)]
-_Tags = Annotated[tuple[_Tag, ...], Field(max_length=MAX_TAGS)]
+_SelectorTag = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TAG_LENGTH)]
+_SelectorTags = Annotated[tuple[_SelectorTag, ...], Field(max_length=MAX_TAGS)]
 _Level = Annotated[str, StringConstraints(min_length=1, max_length=64, to_lower=True)]
 _Levels = Annotated[tuple[_Level, ...], Field(max_length=16)]
 
@@ -137,8 +137,8 @@ class Selector(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_name: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
-    any_tags: _Tags | None = None
-    all_tags: _Tags | None = None
+    any_tags: _SelectorTags | None = None
+    all_tags: _SelectorTags | None = None
     session_id: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TAG_LENGTH)] | None = None
     owner_id: UUID | None = None
     visibility_in: _Levels | None = None
@@ -196,7 +196,7 @@ class Selector(BaseModel):
         )
 
 
-def json_equal(left: Any, right: Any, budget: Budget | None = None) -> bool:
+def json_equal(left: Any, right: Any, budget: SearchBudget | None = None) -> bool:
     """Deep equality as JSON sees it: 1 equals 1.0, but true is not 1. Raises OverBudget if there is a budget."""
     # Not recursive, so that a deeply nested document cannot exhaust the stack.
     pairs = [(left, right)]
@@ -208,7 +208,7 @@ def json_equal(left: Any, right: Any, budget: Budget | None = None) -> bool:
     return True
 
 
-def _equal_pairs(a: Any, b: Any, budget: Budget | None) -> Iterable[tuple[Any, Any]] | None:
+def _equal_pairs(a: Any, b: Any, budget: SearchBudget | None) -> Iterable[tuple[Any, Any]] | None:
     """Compare the outermost level of two values. Return the pairs inside that must be equal too; None: they differ."""
     for kind, units in ((Mapping, 1), ((list, tuple), 1), (str, _CHARACTERS_PER_UNIT)):
         if isinstance(a, kind) and isinstance(b, kind):
@@ -223,7 +223,7 @@ def _equal_pairs(a: Any, b: Any, budget: Budget | None) -> Iterable[tuple[Any, A
     return () if isinstance(a, bool) is isinstance(b, bool) and a == b else None
 
 
-def _charge(budget: Budget | None, units: int) -> None:
+def _charge(budget: SearchBudget | None, units: int) -> None:
     if budget is not None and units:
         budget.spend(units)
 
@@ -232,11 +232,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_Test: TypeAlias = Callable[[Any, Any, Budget], bool]
+_Test: TypeAlias = Callable[[Any, Any, SearchBudget], bool]
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> _Test:
-    def test(found: Any, value: Any, budget: Budget) -> bool:
+    def test(found: Any, value: Any, budget: SearchBudget) -> bool:
         if isinstance(found, str) and isinstance(value, str):
             _charge(budget, min(len(found), len(value)) // _CHARACTERS_PER_UNIT)
             return compare(found, value)
@@ -245,7 +245,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> _Test:
     return test
 
 
-def _contains(found: Any, value: Any, budget: Budget) -> bool:
+def _contains(found: Any, value: Any, budget: SearchBudget) -> bool:
     if isinstance(found, list | tuple):
         _charge(budget, len(found))
         return any(json_equal(element, value, budget) for element in found)
@@ -257,7 +257,7 @@ def _contains(found: Any, value: Any, budget: Budget) -> bool:
     return isinstance(found, Mapping) and value in found
 
 
-def _contains_any(found: Any, value: Any, budget: Budget) -> bool:
+def _contains_any(found: Any, value: Any, budget: SearchBudget) -> bool:
     return isinstance(value, list) and any(_contains(found, choice, budget) for choice in value)
 
 

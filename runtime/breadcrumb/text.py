@@ -25,7 +25,7 @@ def plain_text(content: Mapping[str, Any]) -> str:
     return json_text(content) if text is None else text
 
 
-def writable(text: str) -> str:
+def encodable_text(text: str) -> str:
     """Replace lone surrogates. A model may produce them, and UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()
 

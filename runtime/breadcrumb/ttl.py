@@ -32,9 +32,9 @@ from breadcrumbs.runtime.errors import InvalidInput
 
 TtlType = Literal["never", "datetime", "duration", "usage", "hybrid"]
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_SHORT = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-_LONGEST = timedelta(days=36500)
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SHORT_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_MAX_LIFETIME = timedelta(days=36500)
 
 
 def parse_duration(value: object) -> timedelta:
@@ -44,22 +44,22 @@ def parse_duration(value: object) -> timedelta:
         seconds = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = value
-    elif isinstance(value, str) and (short := _SHORT.fullmatch(value.strip())):
-        seconds = float(short[1]) * _UNITS[short[2]]
+    elif isinstance(value, str) and (short := _SHORT_DURATION.fullmatch(value.strip())):
+        seconds = float(short[1]) * _UNIT_SECONDS[short[2]]
     elif isinstance(value, str) and value.startswith("P"):
         seconds = _iso_seconds(value)
     else:
         raise ValueError("a duration is a number of seconds, or text such as 90s, 15m, 12h, 7d, PT1H30M")
-    if not 0 < seconds <= _LONGEST.total_seconds():
+    if not 0 < seconds <= _MAX_LIFETIME.total_seconds():
         raise ValueError("a duration must be more than nothing and at most 100 years")
     return timedelta(seconds=seconds)
 
 
-_ISO = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+_ISO_DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
 
 def _iso_seconds(text: str) -> float:
-    match = _ISO.fullmatch(text)
+    match = _ISO_DURATION.fullmatch(text)
     if match is None:
         raise ValueError(
             "an ISO 8601 duration looks like P7D or PT1H30M (years and months have no fixed length)"
@@ -77,7 +77,7 @@ class TtlConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     duration: Duration | None = Field(None, description="90, '90s', '15m', '12h', '7d' or ISO 8601")
-    duration_seconds: Annotated[float, Field(gt=0, le=_LONGEST.total_seconds())] | None = None
+    duration_seconds: Annotated[float, Field(gt=0, le=_MAX_LIFETIME.total_seconds())] | None = None
     max_reads: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     hybrid_mode: Literal["any", "all"] = "any"
 
@@ -108,7 +108,7 @@ class Expiry:
 NEVER = Expiry()
 
 
-def plan(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | None) -> Expiry:
+def plan_expiry(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | None) -> Expiry:
     """Turn the TTL fields of a breadcrumb into the limits that the store enforces, or say what is missing."""
     config = config or TtlConfig()
     at, after, max_reads = _deadline(ttl), _lifetime(config), config.max_reads
@@ -116,17 +116,17 @@ def plan(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | Non
         case "never":
             return NEVER
         case "datetime":
-            return Expiry(at=_required(at, "ttl_type 'datetime' needs a ttl (an RFC 3339 time)", "ttl"))
+            return Expiry(at=_require_value(at, "ttl_type 'datetime' needs a ttl (an RFC 3339 time)", "ttl"))
         case "duration":
             needed = "ttl_type 'duration' needs ttl_config.duration"
-            return Expiry(after=_required(after, needed, "ttl_config.duration"))
+            return Expiry(after=_require_value(after, needed, "ttl_config.duration"))
         case "usage":
             needed = "ttl_type 'usage' needs ttl_config.max_reads"
-            return Expiry(max_reads=_required(max_reads, needed, "ttl_config.max_reads"))
+            return Expiry(max_reads=_require_value(max_reads, needed, "ttl_config.max_reads"))
         case "hybrid":
             needed = "ttl_type 'hybrid' needs ttl_config.max_reads"
-            max_reads = _required(max_reads, needed, "ttl_config.max_reads")
-            _required(at or after, "ttl_type 'hybrid' needs a ttl or ttl_config.duration", "ttl")
+            max_reads = _require_value(max_reads, needed, "ttl_config.max_reads")
+            _require_value(at or after, "ttl_type 'hybrid' needs a ttl or ttl_config.duration", "ttl")
             needs_all = config.hybrid_mode == "all"
             return Expiry(at=at, after=0 if at else after, max_reads=max_reads, needs_all=needs_all)
 
@@ -153,7 +153,7 @@ def _lifetime(config: TtlConfig) -> int:
     return int(config.lifetime.total_seconds() * 1_000_000) if config.lifetime else 0
 
 
-def _required(value: int | None, message: str, where: str) -> int:
+def _require_value(value: int | None, message: str, where: str) -> int:
     if not value:
         raise InvalidInput(message, where=where)
     return value

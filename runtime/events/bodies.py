@@ -109,7 +109,7 @@ def _decode_body(event: Event, body: bytes, *, header_only: bool = False) -> Bre
         if header_only:
             return crumb
         crumb.document["context"]  # raises if the body is damaged
-        return crumb.unparsed()
+        return crumb.without_parsed_json()
     except (LookupError, ValueError, TypeError) as error:
         _log.warning("a breadcrumb cannot be read", id=str(event.id), lane=event.lane, error=repr(error))
         return None

@@ -15,7 +15,7 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime.backend.link import LinkLost, ReplyError
-from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
 
@@ -141,7 +141,7 @@ class DeltaWriter:
             self._timer = None
         if not self._pending:
             return
-        delta = replace(self._empty, offset=self._sent, text=writable(self._pending))
+        delta = replace(self._empty, offset=self._sent, text=encodable_text(self._pending))
         self._sent += len(self._pending)
         self._pending = ""
         self._next_flush = self._loop.time() + _GATHER_SECONDS

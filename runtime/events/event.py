@@ -14,14 +14,14 @@ import orjson
 import structlog
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION
-from breadcrumbs.runtime.breadcrumb.cached import once
+from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
 
-Operation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
+EventOperation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
 """`retried` is not a write: it asks a worker to handle an older event again. Streams do not show it.
 `session_deleted` names no breadcrumb: its tag names the session.
 `unknown`: written by a newer version, or damaged. Readers skip it."""
 
-_OPERATIONS: Final[dict[int, Operation]] = {
+_OPERATIONS: Final[dict[int, EventOperation]] = {
     ord("c"): "created",
     ord("u"): "updated",
     ord("d"): "deleted",
@@ -37,7 +37,7 @@ _log = structlog.get_logger("breadcrumbs.events")
 class Event:
     """One event of a lane."""
 
-    operation: Operation
+    operation: EventOperation
     owner_id: UUID
     id: UUID
     version: int
@@ -53,7 +53,7 @@ class Event:
     imported: bool = False
     """The breadcrumb was imported with an older time. Workers do not answer it."""
 
-    @once
+    @cached_attribute
     def session_id(self) -> str | None:
         """Return the session named by the tags."""
         return next((tag[len(SESSION) :] for tag in self.tags if tag.startswith(SESSION)), None)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _BLOCK_MS: Final = 5_000
 _FIRST_RETRY_SECONDS: Final = 0.05
-_LONGEST_RETRY_SECONDS: Final = 1.0
+_MAX_RETRY_SECONDS: Final = 1.0
 _MAX_BUFFERED_EVENTS: Final = 4_096  # above this a follower leaves the shared read and reads for itself
 _MAX_DIRECT_EVENTS: Final = 8  # a larger batch goes through the buffers, so that other tasks get to run
 
@@ -149,7 +149,7 @@ class EventReader:
                 await link.close()
             self._blocked.discard(group[0])
             await asyncio.sleep(wait)
-            wait = min(_LONGEST_RETRY_SECONDS, wait * 2)
+            wait = min(_MAX_RETRY_SECONDS, wait * 2)
 
     async def _read_once(self, link: BlockingLink, group: list[int]) -> None:
         lanes = {number: lane for number in group if (lane := self._lanes.get(number)) is not None}

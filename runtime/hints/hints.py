@@ -27,7 +27,7 @@ from breadcrumbs.runtime.hints.templates import (
     MAX_PATH_LENGTH,
     TRUNCATED,
     Allowance,
-    Path,
+    NamePath,
     compact_json,
     join_pieces,
     read_format,
@@ -58,10 +58,10 @@ def apply_hints(context: dict[str, Any], hints: Any) -> dict[str, Any]:
         return context
     view = context
     if include := hints.get("include"):
-        kept = _keep(view, _tree(include))
+        kept = _keep_paths(view, _path_tree(include))
         view = {} if kept is MISSING else kept
     if exclude := hints.get("exclude"):
-        view = _drop(view, _tree(exclude))
+        view = _drop_paths(view, _path_tree(exclude))
     if transform := hints.get("transform"):
         allowance = Allowance()
         made = {key: _transform(view, rule, allowance) for key, rule in transform.items()}
@@ -102,7 +102,7 @@ def _path_complaints(where: str, paths: Any) -> Iterator[Complaint]:
         yield Complaint(where, f"must be a list of at most {MAX_PATHS} dotted paths")
         return
     for number, path in enumerate(paths):
-        if why := _why_not(_read_dotted, path):
+        if why := _read_problem(_read_dotted, path):
             yield Complaint(f"{where}[{number}]", why)
 
 
@@ -133,11 +133,11 @@ def _rule_complaints(where: str, rule: Any) -> Iterator[Complaint]:
             yield Complaint(f"{where}.{shorten(key)}", f"unknown key; a {kind} rule has type and {operand}")
     if operand not in rule:
         yield Complaint(f"{where}.{operand}", f"is missing; a {kind} rule needs it")
-    elif read is not None and (why := _why_not(read, rule[operand])):
+    elif read is not None and (why := _read_problem(read, rule[operand])):
         yield Complaint(f"{where}.{operand}", why)
 
 
-def _why_not(read: Callable[[str], object], text: Any) -> str | None:
+def _read_problem(read: Callable[[str], object], text: Any) -> str | None:
     if not isinstance(text, str):
         return "must be text"
     try:
@@ -150,11 +150,11 @@ def _why_not(read: Callable[[str], object], text: Any) -> str | None:
 # --- Include and exclude -------------------------------------------------------------------------------
 
 # What is below a key; None means the key with all that it holds.
-_Tree: TypeAlias = "dict[str, _Tree | None]"
+_PathTree: TypeAlias = "dict[str, _PathTree | None]"
 
 
 @lru_cache(maxsize=1024)
-def _read_dotted(text: str) -> Path:
+def _read_dotted(text: str) -> NamePath:
     """Read `metadata.id`. Arrays are entered by themselves, so RCRT's `tools[*].id` means `tools.id`."""
     if len(text) > MAX_PATH_LENGTH:
         raise InvalidInput(f"the path is longer than {MAX_PATH_LENGTH} characters")
@@ -169,8 +169,8 @@ def _read_dotted(text: str) -> Path:
     return path
 
 
-def _tree(paths: list[str]) -> _Tree:
-    root: _Tree = {}
+def _path_tree(paths: list[str]) -> _PathTree:
+    root: _PathTree = {}
     for text in paths:
         *above, last = _read_dotted(text)
         branch = root
@@ -184,8 +184,8 @@ def _tree(paths: list[str]) -> _Tree:
     return root
 
 
-def _keep(value: Any, tree: _Tree, nesting: int = 0) -> Any:
-    """Only what the tree names; MISSING when that is nothing."""
+def _keep_paths(value: Any, tree: _PathTree, nesting: int = 0) -> Any:
+    """Return the parts that the tree names, or MISSING if there are none."""
     if nesting > MAX_NESTING:
         return MISSING
     if isinstance(value, dict):
@@ -193,29 +193,31 @@ def _keep(value: Any, tree: _Tree, nesting: int = 0) -> Any:
         for key, child in value.items():
             if key in tree:
                 below = tree[key]
-                part = child if below is None else _keep(child, below, nesting + 1)
+                part = child if below is None else _keep_paths(child, below, nesting + 1)
                 if part is not MISSING:
                     kept[key] = part
         return kept or MISSING
     if isinstance(value, list):
-        parts = (_keep(element, tree, nesting + 1) for element in value)
+        parts = (_keep_paths(element, tree, nesting + 1) for element in value)
         return [part for part in parts if part is not MISSING] or MISSING
     return MISSING
 
 
-def _drop(value: Any, tree: _Tree, nesting: int = 0) -> Any:
-    """All but what the tree names."""
+def _drop_paths(value: Any, tree: _PathTree, nesting: int = 0) -> Any:
+    """Return the value without the parts that the tree names."""
     if isinstance(value, dict):
         left = {}
         for key, child in value.items():
             if key not in tree:
                 left[key] = child
             elif (below := tree[key]) is not None:
-                left[key] = _drop(child, below, nesting + 1)
+                left[key] = _drop_paths(child, below, nesting + 1)
         return left
     if isinstance(value, list):
         # What cannot be searched to the bottom might hold what was to be hidden.
-        return None if nesting > MAX_NESTING else [_drop(element, tree, nesting + 1) for element in value]
+        return (
+            None if nesting > MAX_NESTING else [_drop_paths(element, tree, nesting + 1) for element in value]
+        )
     return value
 
 

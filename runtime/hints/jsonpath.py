@@ -5,7 +5,7 @@
     .*     [*]           every child             ..name          that key, at any depth
 
 There are no filters, slices, unions or regular expressions. Paths come from users and run on every event, so
-each search has a `Budget`, of MAX_NODES values unless told otherwise; `search` says whether it was enough.
+each search has a `SearchBudget`, of MAX_NODES values unless told otherwise; `search` says whether it was enough.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = [
     "MAX_NODES",
     "MAX_STEPS",
     "MISSING",
-    "Budget",
-    "Found",
     "JsonPath",
     "OverBudget",
+    "PathMatches",
+    "SearchBudget",
     "compile_path",
 ]
 
@@ -36,19 +36,19 @@ MAX_STEPS = 32
 MAX_NODES = 10_000
 
 
-class _Mark(Enum):
+class _Missing(Enum):
     MISSING = "missing"
 
 
 #: Tells "there is no such value" from "the value is null".
-MISSING: Final = _Mark.MISSING
+MISSING: Final = _Missing.MISSING
 
 
 class OverBudget(Exception):
     """A search or a comparison would cost more than its budget."""
 
 
-class Budget:
+class SearchBudget:
     """Limits the cost of searches and comparisons. One unit is one value visited."""
 
     __slots__ = ("left",)
@@ -69,8 +69,8 @@ class Step(NamedTuple):
     deep: bool = False
 
 
-class Found(NamedTuple):
-    """What a search found. When not `complete`, it stopped at MAX_NODES and there may be more."""
+class PathMatches(NamedTuple):
+    """The values that a path matches. If not `complete`, the search stopped at MAX_NODES and there may be more."""
 
     values: list[Any]
     complete: bool
@@ -86,14 +86,14 @@ class JsonPath:
     def __str__(self) -> str:
         return self.text
 
-    def search(self, document: Any) -> Found:
+    def search(self, document: Any) -> PathMatches:
         """Every value the path leads to, in document order, and whether all of them were reached."""
         values: list[Any] = []
         try:
-            values.extend(self.walk(document, Budget()))
+            values.extend(self.walk(document, SearchBudget()))
         except OverBudget:
-            return Found(values, complete=False)
-        return Found(values, complete=True)
+            return PathMatches(values, complete=False)
+        return PathMatches(values, complete=True)
 
     def find(self, document: Any) -> list[Any]:
         """Every value the path leads to, in document order."""
@@ -102,11 +102,11 @@ class JsonPath:
     def first(self, document: Any, default: Any = MISSING) -> Any:
         """The first value the path leads to, or `default`."""
         try:
-            return next(self.walk(document, Budget()), default)
+            return next(self.walk(document, SearchBudget()), default)
         except OverBudget:
             return default
 
-    def walk(self, document: Any, budget: Budget) -> Iterator[Any]:
+    def walk(self, document: Any, budget: SearchBudget) -> Iterator[Any]:
         """Every value the path leads to, in document order. Raises OverBudget."""
         # A stack of iterators, not recursion and not lists of children: a document may be deeper than
         # Python's stack, and a wide one must not be copied to look at its first MAX_NODES values.

@@ -26,7 +26,7 @@ MAX_PATH_LENGTH = 256
 MAX_TEMPLATE_LENGTH = 65_536
 MAX_TEMPLATE_DEPTH = 32
 
-Path: TypeAlias = tuple[str, ...]
+NamePath: TypeAlias = tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ def render_template(
     text: str, context: dict[str, Any], root: Mapping[str, Any], allowance: Allowance
 ) -> Iterator[str]:
     """Yield the pieces of a template. Raises `_UsedUp` where the allowance ends; `join_pieces` handles it."""
-    return _Renderer(root, allowance).render(read_template(text), _Scope(context, root, {}))
+    return _Renderer(root, allowance).render(read_template(text), _NameScope(context, root, {}))
 
 
 def _show(value: Any) -> str:
@@ -91,7 +91,7 @@ def compact_json(value: Any) -> str:
         return "[a value that cannot be shown]"
 
 
-def _descend(value: Any, names: Path) -> Any:
+def _descend(value: Any, names: NamePath) -> Any:
     for name in names:
         if isinstance(value, dict):
             value = value.get(name, MISSING)
@@ -109,7 +109,7 @@ def _descend(value: Any, names: Path) -> Any:
 _NAME = re.compile(r"[\w$:-]+")
 
 
-def _read_names(text: str) -> Path:
+def _read_names(text: str) -> NamePath:
     if len(text) > MAX_PATH_LENGTH:
         raise InvalidInput(f"a path is longer than {MAX_PATH_LENGTH} characters")
     names = tuple(text.split("."))
@@ -124,11 +124,11 @@ _FORMAT_MARK = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 @lru_cache(maxsize=256)
-def read_format(text: str) -> tuple[str | Path, ...]:
+def read_format(text: str) -> tuple[str | NamePath, ...]:
     """Literal text and, as tuples, the paths between it."""
     if len(text) > MAX_TEMPLATE_LENGTH:
         raise InvalidInput(f"the format is longer than {MAX_TEMPLATE_LENGTH} characters")
-    parts: list[str | Path] = []
+    parts: list[str | NamePath] = []
     at = 0
     for mark in _FORMAT_MARK.finditer(text):
         parts.append(text[at : mark.start()])
@@ -154,7 +154,7 @@ _LOOP_NAMES = ("@index", "@key", "@first", "@last")
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    path: Path
+    path: NamePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +162,12 @@ class _Block:
     """`body` for each element (each) or when the value holds (if); `otherwise` when there is none."""
 
     kind: Literal["each", "if"]
-    path: Path
-    body: tuple[_Node, ...]
-    otherwise: tuple[_Node, ...]
+    path: NamePath
+    body: tuple[_TemplateNode, ...]
+    otherwise: tuple[_TemplateNode, ...]
 
 
-_Node: TypeAlias = str | _Value | _Block
+_TemplateNode: TypeAlias = str | _Value | _Block
 
 
 @dataclass(slots=True)
@@ -175,13 +175,13 @@ class _Open:
     """A block whose end was not read yet."""
 
     name: str
-    path: Path
+    path: NamePath
     at: int
-    body: list[_Node] = field(default_factory=list)
-    otherwise: list[_Node] | None = None
+    body: list[_TemplateNode] = field(default_factory=list)
+    otherwise: list[_TemplateNode] | None = None
 
     @property
-    def nodes(self) -> list[_Node]:
+    def nodes(self) -> list[_TemplateNode]:
         return self.body if self.otherwise is None else self.otherwise
 
     def close(self) -> _Block:
@@ -192,7 +192,7 @@ class _Open:
 
 
 @lru_cache(maxsize=256)
-def read_template(text: str) -> tuple[_Node, ...]:
+def read_template(text: str) -> tuple[_TemplateNode, ...]:
     if len(text) > MAX_TEMPLATE_LENGTH:
         raise InvalidInput(f"the template is longer than {MAX_TEMPLATE_LENGTH} characters")
     stack = [_Open("", (), 0)]
@@ -276,7 +276,7 @@ def _take_tag(tag: str, at: int, stack: list[_Open]) -> None:
         current.nodes.append(_Value(_read_value(tag, stack)))
 
 
-def _read_value(text: str, stack: list[_Open]) -> Path:
+def _read_value(text: str, stack: list[_Open]) -> NamePath:
     if not text:
         raise InvalidInput("a name is missing")
     if len(words := text.split()) > 1:
@@ -296,7 +296,7 @@ def _read_value(text: str, stack: list[_Open]) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class _NameScope:
     """What names mean at one place of a template."""
 
     this: Any
@@ -309,7 +309,7 @@ class _Renderer:
     root: Mapping[str, Any]
     allowance: Allowance
 
-    def render(self, nodes: tuple[_Node, ...], scope: _Scope) -> Iterator[str]:
+    def render(self, nodes: tuple[_TemplateNode, ...], scope: _NameScope) -> Iterator[str]:
         for node in nodes:
             # Counted besides the rounds of loops, since a long body in a long loop may write nothing.
             if self.allowance.steps == 0:
@@ -327,7 +327,7 @@ class _Renderer:
                 holds = value is not MISSING and bool(value)
                 yield from self.render(node.body if holds else node.otherwise, scope)
 
-    def _each(self, block: _Block, scope: _Scope) -> Iterator[str]:
+    def _each(self, block: _Block, scope: _NameScope) -> Iterator[str]:
         value = self._look_up(block.path, scope)
         elements: Iterator[tuple[Any, Any]]
         if isinstance(value, dict) and value:
@@ -343,9 +343,9 @@ class _Renderer:
             self.allowance.loops -= 1
             loop = {"@index": index, "@key": key, "@first": index == 0, "@last": index == len(value) - 1}
             names = element if isinstance(element, dict) else {}
-            yield from self.render(block.body, _Scope(element, names, loop))
+            yield from self.render(block.body, _NameScope(element, names, loop))
 
-    def _look_up(self, path: Path, scope: _Scope) -> Any:
+    def _look_up(self, path: NamePath, scope: _NameScope) -> Any:
         """The first name decides where: an element that has a `user` never shows the context's `user`."""
         first, rest = path[0], path[1:]
         if first == "this":

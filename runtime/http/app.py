@@ -17,8 +17,8 @@ from breadcrumbs.runtime.http.api.openapi import build_document
 from breadcrumbs.runtime.http.api.operations import Operation
 from breadcrumbs.runtime.http.api.problems import NOT_FOUND, problem
 from breadcrumbs.runtime.http.auth import Authenticator
-from breadcrumbs.runtime.http.middleware.guard import Guard
-from breadcrumbs.runtime.http.middleware.metrics import Metrics, Observer
+from breadcrumbs.runtime.http.middleware.metrics import Metrics, RequestObserver
+from breadcrumbs.runtime.http.middleware.origin_check import OriginCheck
 from breadcrumbs.runtime.http.middleware.unsent import UnsentReplies
 from breadcrumbs.runtime.http.open_streams import OpenStreams
 from breadcrumbs.runtime.http.resource import SLASH, Resource
@@ -34,7 +34,7 @@ from breadcrumbs.runtime.http.routes import (
     system,
 )
 from breadcrumbs.runtime.http.routes.event_stream import EventStream
-from breadcrumbs.runtime.http.services import Pages, Services
+from breadcrumbs.runtime.http.services import Services, StaticDocuments
 from breadcrumbs.runtime.maintenance.hygiene import Hygiene
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.settings.settings import Settings
@@ -82,9 +82,9 @@ class Application:
             SchemaHints(store),
             hygiene,
             self.metrics,
-            Pages(
+            StaticDocuments(
                 cache(lambda: orjson.dumps(self.document)),
-                cache(lambda: docs.render(self.document, settings)),
+                cache(lambda: docs.render_page(self.document, settings)),
                 docs.POLICY,
             ),
             OpenStreams(*settings.stream_limits),
@@ -93,8 +93,8 @@ class Application:
         )
         stream = EventStream(services)
         access_log = settings.log_level == "debug"
-        self._app: ASGIApp = Observer(
-            Guard(Paths(_routes(self._operations, services, stream)), settings),
+        self._app: ASGIApp = RequestObserver(
+            OriginCheck(FastRouter(_routes(self._operations, services, stream)), settings),
             self.metrics,
             access_log=access_log,
         )
@@ -110,8 +110,8 @@ class Application:
         await self._app(scope, receive, send)
 
 
-class Paths:
-    """Starlette's router, with a short cut to paths that hold no parameter: they are looked up, not tried."""
+class FastRouter:
+    """Looks up paths without parameters in a dictionary, and leaves the others to Starlette's router."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._router = Router(routes=routes, redirect_slashes=False, default=_not_found)

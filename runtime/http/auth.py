@@ -1,4 +1,4 @@
-"""Who is asking: signed tokens (JWT, HS256) and API keys.
+"""Authentication by signed tokens (JWT, HS256) and API keys.
 
 Without API keys the server is in the development mode: whoever can reach it (only this machine can) is let
 in, with or without a token. Tokens of that mode are signed with a key of their own, so that none of them
@@ -27,8 +27,8 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     MAX_TAG_LENGTH,
     USER,
-    check_is_user,
     check_name,
+    check_not_message_tag,
     check_session_id,
 )
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
@@ -44,15 +44,15 @@ MAX_TOKEN_BYTES: Final = 8_192
 MAX_CACHED_TOKENS: Final = 4_096
 
 _KNOWN_ROLES: Final = frozenset(get_args(Role))
-_HOW_TO = (
+_LOGIN_ADVICE = (
     "get a token from POST /auth/token with your API key in X-API-Key, and send it as Authorization: Bearer"
 )
-_RENEW = "get a new one from POST /auth/token"
+_RENEW_ADVICE = "get a new one from POST /auth/token"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """An API key, and who comes with it."""
+    """An API key and its principal."""
 
     principal: Principal
     agents: frozenset[UUID]
@@ -61,21 +61,23 @@ class KeyHolder:
 
 
 class Authenticator:
-    """Turns what a request carries into a principal, or says what is wrong with it."""
+    """Finds the principal of a request by its credentials."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.development_mode = settings.development_mode
         if settings.token_secret is not None:
             secret = settings.token_secret.get_secret_value().encode()
         else:
-            secret = _derived(store.secret, b"tokens")
-        self._key = OctKey.import_key(_derived(secret, b"development") if self.development_mode else secret)
-        self._holders = [_holder(key, store.secret) for key in settings.api_keys]
+            secret = _derive_key(store.secret, b"tokens")
+        self._key = OctKey.import_key(
+            _derive_key(secret, b"development") if self.development_mode else secret
+        )
+        self._holders = [_make_key_holder(key, store.secret) for key in settings.api_keys]
         self._developer = Principal(DEVELOPER, DEVELOPER_AGENT)
         self._verified: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
 
     def authenticate(self, request: HTTPConnection, *, query_token: bool = False) -> Principal:
-        """The principal behind a request.
+        """Return the principal of a request.
 
         `query_token` honours a token in the query. URLs end up in logs, so that is for one route only: the
         event stream, because EventSource cannot send headers.
@@ -84,17 +86,17 @@ class Authenticator:
         return self.identify(dict(request.scope["headers"]), query)
 
     def identify(self, headers: Mapping[bytes, bytes], query: bytes = b"") -> Principal:
-        """The same, for who has the headers at hand already."""
-        credential = _from_headers(headers) or (_from_query(query) if query else None)
+        """Return the principal for the headers and the query of a request."""
+        credential = _header_credential(headers) or (_query_token(query) if query else None)
         if credential is None:
             if self.development_mode:
                 return self._developer
-            raise Unauthenticated(f"there is no token in this request: {_HOW_TO}")
+            raise Unauthenticated(f"there is no token in this request: {_LOGIN_ADVICE}")
         known = self._verified.get(credential)
         if known is not None and known[1] > time.time():
             self._verified.move_to_end(credential)
             return known[0]
-        holder = self._holder_of(credential)
+        holder = self._find_key_holder(credential)
         if holder is not None:
             return holder.principal
         principal, expires = self._verify(credential)
@@ -104,9 +106,9 @@ class Authenticator:
         return principal
 
     def key_holder(self, headers: Mapping[bytes, bytes]) -> KeyHolder | None:
-        """Who comes with the API key of this request; None where it carries something else."""
-        credential = _from_headers(headers)
-        return None if credential is None else self._holder_of(credential)
+        """Return the holder of the API key of a request, or None if it has another credential."""
+        credential = _header_credential(headers)
+        return None if credential is None else self._find_key_holder(credential)
 
     def issue(self, principal: Principal, lifetime: float) -> tuple[str, int]:
         """Return a token for a principal, and when it expires in seconds since 1970."""
@@ -128,7 +130,7 @@ class Authenticator:
             claims["user_id"] = principal.user_id
         return jwt.encode({"alg": "HS256"}, claims, self._key, algorithms=["HS256"]), expires
 
-    def _holder_of(self, credential: bytes) -> KeyHolder | None:
+    def _find_key_holder(self, credential: bytes) -> KeyHolder | None:
         # Digests have one length and are compared in constant time, and every key is compared: how long this
         # takes says nothing about any of them.
         digest = sha256(credential).digest()
@@ -140,49 +142,53 @@ class Authenticator:
 
     def _verify(self, token: bytes) -> tuple[Principal, float]:
         if len(token) > MAX_TOKEN_BYTES:
-            raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES} bytes: {_RENEW}")
+            raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES} bytes: {_RENEW_ADVICE}")
         if token.count(b".") != 2:
             what = "an API key that this server knows" if self._holders else "a token of this server"
-            raise Unauthenticated(f"this is not {what}: {_RENEW}")
+            raise Unauthenticated(f"this is not {what}: {_RENEW_ADVICE}")
         try:
             claims = jwt.decode(token, self._key, algorithms=["HS256"]).claims
         except Exception:
             # Whatever is wrong with it, and however the parser trips over it: it was not signed by us.
-            raise Unauthenticated(f"the token was not signed by this server: {_RENEW}") from None
-        expires = _expiry_of(claims)
-        return replace(_principal_of(claims), expires=expires), expires
+            raise Unauthenticated(f"the token was not signed by this server: {_RENEW_ADVICE}") from None
+        expires = _check_expiry(claims)
+        return replace(_decode_principal(claims), expires=expires), expires
 
 
-def _principal_of(claims: dict[str, Any]) -> Principal:
+def _decode_principal(claims: dict[str, Any]) -> Principal:
     roles = claims.get("roles")
     if not isinstance(roles, list) or not all(
         isinstance(role, str) and role in _KNOWN_ROLES for role in roles
     ):
-        raise Unauthenticated(f"the token's roles are not a list out of {', '.join(ALL_ROLES)}: {_RENEW}")
+        raise Unauthenticated(
+            f"the token's roles are not a list out of {', '.join(ALL_ROLES)}: {_RENEW_ADVICE}"
+        )
     try:
         # A narrowing that cannot be read must not be dropped: the token would open more than it was made for.
-        session = check_session_id(_text(claims["session_id"])) if "session_id" in claims else None
-        user = check_user_id(_text(claims["user_id"])) if "user_id" in claims else None
+        session = check_session_id(_text_or_empty(claims["session_id"])) if "session_id" in claims else None
+        user = check_user_id(_text_or_empty(claims["user_id"])) if "user_id" in claims else None
         return Principal(
-            parse_id(_text(claims.get("owner_id")), what="owner_id"),
-            parse_id(_text(claims.get("sub")), what="sub"),
+            parse_id(_text_or_empty(claims.get("owner_id")), what="owner_id"),
+            parse_id(_text_or_empty(claims.get("sub")), what="sub"),
             frozenset(roles),
             session,
             user,
-            key_id=_text(claims.get("key_id")) or None,
-            issued=_issued(claims),
+            key_id=_text_or_empty(claims.get("key_id")) or None,
+            issued=_issue_time(claims),
         )
     except InvalidInput as error:
-        raise Unauthenticated(f"the token's claims are not usable ({error.message}): {_RENEW}") from None
+        raise Unauthenticated(
+            f"the token's claims are not usable ({error.message}): {_RENEW_ADVICE}"
+        ) from None
 
 
-def _expiry_of(claims: dict[str, Any]) -> float:
+def _check_expiry(claims: dict[str, Any]) -> float:
     now = time.time()
-    expires, begins = _time(claims.get("exp")), _time(claims.get("nbf", 0))
+    expires, begins = _finite_seconds(claims.get("exp")), _finite_seconds(claims.get("nbf", 0))
     if expires is None or begins is None:
-        raise Unauthenticated(f"the token does not say when it expires: {_RENEW}")
+        raise Unauthenticated(f"the token does not say when it expires: {_RENEW_ADVICE}")
     if expires <= now:
-        raise Unauthenticated(f"the token has expired: {_RENEW}")
+        raise Unauthenticated(f"the token has expired: {_RENEW_ADVICE}")
     if begins > now:
         raise Unauthenticated("the token is not valid yet: check the clocks")
     return expires
@@ -194,7 +200,7 @@ def check_user_id(user: str) -> str:
         check_name(user)
     except ValueError as error:
         raise InvalidInput(f"the user id is not usable: {error}", where="user_id") from None
-    check_is_user(user)
+    check_not_message_tag(user)
     if len(USER + user) > MAX_TAG_LENGTH:
         raise InvalidInput(f"a user id has at most {MAX_TAG_LENGTH - len(USER)} characters", where="user_id")
     return user
@@ -209,25 +215,25 @@ def check_new_user_id(user: str) -> str:
     return check_user_id(user)
 
 
-def _issued(claims: dict[str, Any]) -> int:
-    """When a token was issued, in microseconds. A token of an older version has whole seconds only."""
-    exact, seconds = claims.get("issued"), _time(claims.get("iat"))
+def _issue_time(claims: dict[str, Any]) -> int:
+    """Return when a token was issued, in microseconds. A token of an older version has whole seconds only."""
+    exact, seconds = claims.get("issued"), _finite_seconds(claims.get("iat"))
     if isinstance(exact, int) and not isinstance(exact, bool):
         return exact
     return 0 if seconds is None else int(seconds * 1_000_000)
 
 
-def _text(value: object) -> str:
+def _text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _time(value: object) -> float | None:
+def _finite_seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
-def _from_headers(headers: Mapping[bytes, bytes]) -> bytes | None:
+def _header_credential(headers: Mapping[bytes, bytes]) -> bytes | None:
     authorization = headers.get(b"authorization")
     if authorization is not None:
         scheme, _, credential = authorization.partition(b" ")
@@ -237,7 +243,7 @@ def _from_headers(headers: Mapping[bytes, bytes]) -> bytes | None:
     return headers.get(b"x-api-key")
 
 
-def _from_query(query: bytes) -> bytes | None:
+def _query_token(query: bytes) -> bytes | None:
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     found = {value for name, value in pairs if name in ("token", "access_token")}
     if len(found) > 1:
@@ -245,16 +251,16 @@ def _from_query(query: bytes) -> bytes | None:
     return next((value.encode("utf-8", "replace") for value in found), None)
 
 
-def _holder(key: ApiKey, secret: bytes) -> KeyHolder:
+def _make_key_holder(key: ApiKey, secret: bytes) -> KeyHolder:
     raw = key.key.get_secret_value().encode()
     # A key without an agent_id is always the same agent. Both ids are keyed hashes: they reveal nothing of the key.
-    agent = key.agent_id or UUID(bytes=_derived(secret, b"agent of key " + raw)[:16], version=4)
-    key_id = _derived(secret, b"id of key " + raw)[:9]
+    agent = key.agent_id or UUID(bytes=_derive_key(secret, b"agent of key " + raw)[:16], version=4)
+    key_id = _derive_key(secret, b"id of key " + raw)[:9]
     principal = Principal(
         key.owner_id, agent, frozenset(key.roles), key_id=base64.urlsafe_b64encode(key_id).decode()
     )
     return KeyHolder(principal, frozenset((agent, *key.agent_ids)), sha256(raw).digest())
 
 
-def _derived(secret: bytes, label: bytes) -> bytes:
+def _derive_key(secret: bytes, label: bytes) -> bytes:
     return hmac.new(secret, b"breadcrumbs " + label, sha256).digest()

@@ -69,7 +69,9 @@ class TrackedConnection(ABC):
         """Close at once, with a 503 where a request is under way."""
 
 
-class _Address:
+class _AddressConnections:
+    """The connections of one client address."""
+
     __slots__ = ("total", "unauthenticated")
 
     def __init__(self) -> None:
@@ -85,7 +87,7 @@ class ConnectionTable:
         self.limits = limits
         self._connections: dict[TrackedConnection, None] = {}
         self._refused: dict[TrackedConnection, None] = {}
-        self._addresses: dict[str, _Address] = {}
+        self._addresses: dict[str, _AddressConnections] = {}
         self._unauthenticated = 0
         self._buffered = 0
         self._now = math.nan
@@ -106,7 +108,7 @@ class ConnectionTable:
         crowded = self._unauthenticated >= limits.max_connections - limits.reserved_connections
         if (full or crowded) and not self._make_room(full=full):
             return False
-        address = self._addresses.setdefault(connection.address, _Address())
+        address = self._addresses.setdefault(connection.address, _AddressConnections())
         address.total += 1
         self._connections[connection] = None
         address.unauthenticated[connection] = None

@@ -22,23 +22,23 @@ class OpenStreams:
         self._open: Counter[Hashable] = Counter()
 
     @contextmanager
-    def stream(self, principal: Principal) -> Iterator[None]:
+    def count_stream(self, principal: Principal) -> Iterator[None]:
         """Count an event stream while it is open. Refuses one too many of a token or of an owner."""
-        with self._counted(principal, [token_key(principal), principal.owner_id]):
+        with self._count_open(principal, [token_key(principal), principal.owner_id]):
             yield
 
     @contextmanager
-    def waiting(self, principal: Principal) -> Iterator[None]:
+    def count_waiting_request(self, principal: Principal) -> Iterator[None]:
         """Count a request that waits for an answer as a stream.
 
         A token that is not narrowed may serve many users at once, so only the limit of its owner applies to it.
         """
         keys: list[Hashable] = [token_key(principal)] if principal.is_narrowed else []
-        with self._counted(principal, [*keys, principal.owner_id]):
+        with self._count_open(principal, [*keys, principal.owner_id]):
             yield
 
     @contextmanager
-    def _counted(self, principal: Principal, keys: list[Hashable]) -> Iterator[None]:
+    def _count_open(self, principal: Principal, keys: list[Hashable]) -> Iterator[None]:
         for key in keys:
             is_owner = key == principal.owner_id
             limit = self._per_owner if is_owner else self._per_token

@@ -38,7 +38,7 @@ from breadcrumbs.runtime.http.connections import (
     TrackedConnection,
     network_of,
 )
-from breadcrumbs.runtime.http.middleware.guard import NO_STORE, SECURITY_HEADERS
+from breadcrumbs.runtime.http.middleware.origin_check import NO_STORE, SECURITY_HEADERS
 from breadcrumbs.runtime.http.routes.event_stream import ABORT
 
 WAITING, HEAD, BODY, HANDLING, DRAINING = Phase

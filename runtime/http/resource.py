@@ -12,7 +12,7 @@ from breadcrumbs.runtime.http.api.problems import (
     METHOD_NOT_ALLOWED,
     ClientDisconnected,
     problem,
-    problem_for,
+    problem_from_error,
 )
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.connections import mark_authenticated
@@ -20,8 +20,8 @@ from breadcrumbs.runtime.http.connections import mark_authenticated
 if TYPE_CHECKING:
     from breadcrumbs.runtime.http.services import Services
 
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Handler, Operation
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Operation, OperationHandler
 
 _NOTHING: Final = nullcontext()
 
@@ -56,19 +56,19 @@ class Resource:
             if operation is None or operation.handle is None:
                 reply = self._not_allowed(scope["method"])
             else:
-                call = Call(operation, self._services, scope, receive)
+                call = HttpCall(operation, self._services, scope, receive)
                 reply = await self._perform(call, operation.handle)
                 if operation.rule.access == "token" and operation.method == "GET":
                     unsent = ExitStack()
-                    unsent.enter_context(self._services.unsent.counted(call.principal, reply.size))
+                    unsent.enter_context(self._services.unsent.count_until_sent(call.principal, reply.size))
         except ClientDisconnected:
             return
         except Exception as error:
-            reply = problem_for(error)
+            reply = problem_from_error(error)
         with unsent:
             await reply.send(send, without_body=scope["method"] == "HEAD")
 
-    async def _perform(self, call: Call, handle: Handler) -> Reply:
+    async def _perform(self, call: HttpCall, handle: OperationHandler) -> Reply:
         """Check the principal, the query and the budget, and run the handler."""
         operation, services = call.operation, self._services
         call.admit()
@@ -110,4 +110,4 @@ class Resource:
         except Exception as error:
             if started:
                 raise
-            await problem_for(error).send(send)
+            await problem_from_error(error).send(send)

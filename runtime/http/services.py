@@ -19,8 +19,8 @@ from breadcrumbs.runtime.streams.hub import EventHub
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
-    """What is the same for everybody as long as the server runs, made when somebody first asks for it."""
+class StaticDocuments:
+    """Documents that never change while the server runs. Each is built on first use."""
 
     openapi: Callable[[], bytes]
     docs: Callable[[], bytes]
@@ -37,7 +37,7 @@ class Services:
     hints: SchemaHints
     hygiene: Hygiene
     metrics: Metrics
-    pages: Pages
+    pages: StaticDocuments
     streams: OpenStreams
     unsent: UnsentReplies
     limiter: RateLimiter | None

@@ -22,9 +22,9 @@ import anyio
 import orjson
 
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, content_of, parse_time
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, build_content, parse_time
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
-from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, depth, parse_json
+from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, nesting_depth, parse_json
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound
@@ -153,13 +153,13 @@ def _document(crumb: Breadcrumb) -> dict[str, Any]:
 
 
 def _breadcrumb(document: dict[str, Any], owner: UUID | None, where: str) -> Breadcrumb:
-    if depth(document) > MAX_DEPTH:
+    if nesting_depth(document) > MAX_DEPTH:
         raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels: flatten it", where=where)
     given = {name: document[name] for name in _SET_BY_THE_STORE if name in document}
     source = given.get("ttl_source")
     if source not in (None, "explicit", "schema-default"):
         raise InvalidInput("ttl_source must be 'explicit' or 'schema-default'", where=f"{where}.ttl_source")
-    content = content_of(
+    content = build_content(
         BreadcrumbCreate.parse({name: value for name, value in document.items() if name not in given}),
         default_ttl=_SOME_DEFAULT if source == "schema-default" else NEVER,
     )

@@ -11,7 +11,7 @@ from breadcrumbs.runtime.retrieval.schema_hints import own_hints
 from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, INTERNAL_SCHEMAS
 
 
-def withheld(crumb: Breadcrumb) -> Literal["secret", "private", "internal"] | None:
+def withheld_reason(crumb: Breadcrumb) -> Literal["secret", "private", "internal"] | None:
     """Return why models do not see a breadcrumb, or None if they do."""
     if crumb.sensitivity == "secret":
         return "secret"
@@ -21,7 +21,7 @@ def withheld(crumb: Breadcrumb) -> Literal["secret", "private", "internal"] | No
     return "internal" if schema in INTERNAL_SCHEMAS or (schema or "").startswith("system.") else None
 
 
-def hints_for(
+def find_hints(
     crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb]
 ) -> tuple[Mapping[str, Any] | None, Breadcrumb | None]:
     """Return the hints of a breadcrumb, and the schema definition that they come from unless they are its own."""
@@ -33,7 +33,7 @@ def hints_for(
     return (hints, definition) if hints else (None, None)
 
 
-def view_of(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any]:
+def model_content(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the content as a model sees it: hints applied, keys of the runtime removed."""
     content = apply_hints(crumb.context, hints) if hints else crumb.context
     return {key: value for key, value in content.items() if key not in HIDDEN_KEYS}

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from breadcrumbs.runtime.access.policy import restriction_of
+from breadcrumbs.runtime.access.policy import find_restriction
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.store.batched_reads import Read, newest_tagged
 from breadcrumbs.runtime.store.store import Store
 
 DEFINITION: Final = "schema.def.v1"
-DEFINES: Final = "defines:"
-_LIFETIME: Final = 1.0
-_MOST: Final = 1_024
+DEFINES_PREFIX: Final = "defines:"
+_TTL_SECONDS: Final = 1.0
+_MAX_CACHED_SCHEMAS: Final = 1_024
 
 
 def own_hints(crumb: Breadcrumb) -> Any:
@@ -59,7 +59,9 @@ class SchemaHints:
         """Return the reads of definitions that are not cached. They may be sent together with other reads."""
         now = time.monotonic()
         reads = {
-            name: newest_tagged(self._store, owner, DEFINITION, DEFINES + name, speaks_for_all)
+            name: newest_tagged(
+                self._store, owner, DEFINITION, DEFINES_PREFIX + name, applies_to_all_sessions
+            )
             for name in schema_names
             if (known := self._known.get((owner, name))) is None or known[0] <= now
         }
@@ -71,23 +73,23 @@ class SchemaHints:
         """Cache the results of the reads and return them by schema."""
         found = {name: next(iter(crumbs), None) for name, crumbs in zip(missing.reads, results, strict=True)}
         for name, crumb in found.items():
-            self._known[missing.owner, name] = (missing.at + _LIFETIME, crumb)
+            self._known[missing.owner, name] = (missing.at + _TTL_SECONDS, crumb)
             self._known.move_to_end((missing.owner, name))
-        while len(self._known) > _MOST:
+        while len(self._known) > _MAX_CACHED_SCHEMAS:
             self._known.popitem(last=False)
         return found
 
 
-async def all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:
-    """By schema, the definition that holds: the newest."""
+async def load_all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:
+    """Return the newest definition of each schema."""
     found: dict[str, Breadcrumb] = {}
-    async for crumb in store.walk(owner, Query(schema_name=DEFINITION, keep=speaks_for_all)):
+    async for crumb in store.walk(owner, Query(schema_name=DEFINITION, keep=applies_to_all_sessions)):
         for tag in crumb.tags:
-            if tag.startswith(DEFINES):
-                found.setdefault(tag.removeprefix(DEFINES), crumb)
+            if tag.startswith(DEFINES_PREFIX):
+                found.setdefault(tag.removeprefix(DEFINES_PREFIX), crumb)
     return found
 
 
-def speaks_for_all(definition: Breadcrumb) -> bool:
-    """Hints hold literal text: that of one session, user or agent must not show in the views of others."""
-    return restriction_of(definition) is None
+def applies_to_all_sessions(definition: Breadcrumb) -> bool:
+    """Whether a definition is not limited to one session, user or agent. Its hints hold literal text."""
+    return find_restriction(definition) is None

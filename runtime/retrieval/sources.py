@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -18,12 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Read, recent_of, recent_shared
+from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Keep, Read, recent_of, recent_shared
 from breadcrumbs.runtime.store.store import Store
 
 Scope = Literal["current", "user", "all"]
-Tags = Annotated[tuple[Tag, ...], Field(max_length=64)]
-Keep: TypeAlias = Callable[[Breadcrumb], bool]
+SourceTags = Annotated[tuple[Tag, ...], Field(max_length=64)]
 
 
 class Fetch(BaseModel):
@@ -65,8 +64,8 @@ class Source(BaseModel):
 
     key: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
     schema_name: SchemaName | None = None
-    any_tags: Tags = ()
-    all_tags: Tags = ()
+    any_tags: SourceTags = ()
+    all_tags: SourceTags = ()
     fetch: Fetch = Fetch()
 
     @model_validator(mode="after")
@@ -140,7 +139,7 @@ class Fetched:
         def counts(crumb: Breadcrumb) -> bool:
             return not waits(crumb) and (keep is None or keep(crumb))
 
-        request = _Request(store, trigger, counts, RECENT_BYTES // len(full), self.notes)
+        request = _FetchRequest(store, trigger, counts, RECENT_BYTES // len(full), self.notes)
         further = await asyncio.gather(
             *(_fetch_further(request, self.sources[number], trigger) for number, _ in full)
         )
@@ -152,7 +151,7 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _FetchRequest:
     """The parts of a fetch that all its sources share."""
 
     store: Store
@@ -206,7 +205,7 @@ class Fetching:
         """
         self._sources = sources
         self._notes: list[str] = []
-        request = _Request(store, trigger, keep, max_bytes // max(1, len(sources)), self._notes)
+        request = _FetchRequest(store, trigger, keep, max_bytes // max(1, len(sources)), self._notes)
         self._plans = [_plan(request, source) for source in sources]
         self._results: list[list[list[Breadcrumb]]] = []
         """By plan, the results of its reads."""
@@ -273,7 +272,7 @@ async def fetch(
 # Plans by scope
 
 
-def _plan(request: _Request, source: Source) -> _Plan:
+def _plan(request: _FetchRequest, source: Source) -> _Plan:
     if source.fetch.method == "event_data":
         return _Plan(is_trigger=True)
     session = request.trigger.session_id
@@ -294,7 +293,7 @@ def _plan(request: _Request, source: Source) -> _Plan:
     return _Plan()
 
 
-def _plan_session(request: _Request, source: Source, session: str) -> _Plan:
+def _plan_session(request: _FetchRequest, source: Source, session: str) -> _Plan:
     schema = _only_schema(request, source)
     if schema is None:
         return _Plan(listing=lambda: request.find(replace(request.for_source(source), session_id=session)))
@@ -309,7 +308,7 @@ def _plan_session(request: _Request, source: Source, session: str) -> _Plan:
     return _Plan((newest,))
 
 
-def _plan_session_or_shared(request: _Request, source: Source) -> _Plan:
+def _plan_session_or_shared(request: _FetchRequest, source: Source) -> _Plan:
     """Find breadcrumbs of the session, or of no session if there are none."""
     schema, session = _only_schema(request, source), request.trigger.session_id
     if schema is None:
@@ -328,7 +327,7 @@ def _plan_session_or_shared(request: _Request, source: Source) -> _Plan:
     return replace(own, reads=(*own.reads, shared))
 
 
-async def _list_session_or_shared(request: _Request, source: Source) -> list[Breadcrumb]:
+async def _list_session_or_shared(request: _FetchRequest, source: Source) -> list[Breadcrumb]:
     session, is_shared, keep = request.trigger.session_id, _shared_filter(request.trigger), request.keep
 
     def keep_shared(crumb: Breadcrumb) -> bool:
@@ -342,7 +341,7 @@ async def _list_session_or_shared(request: _Request, source: Source) -> list[Bre
     return own or of_no_session
 
 
-async def _list_user(request: _Request, source: Source, session: str) -> list[Breadcrumb]:
+async def _list_user(request: _FetchRequest, source: Source, session: str) -> list[Breadcrumb]:
     """List the breadcrumbs with the tag of the session's user. A user tag of the trigger proves nothing."""
     held = await Sessions(request.store).belonging(request.trigger.owner_id, session)
     tags = user_tags(None if held is None else held.user)
@@ -352,7 +351,7 @@ async def _list_user(request: _Request, source: Source, session: str) -> list[Br
     return await request.find(replace(request.for_source(source), all_tags=(*source.all_tags, *tags)))
 
 
-async def _fetch_further(request: _Request, source: Source, trigger: Breadcrumb) -> list[Breadcrumb]:
+async def _fetch_further(request: _FetchRequest, source: Source, trigger: Breadcrumb) -> list[Breadcrumb]:
     """Fetch the breadcrumbs that `request.keep` admits, behind those that wait for their turn."""
     is_one_schema = source.schema_name is not None and source.fetch.scope == "current"
     if is_one_schema and not source.fetch.includes_shared:
@@ -365,7 +364,7 @@ async def _fetch_further(request: _Request, source: Source, trigger: Breadcrumb)
     return fetched.results[0] or []
 
 
-def _only_schema(request: _Request, source: Source) -> str | None:
+def _only_schema(request: _FetchRequest, source: Source) -> str | None:
     """Return the schema if its index alone gives the result, or None if breadcrumbs have to be filtered."""
     return source.schema_name if not (source.any_tags or source.all_tags or request.keep) else None
 

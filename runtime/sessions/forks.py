@@ -32,7 +32,7 @@ from breadcrumbs.runtime.store.state import (
     SESSION_RECORD,
     STATE_CHANGE,
     STATEFUL,
-    Guard,
+    StateReaders,
     is_about_session,
     state_changes,
 )
@@ -273,20 +273,20 @@ class _State:
 
     def __init__(self, principal: Principal) -> None:
         self._principal = principal
-        self._there: dict[str, tuple[bytes, Guard]] = {}
+        self._there: dict[str, tuple[bytes, StateReaders]] = {}
         self._copied: dict[str, bytes] = {}
 
     def add(self, crumb: Breadcrumb, first: Breadcrumb, *, copied: bool) -> None:
         """Apply the next breadcrumb. State is what its first version said."""
         principal = self._principal
-        guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
+        guard = StateReaders.of_crumb(first).joined(StateReaders.of_crumb(crumb))
         readable = policy.may_read_content(principal, first) and policy.may_read_content(principal, crumb)
         for name, value in _changes(first, credentials=readable).items():
             self._there[name] = (value if policy.may_read_state(principal, guard) else REMOVED, guard)
         if copied:
             self._copied |= _changes(crumb)
 
-    def record(self) -> tuple[dict[str, Any], Guard]:
+    def record(self) -> tuple[dict[str, Any], StateReaders]:
         """The context that gives the fork this state, together with the copies; and its readers."""
         there, copied = self._there, self._copied
         state = {name: value for name, (value, _) in there.items() if value != REMOVED}
@@ -295,7 +295,7 @@ class _State:
         record: dict[str, Any] = {"state_delta": {**delta, **dict.fromkeys(too_much)}}
         if nulls := [name for name, value in delta.items() if value is None]:
             record["null_is_a_value"] = nulls
-        guard = reduce(Guard.joined, (there[name][1] for name in delta), Guard())
+        guard = reduce(StateReaders.joined, (there[name][1] for name in delta), StateReaders())
         if not guard.secret and strip_credentials(delta) is not delta:
             # As with the events that brought these credentials: what else there is of the state is for everybody.
             return {**record, ONLY_CREDENTIALS: True}, replace(guard, secret=True)

@@ -16,7 +16,7 @@ import orjson
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb.breadcrumb import (
-    LARGE,
+    LARGE_BYTES,
     SESSION,
     Breadcrumb,
     BreadcrumbCreate,
@@ -312,7 +312,7 @@ class Sessions:
             request = FactsRequest(owner, group, first_message=True, with_state=False)
             for facts in await self._stored.facts(request):
                 message = None if facts is None else facts.first_message
-                if facts is not None and message is not None and len(message.json) > LARGE:
+                if facts is not None and message is not None and len(message.json) > LARGE_BYTES:
                     facts = replace(facts, first_message=_beginning_of(message))
                 found.append(facts)
         return found

@@ -9,11 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
-Class = Literal["posting", "managing", "reading"]
+RouteClass = Literal["posting", "managing", "reading"]
 """What a request spends: each class of routes has a budget of its own, so that no one starves the others."""
-CLASSES: tuple[Class, ...] = get_args(Class)
+CLASSES: tuple[RouteClass, ...] = get_args(RouteClass)
 
-_MOST = 1_000_000_000
+_MAX_RATE = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def parse_rate(value: object) -> Rate | None:
         seconds = parse_duration(window.strip()).total_seconds()
     except ValueError:
         raise ValueError("a rate is a number of requests and a time, such as 600/1m, or off") from None
-    if not 1 <= int(count) <= _MOST or not 1 <= seconds <= 86_400:
+    if not 1 <= int(count) <= _MAX_RATE or not 1 <= seconds <= 86_400:
         raise ValueError("a rate has at least one request, and a time from one second to one day")
     return Rate(int(count), seconds)
 
@@ -52,8 +52,8 @@ AnyRate = Annotated[
 ]
 
 
-class Budget(BaseModel):
-    """What one class of routes may cost."""
+class RateBudget(BaseModel):
+    """The rates of one class of routes: per token, per API key and per owner."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
@@ -68,10 +68,16 @@ class RateLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool | None = Field(None, description="None: unless in the development mode")
-    posting: Budget = Budget(per_token=Rate(1_000, 10), per_key=Rate(5_000, 10), per_owner=Rate(10_000, 10))
-    managing: Budget = Budget(per_token=Rate(200, 10), per_key=Rate(1_000, 10), per_owner=Rate(2_000, 10))
-    reading: Budget = Budget(per_token=Rate(5_000, 10), per_key=Rate(25_000, 10), per_owner=Rate(50_000, 10))
+    posting: RateBudget = RateBudget(
+        per_token=Rate(1_000, 10), per_key=Rate(5_000, 10), per_owner=Rate(10_000, 10)
+    )
+    managing: RateBudget = RateBudget(
+        per_token=Rate(200, 10), per_key=Rate(1_000, 10), per_owner=Rate(2_000, 10)
+    )
+    reading: RateBudget = RateBudget(
+        per_token=Rate(5_000, 10), per_key=Rate(25_000, 10), per_owner=Rate(50_000, 10)
+    )
 
-    def of(self, spent: Class) -> Budget:
-        budget: Budget = getattr(self, spent)
+    def of(self, spent: RouteClass) -> RateBudget:
+        budget: RateBudget = getattr(self, spent)
         return budget

@@ -148,7 +148,7 @@ class _PageBuilder:
             self.full = len(self.found) == query.limit
         else:
             # A parsed document takes many times the memory of its JSON, so a large one is not kept parsed.
-            crumb = crumb.without_context() if query.without_contexts else crumb.unparsed()
+            crumb = crumb.without_context() if query.without_contexts else crumb.without_parsed_json()
             self._bytes += len(crumb.json)
             self.full = bool(self.found) and (len(self.found) == query.limit or self._bytes > query.max_bytes)
         if not self.full:

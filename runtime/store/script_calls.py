@@ -21,7 +21,7 @@ from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.indexes import indexes, indexes_of
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.options import SessionVersion
-from breadcrumbs.runtime.store.state import Guard, held_changes
+from breadcrumbs.runtime.store.state import StateReaders, held_changes
 
 DELETION_REMEMBERED: Final = 31 * 86_400
 """Seconds that the deletion of a session is kept: longer than any turn, and than any token that can be requested."""
@@ -163,7 +163,7 @@ class ScriptCalls:
         if creation.content.session_id is None:
             return []
         new = creation.new
-        guard = Guard.of(new.context, new.sensitivity, new.visibility, creation.by)
+        guard = StateReaders.of(new.context, new.sensitivity, new.visibility, creation.by)
         changes = held_changes(creation.content.schema_name, new.context, guard)
         return [self._max_state_bytes, *_flat(changes)] if changes else []
 
@@ -233,7 +233,7 @@ class ScriptCalls:
         first = min(history, key=lambda version: version.version, default=crumb)
         state = {}
         if crumb.session_id is not None and first.version == 1:
-            guard = Guard.of_crumb(first).joined(Guard.of_crumb(crumb))
+            guard = StateReaders.of_crumb(first).joined(StateReaders.of_crumb(crumb))
             state = held_changes(first.schema_name or "", first.context, guard)
         return [
             *keys,

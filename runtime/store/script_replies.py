@@ -109,7 +109,7 @@ def decode_create(reply: Reply, creation: Creation) -> Written:
                 creation.by,
                 creation.by,
                 creation.content.json,
-            ).saying(creation.content.document)
+            ).with_document(creation.content.document)
             return Written(
                 creation.id, 1, created, updated, session_version=session_version, breadcrumb=crumb
             )
@@ -166,7 +166,7 @@ def decode_update(reply: Reply, update: Update) -> Written | None:
                 base.created_by,
                 update.by,
                 content.json,
-            ).saying(content.document)
+            ).with_document(content.document)
             return Written(base.id, version, created, updated, breadcrumb=crumb)
         case UpdateReply.VERSION_CONFLICT:
             return None

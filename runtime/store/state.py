@@ -84,8 +84,8 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """Who may read a value of the state."""
+class StateReaders:
+    """Says which principals may read a value of the state."""
 
     secret: bool = False
     private_to: UUID | None = None
@@ -93,29 +93,29 @@ class Guard:
     @classmethod
     def of(
         cls, context: Mapping[str, Any], sensitivity: str | None, visibility: str | None, by: UUID | None
-    ) -> Guard:
+    ) -> StateReaders:
         """The one of a breadcrumb's values."""
         secret = sensitivity == "secret" and context.get(ONLY_CREDENTIALS) is not True
         return cls(secret, by if visibility == "private" else None)
 
     @classmethod
-    def of_crumb(cls, crumb: Breadcrumb) -> Guard:
+    def of_crumb(cls, crumb: Breadcrumb) -> StateReaders:
         return cls.of(crumb.context, crumb.sensitivity, crumb.visibility, crumb.created_by)
 
-    def joined(self, other: Guard) -> Guard:
+    def joined(self, other: StateReaders) -> StateReaders:
         """Of things that are kept together, all are as secret as one of them."""
         private = other.private_to if self.private_to is None else self.private_to
-        return Guard(self.secret or other.secret, private)
+        return StateReaders(self.secret or other.secret, private)
 
     def around(self, value: bytes) -> bytes:
         """A value as the store keeps it."""
-        if value == REMOVED or self == Guard():
+        if value == REMOVED or self == StateReaders():
             return value
         agent = b"" if self.private_to is None else self.private_to.hex.encode()
         return _KEPT + b"s" * self.secret + agent + b" " + value
 
     @classmethod
-    def opened(cls, held: bytes) -> tuple[Guard, bytes]:
+    def opened(cls, held: bytes) -> tuple[StateReaders, bytes]:
         """The guard of a value that the store keeps, and the value."""
         if not held.startswith(_KEPT):
             return cls(), held
@@ -124,7 +124,7 @@ class Guard:
         return cls(marks.startswith(b"s"), UUID(agent.decode()) if agent else None), value
 
 
-def held_changes(schema_name: str, context: Mapping[str, Any], guard: Guard) -> dict[str, bytes]:
+def held_changes(schema_name: str, context: Mapping[str, Any], guard: StateReaders) -> dict[str, bytes]:
     """What a new breadcrumb changes of its session's state, as the store keeps it."""
     return {
         name: value if is_about_session(name) else guard.around(value)
@@ -174,11 +174,11 @@ def is_about_session(name: str) -> bool:
     return name.startswith(_OWN)
 
 
-def decode_state(flat: list[bytes], *, keep: Callable[[Guard], bool] | None = None) -> dict[str, Any]:
+def decode_state(flat: list[bytes], *, keep: Callable[[StateReaders], bool] | None = None) -> dict[str, Any]:
     """Decode the state as the store keeps it: name, `<time> <JSON>`, name, …. `keep` selects values by their guard."""
     state = {}
     for name, held in zip(flat[::2], flat[1::2], strict=True):
-        guard, value = Guard.opened(held.partition(b" ")[2])
+        guard, value = StateReaders.opened(held.partition(b" ")[2])
         if value != REMOVED and not name.startswith(_OWN.encode()) and (keep is None or keep(guard)):
             state[name.decode()] = orjson.loads(value)
     return state

@@ -23,9 +23,9 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     BreadcrumbCreate,
     BreadcrumbUpdate,
     Content,
+    build_content,
     check_name,
     check_new_session_id,
-    content_of,
 )
 from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.breadcrumb.names import hidden_character
@@ -71,7 +71,7 @@ from breadcrumbs.runtime.store.script_replies import (
     decode_delete,
     decode_update,
 )
-from breadcrumbs.runtime.store.state import Guard, held_changes, is_about_session
+from breadcrumbs.runtime.store.state import StateReaders, held_changes, is_about_session
 from breadcrumbs.runtime.store.write_cache import WriteCache
 from breadcrumbs.runtime.store.written import Written
 
@@ -152,7 +152,7 @@ class Store:
 
     def content(self, new: BreadcrumbCreate) -> Content:
         """Check a new breadcrumb and return its stored content, with the default expiry of its schema."""
-        return content_of(new, default_ttl=self._default_ttl(new.schema_name))
+        return build_content(new, default_ttl=self._default_ttl(new.schema_name))
 
     async def create(
         self,
@@ -332,7 +332,7 @@ class Store:
             admitted = change if options.admit is None else options.admit(base, change)
             if expected_version is not None and base.version != expected_version:
                 raise VersionMismatch(base.version, expected_version)
-            after = base.changed_by(admitted, merge_context=options.merge_context)
+            after = base.apply_change(admitted, merge_context=options.merge_context)
             update = self._next_version(lane, base, after, change, by)
             try:
                 guarded = await self._guarded_anew(lane, base, after)
@@ -362,7 +362,7 @@ class Store:
             after.schema_name != base.schema_name and base.document.keys().isdisjoint(_TTL_FIELDS)
         )
         default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
-        content = content_of(after, default_ttl=default)
+        content = build_content(after, default_ttl=default)
         # Changes that each fit could add up to more than the limit.
         if len(content.json) > max(self.max_content_bytes, len(base.json)):
             raise InvalidInput(
@@ -385,13 +385,15 @@ class Store:
         self, lane: int, base: Breadcrumb, after: BreadcrumbCreate
     ) -> Mapping[str, bytes]:
         """Return the values that a breadcrumb set in its session's state, if a change of it changes their guard."""
-        guard = Guard.of(after.context, after.sensitivity, after.visibility, base.created_by)
-        if base.session_id is None or guard == Guard.of_crumb(base):
+        guard = StateReaders.of(after.context, after.sensitivity, after.visibility, base.created_by)
+        if base.session_id is None or guard == StateReaders.of_crumb(base):
             return {}
         first = base if base.version == 1 else await lookup.get_older(self, lane, base, 1)
         if first is None:  # imported without its first version: see restore
             return {}
-        changes = held_changes(first.schema_name or "", first.context, guard.joined(Guard.of_crumb(first)))
+        changes = held_changes(
+            first.schema_name or "", first.context, guard.joined(StateReaders.of_crumb(first))
+        )
         return {name: value for name, value in changes.items() if not is_about_session(name)}
 
     async def _run_update(self, update: Update, fence: Fence | None = None) -> Reply:

@@ -49,7 +49,7 @@ class WriteCache:
             return None
         if (expires, max_reads) == (crumb.expires, crumb.max_reads):
             return crumb
-        return replace(crumb, expires=expires, max_reads=max_reads).saying(crumb.document)
+        return replace(crumb, expires=expires, max_reads=max_reads).with_document(crumb.document)
 
     def get_permanent(self, owner: UUID, id: UUID, version: int, updated: int) -> Breadcrumb | None:
         """Return a permanent version by its number and time. Only the server knows whether another one expired."""

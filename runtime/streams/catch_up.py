@@ -14,7 +14,7 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.log import EventLog, Position
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Pacer
-from breadcrumbs.runtime.streams.filters import Filter, is_shown
+from breadcrumbs.runtime.streams.filters import Filter, is_streamed
 from breadcrumbs.runtime.streams.slots import Slots
 from breadcrumbs.runtime.streams.stream_event import OutgoingEvent, StreamEvent
 
@@ -46,7 +46,7 @@ class Replayer:
             wanted = deque(
                 event
                 for event in events
-                if event.owner_id == filter.owner_id and is_shown(event) and filter.wants(event)
+                if event.owner_id == filter.owner_id and is_streamed(event) and filter.wants(event)
             )
             del events
             while wanted:

@@ -118,4 +118,4 @@ class ConditionQueues:
             )
         subscription.pending -= 1
         if decision is not False and subscription in self._subscribers:
-            self._subscribers.give(subscription, outgoing, position, undecided=decision is None)
+            self._subscribers.queue_event(subscription, outgoing, position, undecided=decision is None)

@@ -20,11 +20,11 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.selectors import ContextMatch, Selector
-from breadcrumbs.runtime.hints.jsonpath import Budget
+from breadcrumbs.runtime.hints.jsonpath import SearchBudget
 
 _MAX_WORK_SECONDS: Final = 0.002  # evaluation without a pause; short, because the event loop waits for it
 _PAUSE_FACTOR: Final = 3  # a pause is this many times as long as the work before it
-_LONGEST_PAUSE_SECONDS: Final = 0.05
+_MAX_PAUSE_SECONDS: Final = 0.05
 
 _T = TypeVar("_T")
 
@@ -36,7 +36,7 @@ class _RedactedCrumb:
         self.crumb = crumb
         self._decided: dict[bytes, bool] = {}
 
-    def decide(self, condition: ContextMatch, budget: Budget) -> bool | None:
+    def decide(self, condition: ContextMatch, budget: SearchBudget) -> bool | None:
         known = self._decided.get(condition.key)
         if known is not None:
             return known
@@ -54,7 +54,7 @@ class Evaluation:
         self._unredacted = _RedactedCrumb(crumb)
         self._views: dict[Principal, _RedactedCrumb] = {}
 
-    def decide(self, principal: Principal, selector: Selector, budget: Budget) -> bool | None:
+    def decide(self, principal: Principal, selector: Selector, budget: SearchBudget) -> bool | None:
         """Whether a selector matches what the principal may see. None: the decision exceeds the budget."""
         view = self._view(principal)
         if not selector.matches_header(view.crumb):
@@ -96,6 +96,6 @@ class Pacer:
             finally:
                 self._worked_seconds += time.thread_time() - began
                 if self._worked_seconds >= _MAX_WORK_SECONDS:
-                    pause = min(self._worked_seconds * _PAUSE_FACTOR, _LONGEST_PAUSE_SECONDS)
+                    pause = min(self._worked_seconds * _PAUSE_FACTOR, _MAX_PAUSE_SECONDS)
                     self._worked_seconds = 0.0
                     await asyncio.sleep(pause)

@@ -51,6 +51,6 @@ class Filter(Protocol):
         ...
 
 
-def is_shown(event: Event) -> bool:
+def is_streamed(event: Event) -> bool:
     """Whether subscribers get events of this kind at all."""
     return event.operation not in ("retried", "unknown")

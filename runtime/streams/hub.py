@@ -31,7 +31,7 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.catch_up import Replayer
 from breadcrumbs.runtime.streams.condition_queues import ConditionQueues, Recipient
 from breadcrumbs.runtime.streams.conditions import Pacer
-from breadcrumbs.runtime.streams.filters import is_shown
+from breadcrumbs.runtime.streams.filters import is_streamed
 from breadcrumbs.runtime.streams.stream_event import OutgoingEvent, StreamEvent
 from breadcrumbs.runtime.streams.subscribers import Subscribers
 from breadcrumbs.runtime.streams.subscription import MAX_QUEUED_BYTES, Subscription
@@ -39,7 +39,7 @@ from breadcrumbs.runtime.streams.subscription import MAX_QUEUED_BYTES, Subscript
 _BATCH_EVENTS: Final = 64  # breadcrumbs loaded at a time
 _MAX_BYTES_AT_ONCE: Final = MAX_QUEUED_BYTES // 4  # handed out before subscribers get to take their values
 _FIRST_RETRY_SECONDS: Final = 0.1
-_LONGEST_RETRY_SECONDS: Final = 2.0
+_MAX_RETRY_SECONDS: Final = 2.0
 
 _log = structlog.get_logger("breadcrumbs.hub")
 
@@ -171,7 +171,7 @@ class EventHub:
                     # If this task ended, all subscribers would get nothing but pings.
                     _log.exception("event hub failed, trying again", wait=wait)
                 await asyncio.sleep(wait)
-                wait = min(_LONGEST_RETRY_SECONDS, wait * 2)
+                wait = min(_MAX_RETRY_SECONDS, wait * 2)
         finally:
             follower.leave_all()
 
@@ -220,7 +220,7 @@ class EventHub:
         return end
 
     def _is_wanted(self, event: Event) -> bool:
-        return is_shown(event) and any(
+        return is_streamed(event) and any(
             self._subscribers.wants(subscription, event)
             for subscription in self._subscribers.of(event.owner_id)
         )
@@ -230,7 +230,7 @@ class EventHub:
     def _hand_out(self, event: Event, crumb: Breadcrumb | None) -> int:
         """Give an event to all who want it. Returns how many bytes a subscriber got at most."""
         subscriptions = self._subscribers.of(event.owner_id)
-        if not subscriptions or not is_shown(event):
+        if not subscriptions or not is_streamed(event):
             return 0
         outgoing, reached = OutgoingEvent(event, crumb), tuple(self._position)
         conditional: dict[Hashable, list[Recipient]] = {}
@@ -244,7 +244,7 @@ class EventHub:
             if subscription.filter.conditional:
                 conditional.setdefault(subscription.filter.token, []).append((subscription, position))
             elif self._subscribers.accepts(subscription, event, outgoing.evaluation):
-                self._subscribers.give(subscription, outgoing, position)
+                self._subscribers.queue_event(subscription, outgoing, position)
                 given = True
         for token, recipients in conditional.items():
             self._conditions.add(token, outgoing, recipients)

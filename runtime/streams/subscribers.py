@@ -71,7 +71,7 @@ class Subscribers:
             self._end_failed(subscription)
             return False
 
-    def give(
+    def queue_event(
         self,
         subscription: Subscription,
         outgoing: OutgoingEvent,

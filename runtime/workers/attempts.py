@@ -24,8 +24,8 @@ blocks the event loop stalls one worker after another."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A handler is running: which worker runs it, and whether that worker runs no other marked event."""
+class RunningMark:
+    """Records which worker runs a handler, and whether that worker runs no other marked event."""
 
     worker: str
     alone: bool
@@ -43,7 +43,7 @@ class Attempts:
     """Attempts during which the worker died while this event ran alone."""
     stalls: int = 0
     """The same for a worker that lost its lease but kept its connection."""
-    mark: Mark | None = None
+    mark: RunningMark | None = None
 
     @property
     def counted(self) -> int:
@@ -59,7 +59,7 @@ class Attempts:
         return self.counted >= limit or self.stalls >= _STALLS_PER_ATTEMPT * limit
 
     def begun(self, worker: str, *, alone: bool) -> Attempts:
-        return replace(self, mark=Mark(worker, alone))
+        return replace(self, mark=RunningMark(worker, alone))
 
     def ended(self) -> Attempts:
         """Without the mark: the handler is not running, and nothing is counted."""
@@ -91,7 +91,7 @@ class Attempts:
         if len(fields) < 4:
             return NO_ATTEMPTS
         failures, shared_losses, deaths, stalls = map(int, fields[:4])
-        mark = Mark(fields[5], fields[4] == "1") if len(fields) == 6 else None
+        mark = RunningMark(fields[5], fields[4] == "1") if len(fields) == 6 else None
         return cls(failures, shared_losses, deaths, stalls, mark)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from breadcrumbs.runtime.breadcrumb.text import writable
+from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import BreadcrumbsError, StoreFull, StoreUnavailable
 
 STORE_UNAVAILABLE: Final = (StoreUnavailable, StoreFull)
@@ -35,7 +35,7 @@ class TurnCancelled(BreadcrumbsError):
 
 def error_reason(error: Exception) -> str:
     """Return the message of an error, encodable and of a bounded length."""
-    text = writable(str(error))
+    text = encodable_text(str(error))
     if len(text) > _MAX_REASON_CHARACTERS:
         text = text[: _MAX_REASON_CHARACTERS - 1] + "…"
     return text or type(error).__name__

@@ -132,23 +132,23 @@ class Unserved:
     error: Exception
 
 
-Outcome: TypeAlias = Ended | Retry | Failed | Unserved
+AttemptResult: TypeAlias = Ended | Retry | Failed | Unserved
 """What follows after an attempt."""
 
 
-async def run_handler(handler: Handler, turn: Turn, *, max_attempts: int) -> Outcome:
-    """Run the handler once and return the outcome."""
+async def run_handler(handler: Handler, turn: Turn, *, max_attempts: int) -> AttemptResult:
+    """Run the handler once and return the result of the attempt."""
     try:
         with turn.scope:
             await handler.handle(turn)
     except Exception as error:
-        return _failure_outcome(turn, error, max_attempts)
+        return _failure_result(turn, error, max_attempts)
     if turn.scope.cancelled_caught:
-        return stop_outcome(turn) or Ended.FINISHED
+        return stopped_result(turn) or Ended.FINISHED
     return Ended.FINISHED
 
 
-def stop_outcome(turn: Turn) -> Outcome | None:
+def stopped_result(turn: Turn) -> AttemptResult | None:
     """Return why a turn was stopped from outside, or None if it was not."""
     if turn.session_gone:
         return Ended.FINISHED
@@ -157,7 +157,7 @@ def stop_outcome(turn: Turn) -> Outcome | None:
     return Ended.ABANDONED if turn.scope.cancelled_caught else None
 
 
-def _failure_outcome(turn: Turn, error: Exception, max_attempts: int) -> Outcome:
+def _failure_result(turn: Turn, error: Exception, max_attempts: int) -> AttemptResult:
     if isinstance(error, LeaseLost):
         return Ended.LEASE_LOST
     if isinstance(error, SessionGone):

@@ -19,15 +19,15 @@ from breadcrumbs.runtime.workers.lane import Lane, SessionKey
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.retries import Permits, Reruns, Slot, TurnLimits
 from breadcrumbs.runtime.workers.turn import (
+    AttemptResult,
     Ended,
     Failed,
     Handler,
-    Outcome,
     Retry,
     Turn,
     Unserved,
     run_handler,
-    stop_outcome,
+    stopped_result,
 )
 
 _log = structlog.get_logger("breadcrumbs.worker")
@@ -134,7 +134,7 @@ class TurnRunner:
                 self._lanes.drop(turn.lane)
         return False
 
-    async def _attempt(self, turn: Turn) -> Outcome:
+    async def _attempt(self, turn: Turn) -> AttemptResult:
         if turn.lane.attempts_at(turn.event).exhausted(self._limits.attempts):
             return Failed(TurnFailed(f"given up after {turn.attempt} attempts that did not come to an end"))
         return await run_handler(self._handler, turn, max_attempts=self._limits.attempts)
@@ -146,7 +146,7 @@ class TurnRunner:
         await anyio.sleep(_STORE_PAUSE_SECONDS + jitter)
         return not turn.lane.closing
 
-    async def _wait_for_retry(self, turn: Turn, error: Exception) -> Outcome:
+    async def _wait_for_retry(self, turn: Turn, error: Exception) -> AttemptResult:
         """Wait for the next attempt without a slot. Returns `Retry`, or why the turn ends instead."""
         kind, lane = self._handler.kind, turn.lane
         _log.info("turn failed, trying again", kind=kind, attempt=turn.attempt, error=str(error))
@@ -157,7 +157,7 @@ class TurnRunner:
             with anyio.move_on_after(self._limits.pause(turn.attempt, error)):
                 await turn.next_attempt.wait()
             await turn.slot.acquire()
-        return stop_outcome(turn) or Retry(error)
+        return stopped_result(turn) or Retry(error)
 
     async def _give_up(self, turn: Turn, error: Exception) -> bool:
         """Leave the error in the session and store a dead letter. Returns False if the lane is lost."""

@@ -15,7 +15,13 @@ import orjson
 import pytest
 
 from breadcrumbs.adk import BreadcrumbSessionService
-from breadcrumbs.adk.backends import Access, Directory, Redis, Server, parse_address
+from breadcrumbs.adk.backends import (
+    BackendAccess,
+    DirectoryAddress,
+    RedisAddress,
+    ServerAddress,
+    parse_address,
+)
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -149,20 +155,20 @@ async def test_sessions_and_all_kinds_of_state_survive_an_export_and_an_import(
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
-        ("http://127.0.0.1:8081", Server("http://127.0.0.1:8081", None, None)),
-        ("https://host/base/", Server("https://host/base", None, None)),
-        ("crumb://host", Server("http://host:8081", None, None)),
-        ("crumb://host:99", Server("http://host:99", None, None)),
-        ("crumb://[::1]:99", Server("http://[::1]:99", None, None)),
-        ("crumb://a%2Fkey@host", Server("http://host:8081", "a/key", None)),
-        ("crumb+https://:key@host", Server("https://host", "key", None)),
-        ("redis://host:1/2", Redis("redis://host:1/2", DEVELOPER, "bc")),
-        (f"crumb+redis://host?owner={ALICE}&namespace=n", Redis("redis://host", ALICE, "n")),
-        ("crumb+unix:///run/x.sock?db=1", Redis("unix:///run/x.sock?db=1", DEVELOPER, "bc")),
-        ("crumb+redis+cluster://host:7000", Redis("redis+cluster://host:7000", DEVELOPER, "bc")),
+        ("http://127.0.0.1:8081", ServerAddress("http://127.0.0.1:8081", None, None)),
+        ("https://host/base/", ServerAddress("https://host/base", None, None)),
+        ("crumb://host", ServerAddress("http://host:8081", None, None)),
+        ("crumb://host:99", ServerAddress("http://host:99", None, None)),
+        ("crumb://[::1]:99", ServerAddress("http://[::1]:99", None, None)),
+        ("crumb://a%2Fkey@host", ServerAddress("http://host:8081", "a/key", None)),
+        ("crumb+https://:key@host", ServerAddress("https://host", "key", None)),
+        ("redis://host:1/2", RedisAddress("redis://host:1/2", DEVELOPER, "bc")),
+        (f"crumb+redis://host?owner={ALICE}&namespace=n", RedisAddress("redis://host", ALICE, "n")),
+        ("crumb+unix:///run/x.sock?db=1", RedisAddress("unix:///run/x.sock?db=1", DEVELOPER, "bc")),
+        ("crumb+redis+cluster://host:7000", RedisAddress("redis+cluster://host:7000", DEVELOPER, "bc")),
     ],
 )
-def test_addresses_are_understood(where: str, expected: Server | Redis) -> None:
+def test_addresses_are_understood(where: str, expected: ServerAddress | RedisAddress) -> None:
     assert parse_address(where) == expected
 
 
@@ -171,10 +177,10 @@ def test_addresses_that_make_no_sense_are_refused_with_advice() -> None:
         with pytest.raises(ValueError, match="use http://"):
             parse_address(where)
     with pytest.raises(ValueError, match="owner comes with the token"):
-        parse_address("http://host", Access(owner=ALICE))
+        parse_address("http://host", BackendAccess(owner=ALICE))
     with pytest.raises(ValueError, match="takes the owner itself"):
-        parse_address("redis://host", Access(token="x"))
-    assert isinstance(parse_address("crumb://"), Directory)
+        parse_address("redis://host", BackendAccess(token="x"))
+    assert isinstance(parse_address("crumb://"), DirectoryAddress)
 
 
 def test_a_token_shows_in_no_repr() -> None:

@@ -62,7 +62,7 @@ def test_everything_free_form_in_an_event_is_known() -> None:
     """A new version of google-adk that brings more of it fails here, before it loses somebody's data."""
     free, keyed, other = _models()
     assert free | other == wire.FREE_FORM
-    assert keyed == wire.KEYED
+    assert keyed == wire.USER_NAMED_KEYS
 
 
 def test_snake_case_becomes_camel_case_and_camel_case_stays() -> None:
@@ -71,7 +71,7 @@ def test_snake_case_becomes_camel_case_and_camel_case_stays() -> None:
     camel = event.model_dump(mode="json", by_alias=True, exclude_none=True)
     snake = event.model_dump(mode="json", by_alias=False, exclude_none=True)
     assert camel != snake
-    assert wire.camel(snake) == wire.camel(camel) == camel
+    assert wire.camel_case(snake) == wire.camel_case(camel) == camel
     assert wire.event_of(camel, now=0.0) == camel
 
 

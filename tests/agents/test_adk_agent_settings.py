@@ -10,7 +10,7 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.answer import answer_breadcrumb, parse_answer
 from breadcrumbs.agents.remote_adk.servers import AdkServers
 from breadcrumbs.composition.workers import WorkerParts, agent_worker, running
@@ -90,12 +90,12 @@ async def test_a_definition_of_a_client_cannot_name_a_server_of_its_own() -> Non
     servers = AdkServers({"servers": {"house": {"url": "http://127.0.0.1:1/prefix/", "app": APP}}})
     definition = remote_agent(adk={"server": "http://evil.example", "app": "x"}).definition
     with pytest.raises(InvalidInput, match="only these may be used"):
-        servers.resolve(Agent(definition))
+        servers.resolve(ActiveAgent(definition))
     with pytest.raises(InvalidInput, match="There is house"):
         servers.resolve(remote_agent(adk={"server": "horse"}))
-    assert servers.resolve(Agent(definition, trusted=True)).server.name == "http://evil.example"
+    assert servers.resolve(ActiveAgent(definition, trusted=True)).server.name == "http://evil.example"
     by_url = remote_agent(adk={"server": "http://127.0.0.1:1/prefix", "app": "x"}).definition
-    assert servers.resolve(Agent(by_url)).server.name == "house"
+    assert servers.resolve(ActiveAgent(by_url)).server.name == "house"
     assert servers.resolve(remote_agent()).app == APP
     await servers.close()
 

@@ -10,15 +10,15 @@ import anyio
 import pytest
 
 from breadcrumbs.agents.models.base import (
-    Message,
     ModelError,
     ModelReply,
     ModelRequest,
+    PromptMessage,
+    TokenUsage,
     ToolCall,
     ToolSpec,
-    Usage,
 )
-from breadcrumbs.agents.models.endpoint import complete_events, last_event
+from breadcrumbs.agents.models.endpoint import last_event, read_events
 from breadcrumbs.runtime.errors import BreadcrumbsError
 from breadcrumbs.runtime.sse import Parser
 from tests.support.model_calls import ASK, KEY, Deltas, ask, failure, model_at
@@ -37,7 +37,7 @@ async def test_a_streamed_answer_arrives_in_pieces_and_whole(server: ModelServer
     deltas = Deltas()
     async with model_at(scenario) as model:
         reply = await model.complete(ASK, deltas)
-    assert reply == ModelReply("You asked: Hello there", usage=Usage(12, 7), finish_reason="stop")
+    assert reply == ModelReply("You asked: Hello there", usage=TokenUsage(12, 7), finish_reason="stop")
     assert len(deltas) > 3
     (sent,) = scenario.requests
     assert sent.body == {
@@ -74,7 +74,7 @@ async def test_without_a_listener_the_reply_is_the_same(server: ModelServer) -> 
 async def test_a_server_that_does_not_stream_is_understood(server: ModelServer, streaming: bool) -> None:
     scenario = server.scenario("whole")
     reply = await ask(scenario, streaming=streaming)
-    assert reply == ModelReply("You asked: Hello there", usage=Usage(12, 7), finish_reason="stop")
+    assert reply == ModelReply("You asked: Hello there", usage=TokenUsage(12, 7), finish_reason="stop")
     assert ("stream" in scenario.requests[0].body) is streaming
 
 
@@ -123,9 +123,9 @@ async def test_calls_and_their_results_go_back_to_the_model(server: ModelServer)
     calls = (ToolCall("call_a", "calculator", '{"expression": "12*7"}'), ToolCall("call_b", "clock", "{oops"))
     history = (
         *ASK.messages,
-        Message("assistant", "", tool_calls=calls),
-        Message("tool", "84", tool_call_id="call_a", name="calculator"),
-        Message("tool", "no", tool_call_id="call_b"),
+        PromptMessage("assistant", "", tool_calls=calls),
+        PromptMessage("tool", "84", tool_call_id="call_a", name="calculator"),
+        PromptMessage("tool", "no", tool_call_id="call_b"),
     )
     reply = await ask(scenario, ModelRequest(history))
     assert reply.text == "It is 84."
@@ -229,7 +229,7 @@ async def test_many_calls_at_once_share_the_endpoint_and_do_not_mix(server: Mode
     async with model_at(server.scenario("normal", pause=0.005)) as model:
 
         async def one(number: int) -> None:
-            reply = await model.complete(ModelRequest((Message("user", f"I am {number}"),)))
+            reply = await model.complete(ModelRequest((PromptMessage("user", f"I am {number}"),)))
             answers[number] = reply.text
 
         async with anyio.create_task_group() as group:
@@ -290,7 +290,7 @@ def test_events_are_found_however_the_bytes_are_cut() -> None:
     for size in range(1, len(stream) + 1):
         parser = Parser(max_line_bytes=100)
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-        events = [event for piece in pieces for event in complete_events(parser, piece)]
+        events = [event for piece in pieces for event in read_events(parser, piece)]
         assert (events, last_event(parser)) == ([b"one", b"two\nlines"], b"last")
         assert last_event(parser) is None
         assert not parser.stray
@@ -300,7 +300,7 @@ def test_a_line_without_end_is_not_collected() -> None:
     parser = Parser(max_line_bytes=1000)
     with pytest.raises(ModelError, match="longer than 1,000 bytes"):
         for _ in range(100):
-            complete_events(parser, b"x" * 100)
+            read_events(parser, b"x" * 100)
 
 
 # The caller
@@ -331,7 +331,7 @@ async def test_a_prompt_that_is_no_json_is_an_error(server: ModelServer) -> None
     scenario = server.scenario("normal")
     async with model_at(scenario) as model:
         with pytest.raises(ModelError, match="cannot be written as JSON") as caught:
-            await model.complete(ModelRequest((Message("user", "\ud800"),)))
+            await model.complete(ModelRequest((PromptMessage("user", "\ud800"),)))
     assert not caught.value.retry
     assert not scenario.requests
 

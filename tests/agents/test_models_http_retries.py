@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from breadcrumbs.agents.models.endpoint import Limits
+from breadcrumbs.agents.models.endpoint import EndpointLimits
 from tests.support.model_calls import ask, failure
 from tests.support.model_server import ModelServer, Scenario
 from tests.support.servers import free_port
@@ -47,7 +47,7 @@ async def test_the_cap_holds_where_there_would_be_time_left(server: ModelServer)
 
 async def test_a_pause_of_some_seconds_is_left_to_the_worker_who_has_other_work(server: ModelServer) -> None:
     scenario = server.scenario("rate_limited", times=1, retry_after="5")
-    error = await failure(scenario, max_wait=Limits().max_wait, total=60)
+    error = await failure(scenario, max_wait=EndpointLimits().max_wait, total=60)
     assert error.retry and error.retry_after == 5
 
 

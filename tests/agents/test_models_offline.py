@@ -11,35 +11,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.agents.models.base import Message, ModelReply, ModelRequest, Role, ToolCall, ToolSpec
+from breadcrumbs.agents.models.base import (
+    ModelReply,
+    ModelRequest,
+    PromptMessage,
+    PromptRole,
+    ToolCall,
+    ToolSpec,
+)
 from breadcrumbs.agents.models.offline import OfflineModel
 from breadcrumbs.agents.tools.shipped import shipped_tools
 
 TOOLS = shipped_tools().specs
 
 
-def user(text: str) -> Message:
-    return Message("user", text)
+def user(text: str) -> PromptMessage:
+    return PromptMessage("user", text)
 
 
-def assistant(text: str) -> Message:
-    return Message("assistant", text)
+def assistant(text: str) -> PromptMessage:
+    return PromptMessage("assistant", text)
 
 
-async def reply_to(*messages: Message, tools: tuple[ToolSpec, ...] = ()) -> ModelReply:
+async def reply_to(*messages: PromptMessage, tools: tuple[ToolSpec, ...] = ()) -> ModelReply:
     deltas: list[str] = []
 
     async def take(piece: str) -> None:
         deltas.append(piece)
 
-    request = ModelRequest((Message("system", "You are a helpful assistant."), *messages), tools=tools)
+    request = ModelRequest((PromptMessage("system", "You are a helpful assistant."), *messages), tools=tools)
     reply = await OfflineModel().complete(request, take)
     assert "".join(deltas) == reply.text
     assert await OfflineModel().complete(request) == reply  # the same request, the same answer
     return reply
 
 
-async def says(*messages: Message, tools: tuple[ToolSpec, ...] = ()) -> str:
+async def says(*messages: PromptMessage, tools: tuple[ToolSpec, ...] = ()) -> str:
     reply = await reply_to(*messages, tools=tools)
     assert reply.text and not reply.tool_calls and reply.finish_reason == "stop"
     return reply.text
@@ -104,8 +111,8 @@ async def test_with_nothing_before_it_says_so() -> None:
 
 async def test_what_was_not_said_here_by_the_user_is_not_recited_as_if_it_were() -> None:
     said = await says(
-        Message("user", "From other conversations: Hello session 2", name="background"),
-        Message("user", "I am another agent", name="other_agent"),
+        PromptMessage("user", "From other conversations: Hello session 2", name="background"),
+        PromptMessage("user", "I am another agent", name="other_agent"),
         user("Hello session 1"),
         user("What did I say?"),
     )
@@ -130,7 +137,7 @@ async def test_it_counts() -> None:
 
 async def test_it_tells_what_it_sees() -> None:
     said = await says(
-        Message("user", "note", name="background"), user("a"), user("What do you see?"), tools=TOOLS
+        PromptMessage("user", "note", name="background"), user("a"), user("What do you see?"), tools=TOOLS
     )
     assert "2 messages of yours, no answers of mine, 1 message from elsewhere and 1 instruction" in said
     assert "calculator" in said and '"a"' in said
@@ -168,13 +175,13 @@ async def test_a_very_long_message_is_not_said_back_whole() -> None:
 
 
 async def test_an_event_that_is_no_message_is_told() -> None:
-    said = await says(Message("user", 'sensor.reading.v1: {"t": 20}', name="data"))
+    said = await says(PromptMessage("user", 'sensor.reading.v1: {"t": 20}', name="data"))
     assert said == 'I was given this by data: "sensor.reading.v1: {"t": 20}"'
 
 
 async def test_without_a_message_it_says_so() -> None:
     assert await says() == "I was given no message to answer."
-    assert await says(Message("user", "tea", name="background")) == "I was given no message to answer."
+    assert await says(PromptMessage("user", "tea", name="background")) == "I was given no message to answer."
     assert (await OfflineModel().complete(ModelRequest(()))).text == "I was given no message to answer."
 
 
@@ -268,8 +275,8 @@ async def test_the_shipped_tools_take_the_arguments_it_writes(text: str) -> None
 
 async def test_calls_in_one_conversation_have_different_ids() -> None:
     first = await reply_to(user("calculate 1+1"), tools=TOOLS)
-    asked = Message("assistant", "", tool_calls=first.tool_calls)
-    answered = Message("tool", "2", tool_call_id=first.tool_calls[0].id)
+    asked = PromptMessage("assistant", "", tool_calls=first.tool_calls)
+    answered = PromptMessage("tool", "2", tool_call_id=first.tool_calls[0].id)
     second = await reply_to(
         user("calculate 1+1"), asked, answered, assistant("2"), user("calculate 2+2"), tools=TOOLS
     )
@@ -307,8 +314,8 @@ async def test_what_a_tool_said_is_put_into_words(
 ) -> None:
     said = await says(
         user("do it"),
-        Message("assistant", "", tool_calls=(ToolCall("c1", name, arguments),)),
-        Message("tool", content, tool_call_id="c1"),
+        PromptMessage("assistant", "", tool_calls=(ToolCall("c1", name, arguments),)),
+        PromptMessage("tool", content, tool_call_id="c1"),
         tools=TOOLS,
     )
     assert said == expected
@@ -317,8 +324,8 @@ async def test_what_a_tool_said_is_put_into_words(
 async def test_a_tool_that_was_called_is_not_called_again() -> None:
     said = await says(
         user("calculate 12*7"),
-        Message("assistant", "", tool_calls=(ToolCall("c1", "calculator", '{"expression": "12*7"}'),)),
-        Message("tool", '{"error": "out of order"}', tool_call_id="c1", name="calculator"),
+        PromptMessage("assistant", "", tool_calls=(ToolCall("c1", "calculator", '{"expression": "12*7"}'),)),
+        PromptMessage("tool", '{"error": "out of order"}', tool_call_id="c1", name="calculator"),
         tools=TOOLS,
     )
     assert said == "The calculator failed: out of order"
@@ -327,8 +334,8 @@ async def test_a_tool_that_was_called_is_not_called_again() -> None:
 async def test_results_of_an_earlier_turn_are_not_told_again() -> None:
     said = await says(
         user("calculate 12*7"),
-        Message("assistant", "", tool_calls=(ToolCall("c1", "calculator", "{}"),)),
-        Message("tool", "84", tool_call_id="c1"),
+        PromptMessage("assistant", "", tool_calls=(ToolCall("c1", "calculator", "{}"),)),
+        PromptMessage("tool", "84", tool_call_id="c1"),
         assistant("84"),
         user("The sky is blue"),
     )
@@ -337,10 +344,10 @@ async def test_results_of_an_earlier_turn_are_not_told_again() -> None:
 
 # Properties
 
-ROLES: list[Role] = ["user", "assistant", "tool", "system"]
+ROLES: list[PromptRole] = ["user", "assistant", "tool", "system"]
 prompts = st.lists(
     st.builds(
-        Message,
+        PromptMessage,
         role=st.sampled_from(ROLES),
         content=st.text(alphabet=st.characters(codec="utf-8"), max_size=40)
         | st.sampled_from(
@@ -355,7 +362,9 @@ prompts = st.lists(
 
 
 @given(messages=prompts, offered=st.booleans())
-def test_it_always_answers_and_never_with_a_missing_value(messages: list[Message], offered: bool) -> None:
+def test_it_always_answers_and_never_with_a_missing_value(
+    messages: list[PromptMessage], offered: bool
+) -> None:
     request = ModelRequest(tuple(messages), tools=TOOLS if offered else ())
     reply = anyio.run(OfflineModel().complete, request)
     assert reply.text.strip() or reply.tool_calls

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from breadcrumbs.agents.models.base import Message, ModelRequest
+from breadcrumbs.agents.models.base import ModelRequest, PromptMessage
 from breadcrumbs.agents.models.offline import OfflineModel
 from breadcrumbs.agents.models.openai_compatible import PRESETS, OpenAICompatibleModel
 from breadcrumbs.agents.models.registry import ModelPool, ModelSettings, resolve_model
@@ -15,7 +15,7 @@ from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from tests.support.model_server import ModelServer
 
 KEYS = {"OPENAI_API_KEY": "sk-openai-secret", "OPENROUTER_API_KEY": "sk-or-secret"}
-ASK = ModelRequest((Message("user", "Hello"),))
+ASK = ModelRequest((PromptMessage("user", "Hello"),))
 
 
 def pool(environment: dict[str, str] | None = None, **settings: Any) -> ModelPool:

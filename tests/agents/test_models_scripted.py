@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from breadcrumbs.agents.models.base import Message, Model, ModelError, ModelReply, ModelRequest, ToolCall
+from breadcrumbs.agents.models.base import (
+    Model,
+    ModelError,
+    ModelReply,
+    ModelRequest,
+    PromptMessage,
+    ToolCall,
+)
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.models.streaming import stream_words
 
-ASK = ModelRequest((Message("user", "Hello"),))
+ASK = ModelRequest((PromptMessage("user", "Hello"),))
 
 
 async def test_replies_come_in_order_and_requests_are_kept() -> None:
     calls = ModelReply("", tool_calls=(ToolCall("1", "clock", "{}"),))
     model = ScriptedModel(["first", calls])
-    other = ModelRequest((Message("user", "Again"),))
+    other = ModelRequest((PromptMessage("user", "Again"),))
     assert model.remaining == 2
     assert await model.complete(ASK) == ModelReply("first", finish_reason="stop")
     assert await model.complete(other) is calls

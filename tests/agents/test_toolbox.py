@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from breadcrumbs.agents.tools import Toolbox, load_tools, shipped_tools
-from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, content_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, build_content
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 from breadcrumbs.runtime.hints.hints import apply_hints
 from tests.support.tools import CONTEXT
@@ -43,7 +43,7 @@ def test_two_tools_cannot_have_one_name() -> None:
 
 def test_the_catalogue_is_a_breadcrumb_that_shows_a_model_names_and_descriptions() -> None:
     catalogue = shipped_tools().catalogue()
-    content_of(BreadcrumbCreate.parse(catalogue))
+    build_content(BreadcrumbCreate.parse(catalogue))
     assert catalogue == Toolbox(reversed(list(shipped_tools()))).catalogue()
     entry = catalogue["context"]["tools"][1]
     assert entry["name"] == "calculator"

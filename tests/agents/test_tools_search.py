@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from breadcrumbs.agents.tools import ToolContext, shipped
-from breadcrumbs.agents.tools.shipped import EXCERPT, MOST_FOUND, breadcrumb_search
+from breadcrumbs.agents.tools.shipped import EXCERPT_CHARACTERS, MAX_FOUND, breadcrumb_search
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.query import Query
@@ -289,12 +289,12 @@ async def test_every_filter_narrows_and_the_newest_comes_first(store: Store, own
 
 
 async def test_at_most_twenty_are_given_and_more_is_said_to_be_there(store: Store, owner: UUID) -> None:
-    for number in range(MOST_FOUND + 3):
+    for number in range(MAX_FOUND + 3):
         await post(store, owner, "one", f"message {number}")
     context = ToolContext(owner, "one", AGENT, "trigger", store)
     default = (await breadcrumb_search.run("", context)).output
     assert (len(default["found"]), default["more"]) == (10, True)
-    most = (await breadcrumb_search.run({"limit": MOST_FOUND}, context)).output
+    most = (await breadcrumb_search.run({"limit": MAX_FOUND}, context)).output
     assert [item["excerpt"] for item in most["found"]] == [f"message {number}" for number in range(22, 2, -1)]
     narrow = (await breadcrumb_search.run({"text": "message 21"}, context)).output
     assert (told(narrow["found"]), narrow["more"]) == (["message 21"], False)
@@ -311,7 +311,7 @@ async def test_the_excerpt_of_a_long_text_shows_what_was_searched_for(store: Sto
     assert "the needle is here" in excerpt
     assert excerpt.startswith("…")
     assert excerpt.endswith("…")
-    assert len(excerpt) <= EXCERPT + 2
+    assert len(excerpt) <= EXCERPT_CHARACTERS + 2
     (beginning,) = told(await search(store, owner, "one"))
     assert beginning.startswith("before before")
 

@@ -268,10 +268,10 @@ async def test_the_clock_helps_with_a_zone_that_is_none(asked: str, told: str) -
 
 async def test_without_zone_data_the_clock_still_knows_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoneinfo, "available_timezones", set)
-    shipped_module._zones.cache_clear()
+    shipped_module._zone_names.cache_clear()
     try:
         assert (await clock.run({"zone": "UTC"}, CONTEXT)).ok
         refused = await clock.run({"zone": "Europe/Berlin"}, CONTEXT)
         assert refused.error == "clock: this machine has no time zone data, so that only UTC is known"
     finally:
-        shipped_module._zones.cache_clear()
+        shipped_module._zone_names.cache_clear()

@@ -113,7 +113,7 @@ def test_an_error_means_what_the_error_of_that_name_means_in_the_runtime() -> No
 
 
 def test_the_modules_behind_the_names_can_be_imported_on_their_own() -> None:
-    for module in breadcrumbs._PLACES:
+    for module in breadcrumbs._MODULE_NAMES:
         importlib.import_module(module)
 
 

@@ -27,13 +27,13 @@ from breadcrumbs.client.errors import (
     StoreFull,
     StoreUnavailable,
     VersionMismatch,
-    problem_of,
+    problem_from_document,
 )
-from breadcrumbs.client.http import Server, check_address
+from breadcrumbs.client.http import ServerAccess, check_address
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff
 from breadcrumbs.client.requests import Request, title_of
 from breadcrumbs.client.sync import events, turns
-from breadcrumbs.client.sync.connection import ByteStream, Connection
+from breadcrumbs.client.sync.connection import ByteStream, ServerConnection
 from breadcrumbs.client.values import Answer, Delta, Event, Gap
 from breadcrumbs.runtime.sse import Parser, ServerSentEvent
 
@@ -58,11 +58,11 @@ class ScriptEnded(Exception):
     """All answers were played."""
 
 
-class Scripted(Connection):
+class Scripted(ServerConnection):
     """Answers from a list, instead of a server."""
 
     def __init__(self, answers: list[Any], *, retries: int = 3, endless: bool = False) -> None:
-        super().__init__(Server("http://127.0.0.1:1", {}), timeout=1.0, retries=retries)
+        super().__init__(ServerAccess("http://127.0.0.1:1", {}), timeout=1.0, retries=retries)
         self.left = list(answers)
         self.endless = endless
         self.sent: list[Request] = []
@@ -319,8 +319,8 @@ def test_a_token_that_cannot_be_one_is_not_sent(secret: str) -> None:
 
 
 def test_problems_that_say_next_to_nothing_are_still_problems() -> None:
-    assert str(problem_of({"status": 500})) == ""
-    assert problem_of({"status": 404, "type": "/docs#problem-not-found"}).detail == ""
+    assert str(problem_from_document({"status": 500})) == ""
+    assert problem_from_document({"status": 404, "type": "/docs#problem-not-found"}).detail == ""
 
 
 @given(st.text(max_size=1000))
@@ -508,7 +508,7 @@ def test_the_time_limit_of_a_turn_holds_for_every_request_of_it(where: str) -> N
 
 def turn(answers: list[Any], show: turns.Show = "answer", **options: Any) -> Played:
     def say(client: Client) -> Any:
-        return turns.Turn(client._connection, "s", show, options).say("Hello", options)  # type: ignore[arg-type]
+        return turns.AnswerFollower(client._connection, "s", show, options).say("Hello", options)  # type: ignore[arg-type]
 
     return Played(say, answers)
 
@@ -601,11 +601,11 @@ def test_after_a_gap_the_answer_is_looked_for_where_it_is_stored() -> None:
     assert raised.value.cancelled
 
 
-class SlowServer(Connection):
+class SlowServer(ServerConnection):
     """Sends a ping now and then, and never an answer. Time passes only while somebody waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ping_every: float) -> None:
-        super().__init__(Server("http://127.0.0.1:1", {}), timeout=1.0, retries=3)
+        super().__init__(ServerAccess("http://127.0.0.1:1", {}), timeout=1.0, retries=3)
         self.now = 1000.0
         self.opened = 0
         self.ping_every = ping_every
@@ -640,7 +640,7 @@ def test_the_time_limit_holds_whatever_the_server_sends(
 ) -> None:
     server = SlowServer(monkeypatch, ping_every)
     with pytest.raises(NoAnswer, match=f"within {limit:g} s") as raised:
-        list(turns.Turn(server, "s", "answer", {"timeout": limit}).say("Hello", {}))
+        list(turns.AnswerFollower(server, "s", "answer", {"timeout": limit}).say("Hello", {}))
     server.close()
     assert raised.value.trigger_id == ID
     assert limit <= server.now - 1000.0 <= limit * 1.1 + 0.3

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from breadcrumbs.context_builder.assembly import Assembled, TriggerWithheld, assemble
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
-from breadcrumbs.runtime.retrieval.model_view import view_of
+from breadcrumbs.runtime.retrieval.model_view import model_content
 from breadcrumbs.runtime.retrieval.sources import SourceItem
 from tests.contexts.support import ANSWERS, MESSAGES, OWNER, config
 
@@ -254,7 +254,7 @@ def test_the_glue_of_the_runtime_is_not_shown() -> None:
         "context_id": "c",
         "context_version": 2,
     }
-    assert view_of(crumb(1, context={"message": "hello", **glue}), None) == {"message": "hello"}
+    assert model_content(crumb(1, context={"message": "hello", **glue}), None) == {"message": "hello"}
 
 
 def test_hints_of_the_breadcrumb_win_over_those_of_its_schema() -> None:

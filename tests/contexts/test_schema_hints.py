@@ -18,7 +18,7 @@ async def define(store: Store, schema: str) -> None:
 async def test_what_is_known_stays_known_to_who_asks_while_others_learn(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._MOST", 3)
+    monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._MAX_CACHED_SCHEMAS", 3)
     for schema in ("offer.v1", "order.v1"):
         await define(store, schema)
     hints = SchemaHints(store)

@@ -12,7 +12,7 @@ import pytest
 
 from breadcrumbs.context_builder.http.contexts import routes as CONTEXTS
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.events.event import Event, Operation
+from breadcrumbs.runtime.events.event import Event, EventOperation
 from breadcrumbs.runtime.http.routes.stream_filter import StreamFilter
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import script_calls
@@ -165,7 +165,7 @@ def test_a_stream_wants_no_event_after_the_deletion_even_if_it_is_still_open() -
     principal = Principal(OWNER, OWNER, session_id="s")
     stream = StreamFilter(principal, [], [])
 
-    def event(operation: Operation, at: int) -> Event:
+    def event(operation: EventOperation, at: int) -> Event:
         return Event(operation, OWNER, OWNER, 1, "user.message.v1", ["session:s"], None, 0, at)
 
     assert stream.wants(event("created", 1)) and not stream.ended

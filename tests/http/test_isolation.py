@@ -349,7 +349,7 @@ def _selectors_belong_to_the_agent_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 def _definitions_speak_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     from breadcrumbs.runtime.retrieval import schema_hints
 
-    monkeypatch.setattr(schema_hints, "speaks_for_all", lambda definition: True)
+    monkeypatch.setattr(schema_hints, "applies_to_all_sessions", lambda definition: True)
 
 
 WALLS = [

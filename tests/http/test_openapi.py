@@ -17,7 +17,7 @@ from breadcrumbs.runtime.http.api.openapi import build_document
 from breadcrumbs.runtime.http.api.problems import PROBLEM_TYPES
 from breadcrumbs.runtime.http.app import OPERATIONS
 from breadcrumbs.runtime.http.routes.event_stream import KNOWN_PARAMETERS
-from breadcrumbs.runtime.http.routes.waiting import LONGEST_WAIT
+from breadcrumbs.runtime.http.routes.waiting import MAX_WAIT_SECONDS
 from tests.http.conftest import MakeSite, Site
 from tests.support.openapi import call_and_check
 
@@ -65,7 +65,7 @@ def test_every_answer_is_as_the_document_says(case: schemathesis.Case[Any], serv
 
 def _is_a_wait(value: Any) -> bool:
     try:
-        return 0 < float(value) <= LONGEST_WAIT
+        return 0 < float(value) <= MAX_WAIT_SECONDS
     except (TypeError, ValueError):
         return False
 

@@ -15,7 +15,7 @@ from breadcrumbs.runtime.access.rate_limits import RateLimiter
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.errors import RateLimited
 from breadcrumbs.runtime.http.app import OPERATIONS
-from breadcrumbs.runtime.settings.rates import Budget, Rate, RateLimits, parse_rate
+from breadcrumbs.runtime.settings.rates import Rate, RateBudget, RateLimits, parse_rate
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from tests.http.conftest import KEY, KEYS, OTHER_KEY, WEAK_KEY, MakeSite, Site, problem, running_site
@@ -158,7 +158,7 @@ async def test_a_refused_request_has_done_nothing_and_asks_nobody(make_site: Mak
 
 async def test_of_a_large_budget_some_are_taken_at_a_time_and_none_too_many(store: Store) -> None:
     """Two processes ask at once; together they make no more requests than there are."""
-    rates = RateLimits(posting=Budget(per_token=Rate(2_000, 3_600), per_owner=Rate(1_600, 3_600)))
+    rates = RateLimits(posting=RateBudget(per_token=Rate(2_000, 3_600), per_owner=Rate(1_600, 3_600)))
     processes = [RateLimiter(store, rates) for _ in range(2)]
     principal = Principal(uuid4(), uuid4())
     asked = allowed = 0
@@ -187,12 +187,12 @@ async def test_of_a_large_budget_some_are_taken_at_a_time_and_none_too_many(stor
 
 
 async def test_many_who_come_at_once_use_up_no_more_than_they_need(store: Store) -> None:
-    limiter = RateLimiter(store, RateLimits(posting=Budget(per_token=Rate(2_000, 3_600))))
+    limiter = RateLimiter(store, RateLimits(posting=RateBudget(per_token=Rate(2_000, 3_600))))
     principal = Principal(uuid4(), uuid4())
     async with anyio.create_task_group() as tasks:
         for _ in range(100):
             tasks.start_soon(limiter.spend, principal, "posting")
-    left = await RateLimiter(store, RateLimits(posting=Budget(per_token=Rate(2_000, 3_600)))).spend(
+    left = await RateLimiter(store, RateLimits(posting=RateBudget(per_token=Rate(2_000, 3_600)))).spend(
         principal, "posting"
     )
     assert left is not None and 2_000 - 100 - 20 <= left.remaining < 2_000 - 100
@@ -301,7 +301,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
 
 async def test_budgets_of_many_owners_lie_on_any_node_and_leave_nothing_behind(store: Store) -> None:
     few = Rate(2, 2)
-    limiter = RateLimiter(store, RateLimits(posting=Budget(per_token=few, per_owner=few)))
+    limiter = RateLimiter(store, RateLimits(posting=RateBudget(per_token=few, per_owner=few)))
     for _ in range(12):
         principal = Principal(uuid4(), uuid4())
         for _ in range(2):

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.composition.workers import WorkerParts, agent_worker, context_worker, running
 from breadcrumbs.context_builder.configs_in_force import ConfigsInForce
@@ -25,9 +25,9 @@ RECORD = "adk.session.v1"
 MESSAGES = {"schema_name": "user.message.v1", "any_tags": ["user:message"]}
 
 
-def remote_agent(agent_id: str = "remote", **changes: Any) -> Agent:
+def remote_agent(agent_id: str = "remote", **changes: Any) -> ActiveAgent:
     fields = {"agent_id": agent_id, "kind": "adk", "subscriptions": {"selectors": [MESSAGES]}, **changes}
-    return Agent(AgentDefinition.model_validate(fields), trusted=True)
+    return ActiveAgent(AgentDefinition.model_validate(fields), trusted=True)
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def chatting(
     store: Store,
     url: str,
     *,
-    agents: tuple[Agent, ...] = (),
+    agents: tuple[ActiveAgent, ...] = (),
     configs: list[dict[str, Any]] | None = None,
     attempts: int = 3,
     backoff: float = 0.02,

@@ -11,18 +11,18 @@ import pytest
 from pydantic import SecretStr
 
 from breadcrumbs.agents.models.base import (
-    Message,
     ModelError,
     ModelReply,
     ModelRequest,
+    PromptMessage,
 )
-from breadcrumbs.agents.models.endpoint import Endpoint, Limits
+from breadcrumbs.agents.models.endpoint import Endpoint, EndpointLimits
 from breadcrumbs.agents.models.openai_compatible import OpenAICompatibleModel
 from tests.support.model_server import Scenario
 
 KEY = "sk-test-0123456789abcdef"
-ASK = ModelRequest(messages=(Message("system", "Be brief."), Message("user", "Hello there")))
-QUICK = Limits(connect=2, read=2, total=5, retries=2, backoff=0.02, max_wait=1)
+ASK = ModelRequest(messages=(PromptMessage("system", "Be brief."), PromptMessage("user", "Hello there")))
+QUICK = EndpointLimits(connect=2, read=2, total=5, retries=2, backoff=0.02, max_wait=1)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from uuid import UUID
 import anyio
 import orjson
 
-from breadcrumbs.agents.agents_in_force import Agent, AgentsInForce
+from breadcrumbs.agents.agents_in_force import ActiveAgent, AgentsInForce
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.functions import Call
 from breadcrumbs.agents.models.base import Model, ModelError, ModelReply, ModelRequest, OnDelta
@@ -66,7 +66,7 @@ def config(consumer: str = ASSISTANT, **changes: Any) -> dict[str, Any]:
     }
 
 
-def agent(agent_id: str = ASSISTANT, **changes: Any) -> Agent:
+def agent(agent_id: str = ASSISTANT, **changes: Any) -> ActiveAgent:
     """An agent that answers the contexts of its own consumer."""
     fields: dict[str, Any] = {
         "agent_id": agent_id,
@@ -74,10 +74,10 @@ def agent(agent_id: str = ASSISTANT, **changes: Any) -> Agent:
         "subscriptions": {"selectors": [{"schema_name": CONTEXT, "all_tags": [f"consumer:{agent_id}"]}]},
         **changes,
     }
-    return Agent(AgentDefinition.model_validate(fields), trusted=True)
+    return ActiveAgent(AgentDefinition.model_validate(fields), trusted=True)
 
 
-def function_agent(function: Callable[[Call], Awaitable[Any]]) -> Agent:
+def function_agent(function: Callable[[Call], Awaitable[Any]]) -> ActiveAgent:
     """The same, but its answers come from a function."""
     return replace(agent(), function=function)
 
@@ -141,9 +141,9 @@ class Handlers:
 
 def compose(
     store: Store,
-    model: Model | Callable[[Agent], Model],
+    model: Model | Callable[[ActiveAgent], Model],
     *,
-    agents: Sequence[Agent] | None = None,
+    agents: Sequence[ActiveAgent] | None = None,
     configs: Sequence[dict[str, Any]] | None = None,
     tools: Iterable[Tool] = (),
     runner_store: Store | None = None,
@@ -325,7 +325,7 @@ class Working(Chat):
 @asynccontextmanager
 async def working(
     store: Store,
-    model: Model | Callable[[Agent], Model] | None = None,
+    model: Model | Callable[[ActiveAgent], Model] | None = None,
     *,
     builders: int = 1,
     runners: int = 1,

@@ -298,7 +298,7 @@ def test_any_interleaving_answers_every_message_once_in_order_and_in_its_session
     # Configs are edited here, not by time: what a worker has read stays until the schedule says so.
     monkeypatch.setattr("breadcrumbs.context_builder.configs_in_force._CHECK_SECONDS", 1e9)
     monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._TTL_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._LIFETIME", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._TTL_SECONDS", 1e9)
     whole = [
         {"key": "conversation", "schema_name": schema, "fetch": {"method": "recent", "limit": 100}}
         for schema in (MESSAGE, RESPONSE)

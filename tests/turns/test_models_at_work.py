@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from breadcrumbs.agents.agents_in_force import Agent
+from breadcrumbs.agents.agents_in_force import ActiveAgent
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.store.store import Store
@@ -56,7 +56,7 @@ async def test_P11_a_model_that_asks_for_a_pause_gets_it_before_it_is_asked_agai
 async def test_of_several_agents_that_ask_for_a_pause_the_longest_counts(store: Store) -> None:
     asked: dict[str, list[float]] = {"a": [], "b": []}
 
-    def model_of(one: Agent) -> FunctionModel:
+    def model_of(one: ActiveAgent) -> FunctionModel:
         def answer(request: ModelRequest) -> str:
             asked[name].append(anyio.current_time())
             if len(asked[name]) == 1:

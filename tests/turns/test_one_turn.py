@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from breadcrumbs.agents.functions import Call
-from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ToolCall
+from breadcrumbs.agents.models.base import ModelError, ModelReply, PromptMessage, ToolCall
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import shipped_tools
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
@@ -100,7 +100,9 @@ async def test_R3_the_scenario_fails_when_the_session_filter_is_removed(
 ) -> None:
     widened = 0
 
-    def of_all_sessions(request: sources._Request, source: sources.Source, session: str) -> sources._Plan:
+    def of_all_sessions(
+        request: sources._FetchRequest, source: sources.Source, session: str
+    ) -> sources._Plan:
         nonlocal widened
         widened += 1
         return sources._Plan(listing=lambda: request.find(request.for_source(source)))
@@ -168,7 +170,7 @@ async def test_R4_what_comes_from_other_conversations_is_a_part_of_its_own(store
         background, question = model.requests[-1].messages[1:]
         assert background.role == "user" and background.name == "background"
         assert "not said in this one" in background.content and "I like tea." in background.content
-        assert question == Message("user", "What do I like?")
+        assert question == PromptMessage("user", "What do I like?")
 
 
 async def test_R5_any_breadcrumb_can_be_a_trigger_and_any_agent_a_consumer(store: Store) -> None:
@@ -373,7 +375,7 @@ async def test_P15_the_users_message_is_the_users_message(store: Store) -> None:
         await chat.answer_to(await chat.say("s", "before"))
         message = await chat.say("s", text)
         await chat.answer_to(message)
-        assert model.requests[-1].messages[-1] == Message("user", text)
+        assert model.requests[-1].messages[-1] == PromptMessage("user", text)
         assert [m.role for m in model.requests[-1].messages] == ["system", "user", "assistant", "user"]
         assert (await store.get(chat.owner, message.id)).context["message"] == text
 

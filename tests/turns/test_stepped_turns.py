@@ -55,7 +55,7 @@ class Process:
 def caches_never_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read shared by two stepped workers would wait for a step that never comes."""
     monkeypatch.setattr("breadcrumbs.runtime.workers.owner_cache._TTL_SECONDS", 1e9)
-    monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._LIFETIME", 1e9)
+    monkeypatch.setattr("breadcrumbs.runtime.retrieval.schema_hints._TTL_SECONDS", 1e9)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from breadcrumbs.agents.functions import Call
-from breadcrumbs.agents.models.base import Message, ModelError, ModelReply, ToolCall
+from breadcrumbs.agents.models.base import ModelError, ModelReply, PromptMessage, ToolCall
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.agents.tools import Tool, tool
 from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane, new_id
@@ -54,7 +54,7 @@ async def test_P9_a_tool_call_leaves_request_and_response_with_ids_derived_from_
         assert message.id.version == 7 and answer.id.version == 8
         called, result = model.requests[1].messages[-2:]
         assert called.role == "assistant" and called.tool_calls[0].name == "count_me"
-        assert result == Message(
+        assert result == PromptMessage(
             "tool", '{"output":"run 1 tea"}', tool_call_id=called.tool_calls[0].id, name="count_me"
         )
 

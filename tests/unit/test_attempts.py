@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS, Attempts, Mark
+from breadcrumbs.runtime.workers.attempts import NO_ATTEMPTS, Attempts, RunningMark
 
 
 def lose(attempts: Attempts, *, alone: bool, stalled: bool = False) -> Attempts:
@@ -18,8 +18,8 @@ def lose(attempts: Attempts, *, alone: bool, stalled: bool = False) -> Attempts:
         NO_ATTEMPTS,
         Attempts(failures=2),
         Attempts(1, 2, 3, 4),
-        Attempts(mark=Mark("host-1-abc", False)),
-        Attempts(0, 3, 0, 1, Mark("a name with spaces", True)),
+        Attempts(mark=RunningMark("host-1-abc", False)),
+        Attempts(0, 3, 0, 1, RunningMark("a name with spaces", True)),
     ],
 )
 def test_attempts_are_stored_and_read_back(attempts: Attempts) -> None:

@@ -15,7 +15,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     Breadcrumb,
     BreadcrumbCreate,
     BreadcrumbUpdate,
-    content_of,
+    build_content,
     merge_patch,
     parse_time,
     session_of,
@@ -34,13 +34,13 @@ json_values = st.recursive(
 
 
 def stored(**fields: Any) -> Breadcrumb:
-    content = content_of(BreadcrumbCreate.parse(fields))
+    content = build_content(BreadcrumbCreate.parse(fields))
     return Breadcrumb(uuid4(), OWNER, 1, 1_000, 1_000, 0, 0, AGENT, AGENT, content.json)
 
 
 def changed(crumb: Breadcrumb, fields: dict[str, Any], *, merge: bool = False) -> dict[str, Any]:
-    after = crumb.changed_by(BreadcrumbUpdate.parse(fields), merge_context=merge)
-    document: dict[str, Any] = orjson.loads(content_of(after).json)
+    after = crumb.apply_change(BreadcrumbUpdate.parse(fields), merge_context=merge)
+    document: dict[str, Any] = orjson.loads(build_content(after).json)
     return document
 
 
@@ -120,7 +120,7 @@ class TestInput:
 
     def test_hints_that_cannot_be_applied_are_refused(self) -> None:
         with pytest.raises(InvalidInput, match="llm_hints"):
-            content_of(BreadcrumbCreate.parse({"llm_hints": {"mode": "nonsense"}}))
+            build_content(BreadcrumbCreate.parse({"llm_hints": {"mode": "nonsense"}}))
 
 
 class TestSessionRule:
@@ -135,7 +135,7 @@ class TestSessionRule:
     def test_whichever_is_missing_is_filled_in(self, session: str, by_tag: bool) -> None:
         fields = {"tags": [f"session:{session}"]} if by_tag else {"context": {"session_id": session}}
         try:
-            content = content_of(BreadcrumbCreate.parse(fields))
+            content = build_content(BreadcrumbCreate.parse(fields))
         except InvalidInput:
             assert not session.isprintable() or not session.strip()
             return
@@ -148,11 +148,11 @@ class TestSessionRule:
     def test_the_callers_own_objects_are_left_alone(self) -> None:
         fields = {"tags": ["a"], "context": {"session_id": "s"}}
         new = BreadcrumbCreate.parse(fields)
-        content_of(new)
+        build_content(new)
         assert new.tags == ["a"] and fields == {"tags": ["a"], "context": {"session_id": "s"}}
 
     def test_equal_tags_are_one(self) -> None:
-        content = content_of(BreadcrumbCreate.parse({"tags": ["b", "a", "b"]}))
+        content = build_content(BreadcrumbCreate.parse({"tags": ["b", "a", "b"]}))
         assert content.tags == ("b", "a")
 
 
@@ -250,24 +250,24 @@ class TestChange:
 class TestLimits:
     def test_who_says_nothing_gets_the_default_of_the_schema(self) -> None:
         default = Expiry(after=5)
-        said_nothing = content_of(BreadcrumbCreate.parse({}), default_ttl=default)
+        said_nothing = build_content(BreadcrumbCreate.parse({}), default_ttl=default)
         assert said_nothing.expiry == default
         assert orjson.loads(said_nothing.json)["ttl_source"] == "schema-default"
-        never = content_of(BreadcrumbCreate.parse({"ttl_type": "never"}), default_ttl=default)
+        never = build_content(BreadcrumbCreate.parse({"ttl_type": "never"}), default_ttl=default)
         assert never.expiry == NEVER
         assert orjson.loads(never.json)["ttl_source"] == "explicit"
-        assert "ttl_source" not in orjson.loads(content_of(BreadcrumbCreate.parse({})).json)
+        assert "ttl_source" not in orjson.loads(build_content(BreadcrumbCreate.parse({})).json)
 
     @pytest.mark.parametrize("value", [1 << 64, "\ud800", object(), {1: 2}, {"a", "b"}])
     def test_what_is_no_json_is_refused(self, value: Any) -> None:
         with pytest.raises(InvalidInput, match="JSON"):
-            content_of(BreadcrumbCreate(context={"value": value}))
+            build_content(BreadcrumbCreate(context={"value": value}))
 
 
 class TestViews:
     def test_full_shows_everything_and_nothing_that_is_not_there(self) -> None:
         crumb = stored(schema_name="s.v1", title="t", tags=["a"], context={"b": 1, "a": 2})
-        view = crumb.full()
+        view = crumb.full_view()
         assert view["id"] == str(crumb.id) and view["version"] == 1
         assert view["created_at"] == view["updated_at"] == "1970-01-01T00:00:00.001000Z"
         assert view["created_by"] == str(AGENT)
@@ -275,7 +275,9 @@ class TestViews:
         assert None not in view.values()
         assert "expires_at" not in view and "description" not in view
         same = stored(context={"a": 2, "b": 1})
-        assert same.full()["checksum"] == view["checksum"], "of the content, whatever the order of its keys"
+        assert same.full_view()["checksum"] == view["checksum"], (
+            "of the content, whatever the order of its keys"
+        )
 
     def test_a_list_item_has_its_context_on_request(self) -> None:
         crumb = stored(title="t", context={"a": 1})

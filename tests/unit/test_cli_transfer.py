@@ -17,7 +17,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     Breadcrumb,
     BreadcrumbCreate,
     BreadcrumbUpdate,
-    content_of,
+    build_content,
 )
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.ttl import Expiry
@@ -86,7 +86,7 @@ def breadcrumbs(draw: st.DrawFn) -> Breadcrumb:
         draw(st.integers(-5, 5)),
         draw(st.none() | st.uuids().filter(lambda id: id.int != 0)),
         draw(st.none() | st.uuids().filter(lambda id: id.int != 0)),
-        content_of(BreadcrumbCreate.parse(document), default_ttl=default).json,
+        build_content(BreadcrumbCreate.parse(document), default_ttl=default).json,
     )
 
 
@@ -129,7 +129,7 @@ def test_what_is_as_deep_as_a_request_may_be_survives() -> None:
 
 
 def plain(**fields: Any) -> Breadcrumb:
-    content = content_of(BreadcrumbCreate.parse({"title": "t", **fields}))
+    content = build_content(BreadcrumbCreate.parse({"title": "t", **fields}))
     return Breadcrumb(UUID(int=1), OWNER, 1, 1_000, 1_000, 0, 0, AGENT, AGENT, content.json)
 
 

@@ -15,7 +15,7 @@ from breadcrumbs.runtime.breadcrumb import selectors
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.selectors import ContextMatch, Selector, parse_selector
 from breadcrumbs.runtime.hints import jsonpath
-from breadcrumbs.runtime.hints.jsonpath import MAX_NODES, Budget
+from breadcrumbs.runtime.hints.jsonpath import MAX_NODES, SearchBudget
 from breadcrumbs.runtime.streams.conditions import Evaluation, Pacer
 
 OWNER = UUID(int=1)
@@ -40,12 +40,12 @@ def test_a_path_is_compiled_when_the_selector_is_read_and_never_again(
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(selectors, "compile_path", compile_path)
-    assert Evaluation(crumb({"deep": 1})).decide(WHOLE, selector, Budget())
+    assert Evaluation(crumb({"deep": 1})).decide(WHOLE, selector, SearchBudget())
 
 
 def test_equal_conditions_of_many_streams_are_decided_once() -> None:
     evaluation = Evaluation(crumb({"filler": list(range(500)), "x": 2}))
-    first, later = Budget(), Budget()
+    first, later = SearchBudget(), SearchBudget()
     assert evaluation.decide(WHOLE, matching("$..y", value={"a": 1, "b": 2}), first) is False
     assert (
         evaluation.decide(Principal(OWNER, UUID(int=3)), matching("$..y", value={"b": 2, "a": 1}), later)
@@ -55,7 +55,7 @@ def test_equal_conditions_of_many_streams_are_decided_once() -> None:
 
 
 def test_all_conditions_of_a_stream_share_one_budget() -> None:
-    evaluation, budget = Evaluation(crumb({"filler": list(range(1_000))})), Budget()
+    evaluation, budget = Evaluation(crumb({"filler": list(range(1_000))})), SearchBudget()
     paths = [f"$..x{number}" for number in range(16)]
     decisions = [evaluation.decide(WHOLE, matching(path, "ne"), budget) for path in paths]
     assert decisions == [True] * 9 + [None] * 7
@@ -67,8 +67,8 @@ def test_an_undecided_condition_can_be_decided_by_a_stream_with_more_budget() ->
         Evaluation(crumb({"filler": list(range(100)), "last": {"x": 1}})),
         matching("$..x"),
     )
-    assert evaluation.decide(WHOLE, condition, Budget(10)) is None
-    assert evaluation.decide(WHOLE, condition, Budget()) is True
+    assert evaluation.decide(WHOLE, condition, SearchBudget(10)) is None
+    assert evaluation.decide(WHOLE, condition, SearchBudget()) is True
 
 
 def test_one_false_condition_decides_whatever_else_is_undecided() -> None:
@@ -81,8 +81,8 @@ def test_one_false_condition_decides_whatever_else_is_undecided() -> None:
         }
     )
     evaluation = Evaluation(crumb({"kind": "this", "filler": list(range(100))}))
-    assert evaluation.decide(WHOLE, selector, Budget(50)) is None
-    assert evaluation.decide(WHOLE, selector, Budget(105)) is False
+    assert evaluation.decide(WHOLE, selector, SearchBudget(50)) is None
+    assert evaluation.decide(WHOLE, selector, SearchBudget(105)) is False
 
 
 def _nested(levels: int, leaf: Any) -> Any:
@@ -119,7 +119,7 @@ def test_expensive_comparisons_are_undecided_instead_of_slow(
 ) -> None:
     condition = ContextMatch(path=path, op=op, value=value)
     began = time.thread_time()
-    assert condition.decide(context, Budget()) is None
+    assert condition.decide(context, SearchBudget()) is None
     assert time.thread_time() - began < 0.25  # milliseconds; without a limit seconds
 
 

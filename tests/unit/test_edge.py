@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, canonical, depth, parse_json
+from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH, canonical, nesting_depth, parse_json
 from breadcrumbs.runtime.errors import InvalidInput
 
 integers = st.integers(-(1 << 63), (1 << 64) - 1)
@@ -92,7 +92,7 @@ def test_long_digits_that_are_no_integers_are_fine(raw: bytes) -> None:
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_nesting_ends_at_the_limit(opening: bytes, closing: bytes) -> None:
-    assert depth(parse_json(opening * MAX_DEPTH + b"1" + closing * MAX_DEPTH)) == MAX_DEPTH
+    assert nesting_depth(parse_json(opening * MAX_DEPTH + b"1" + closing * MAX_DEPTH)) == MAX_DEPTH
     with pytest.raises(InvalidInput, match="deeper than 64"):
         parse_json(opening * (MAX_DEPTH + 1) + b"1" + closing * (MAX_DEPTH + 1))
 
@@ -111,7 +111,7 @@ def test_depth_counts_levels(document: Any) -> None:
             return 1 + max((recursive(child) for child in value), default=0)
         return 0
 
-    assert depth(document) == recursive(document)
+    assert nesting_depth(document) == recursive(document)
 
 
 def test_canonical_json_does_not_depend_on_the_order_of_keys() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, content_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate, build_content
 from breadcrumbs.runtime.errors import (
     AnotherSession,
     BreadcrumbsError,
@@ -60,7 +60,7 @@ def test_the_header_of_a_script_lists_its_codes_by_name(script: str, codes: type
 
 def creation(session: str | None = "s", version: SessionVersion = None) -> Creation:
     new = BreadcrumbCreate(title="t", tags=[] if session is None else [f"session:{session}"])
-    return Creation(0, OWNER, ID, new, content_of(new), None, session_version=version)
+    return Creation(0, OWNER, ID, new, build_content(new), None, session_version=version)
 
 
 def test_a_new_breadcrumb_comes_back_as_it_was_written() -> None:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb.breadcrumb import LARGE, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import LARGE_BYTES, Breadcrumb
 from breadcrumbs.runtime.events.deltas import Delta
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.http.routes.stream_filter import StreamFilter
@@ -66,7 +66,7 @@ def test_a_frame_is_kept_no_longer_than_its_value() -> None:
     assert not len(renderer.frames._frames)
 
 
-@pytest.mark.parametrize("size", [10, LARGE + 1])
+@pytest.mark.parametrize("size", [10, LARGE_BYTES + 1])
 def test_a_subscriber_gets_only_what_it_may_read(size: int) -> None:
     outgoing, renderer = OutgoingEvent(EVENT, crumb("x" * size, sensitivity="secret")), Renderer()
     curators, readers = (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType, parse_duration, plan
+from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType, parse_duration, plan_expiry
 from breadcrumbs.runtime.errors import InvalidInput
 
 MOMENT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
@@ -115,7 +115,7 @@ def test_a_config_with_nonsense_is_refused(config: dict[str, Any]) -> None:
 def test_what_a_client_writes_becomes_what_the_store_enforces(
     kind: TtlType | None, ttl: datetime | None, config: dict[str, Any] | None, expected: Expiry
 ) -> None:
-    assert plan(kind, ttl, None if config is None else TtlConfig.model_validate(config)) == expected
+    assert plan_expiry(kind, ttl, None if config is None else TtlConfig.model_validate(config)) == expected
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_what_is_missing_or_out_of_range_is_said_where_it_is(
     kind: TtlType | None, ttl: datetime | None, config: dict[str, Any] | None, where: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        plan(kind, ttl, None if config is None else TtlConfig.model_validate(config))
+        plan_expiry(kind, ttl, None if config is None else TtlConfig.model_validate(config))
     assert refused.value.complaints[0].where == where
 
 

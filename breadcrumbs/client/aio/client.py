@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 from uuid import uuid4
 
-from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.aio.events import follow_events
 from breadcrumbs.client.aio.listing import list_breadcrumbs, list_sessions, list_versions
 from breadcrumbs.client.aio.session import AsyncSession
-from breadcrumbs.client.http import Server
-from breadcrumbs.client.options import Listing, Message, Subscription, TokenRequest
-from breadcrumbs.client.replies import Reply, token_in
+from breadcrumbs.client.http import ServerAccess
+from breadcrumbs.client.options import EventOptions, Listing, Message, TokenRequest
+from breadcrumbs.client.replies import Reply, parse_token
 from breadcrumbs.client.requests import (
     Payload,
     breadcrumb_path,
@@ -57,8 +57,8 @@ class AsyncClient:
         timeout: float = 30.0,
         retries: int = 5,
     ) -> None:
-        server = Server.resolve(url, token, api_key)
-        self._connection = AsyncConnection(server, timeout=timeout, retries=retries)
+        server = ServerAccess.resolve(url, token, api_key)
+        self._connection = AsyncServerConnection(server, timeout=timeout, retries=retries)
 
     @property
     def url(self) -> str:
@@ -129,7 +129,7 @@ class AsyncClient:
         """Yield breadcrumbs that match all filters, the newest first, over as many pages as it takes."""
         return list_breadcrumbs(self._connection, **wanted)
 
-    def events(self, **wanted: Unpack[Subscription]) -> AsyncGenerator[Event, None]:
+    def events(self, **wanted: Unpack[EventOptions]) -> AsyncGenerator[Event, None]:
         """Yield events from now on, or since an event, without end. Reconnects and misses nothing.
 
         Besides writes there are `Delta`s (pieces of answers, which may get lost) and, after an absence that was
@@ -167,7 +167,7 @@ class AsyncClient:
 
     async def token(self, **wanted: Unpack[TokenRequest]) -> Token:
         """Return a token for somebody else, narrowed to a session or a user if asked for."""
-        return await self._connection.fetch(token_request(wanted), token_in)
+        return await self._connection.fetch(token_request(wanted), parse_token)
 
     async def request(
         self,

@@ -11,12 +11,12 @@ import httpx
 from breadcrumbs.client.concurrency import async_shield, async_sleep
 from breadcrumbs.client.errors import BreadcrumbsError
 from breadcrumbs.client.http import (
-    Server,
+    ServerAccess,
     connection_lost,
     is_stream,
-    reply_of,
     send_options,
     stream_options,
+    to_reply,
 )
 from breadcrumbs.client.replies import (
     ConnectionLost,
@@ -53,10 +53,10 @@ class AsyncByteStream:
             await self._response.aclose()
 
 
-class AsyncConnection:
+class AsyncServerConnection:
     """Sends requests to one server with the credentials of the client."""
 
-    def __init__(self, server: Server, *, timeout: float, retries: int) -> None:
+    def __init__(self, server: ServerAccess, *, timeout: float, retries: int) -> None:
         self.url = server.url
         self.retries = retries
         self.replies = ReplyReader(server.url)
@@ -102,7 +102,7 @@ class AsyncConnection:
     async def send(self, request: Request, timeout: float | None) -> Reply:
         """Send a request once. Without a `timeout`, that of the client applies."""
         try:
-            return reply_of(await self.http.request(**send_options(request, timeout, self.http.timeout)))
+            return to_reply(await self.http.request(**send_options(request, timeout, self.http.timeout)))
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 
@@ -114,7 +114,7 @@ class AsyncConnection:
             if is_stream(response):
                 return AsyncByteStream(response)
             await response.aread()
-            return reply_of(response)
+            return to_reply(response)
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import orjson
 
-from breadcrumbs.client.aio.connection import AsyncByteStream, AsyncConnection
-from breadcrumbs.client.options import OnConnection, Subscription
+from breadcrumbs.client.aio.connection import AsyncByteStream, AsyncServerConnection
+from breadcrumbs.client.options import EventOptions, OnConnection
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff, is_retryable, retry_after
-from breadcrumbs.client.requests import Request, stream_request, subscription_params
+from breadcrumbs.client.requests import Request, event_params, stream_request
 from breadcrumbs.client.values import Event, event_of
 from breadcrumbs.runtime.sse import Parser
 
@@ -29,7 +29,7 @@ class AsyncEventFollower:
 
     def __init__(
         self,
-        connection: AsyncConnection,
+        connection: AsyncServerConnection,
         params: Iterable[tuple[str, str]],
         *,
         last_event_id: str | None = None,
@@ -154,11 +154,13 @@ class AsyncEventFollower:
         return left
 
 
-async def follow_events(connection: AsyncConnection, wanted: Subscription) -> AsyncGenerator[Event, None]:
+async def follow_events(
+    connection: AsyncServerConnection, wanted: EventOptions
+) -> AsyncGenerator[Event, None]:
     """Yield events without end."""
     follower = AsyncEventFollower(
         connection,
-        subscription_params(wanted),
+        event_params(wanted),
         last_event_id=wanted.get("last_event_id"),
         on_connection=wanted.get("on_connection"),
     )

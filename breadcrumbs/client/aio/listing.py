@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Unpack
 
-from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.options import Listing
-from breadcrumbs.client.replies import breadcrumbs_in, next_cursor, session_page_in, versions_in
+from breadcrumbs.client.replies import next_cursor, parse_breadcrumbs, parse_session_page, parse_versions
 from breadcrumbs.client.requests import history_request, list_params, list_request, list_sessions_request
 from breadcrumbs.client.values import Breadcrumb, SessionInfo, Version
 
 
 async def list_breadcrumbs(
-    connection: AsyncConnection, **wanted: Unpack[Listing]
+    connection: AsyncServerConnection, **wanted: Unpack[Listing]
 ) -> AsyncGenerator[Breadcrumb, None]:
     """Yield every breadcrumb that matches, page by page."""
     params, limit, given, cursor = list_params(wanted), wanted.get("limit"), 0, None
     while limit is None or given < limit:
         request = list_request(params, limit=limit, given=given, cursor=cursor)
         reply = await connection.perform(request)
-        page = connection.replies.read(reply, breadcrumbs_in)
+        page = connection.replies.read(reply, parse_breadcrumbs)
         for crumb in page:
             yield crumb
         given, cursor = given + len(page), next_cursor(reply)
@@ -28,26 +28,26 @@ async def list_breadcrumbs(
             return
 
 
-async def list_versions(connection: AsyncConnection, id: str) -> tuple[Version, ...]:
+async def list_versions(connection: AsyncServerConnection, id: str) -> tuple[Version, ...]:
     """Return all versions of a breadcrumb, the newest first."""
     found: list[Version] = []
     cursor: str | None = None
     while True:
         reply = await connection.perform(history_request(id, cursor))
-        found += connection.replies.read(reply, versions_in)
+        found += connection.replies.read(reply, parse_versions)
         cursor = next_cursor(reply)
         if cursor is None:
             return tuple(found)
 
 
 async def list_sessions(
-    connection: AsyncConnection, user_id: str | None, limit: int | None
+    connection: AsyncServerConnection, user_id: str | None, limit: int | None
 ) -> AsyncGenerator[SessionInfo, None]:
     """Yield the sessions, the last active one first, page by page."""
     given, cursor = 0, None
     while limit is None or given < limit:
         request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)
-        page, cursor = await connection.fetch(request, session_page_in)
+        page, cursor = await connection.fetch(request, parse_session_page)
         for session in page:
             yield session
         given += len(page)

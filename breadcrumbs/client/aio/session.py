@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal, Unpack, overload
 
-from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.aio.listing import list_breadcrumbs
-from breadcrumbs.client.aio.turns import AsyncTurn
+from breadcrumbs.client.aio.turns import AsyncAnswerFollower
 from breadcrumbs.client.options import Saying, SessionChange, Waiting
 from breadcrumbs.client.outcomes import chat_message
-from breadcrumbs.client.replies import deleted_in, retried_in
+from breadcrumbs.client.replies import parse_deleted, parse_retried
 from breadcrumbs.client.requests import (
     MESSAGE,
     RESPONSE,
@@ -40,7 +40,7 @@ from breadcrumbs.client.values import (
 class AsyncSession:
     """One conversation. Messages here are seen here and nowhere else."""
 
-    def __init__(self, connection: AsyncConnection, id: str) -> None:
+    def __init__(self, connection: AsyncServerConnection, id: str) -> None:
         self._connection = connection
         self.id = id
 
@@ -55,14 +55,14 @@ class AsyncSession:
         """
         if not wait:
             return await self._connection.write(message_request(text, self.id, options))
-        turn = AsyncTurn(self._connection, self.id, "answer", options)
+        turn = AsyncAnswerFollower(self._connection, self.id, "answer", options)
         async with aclosing(turn.say(text, options)) as items:
             answer: Answer = await anext(items)
         return answer
 
     def stream(self, text: str, **options: Unpack[Saying]) -> AsyncGenerator[Delta | Answer, None]:
         """Like `say`, with the pieces of the answer while it is made. The whole answer comes last."""
-        return AsyncTurn(self._connection, self.id, "pieces", options).say(text, options)
+        return AsyncAnswerFollower(self._connection, self.id, "pieces", options).say(text, options)
 
     def turn(
         self, text: str, *, last_event_id: str | None = None, **options: Unpack[Saying]
@@ -71,12 +71,14 @@ class AsyncSession:
 
         The first item is the `Written` message. With a `last_event_id`, the events since then come too.
         """
-        turn = AsyncTurn(self._connection, self.id, "everything", options, last_event_id=last_event_id)
+        turn = AsyncAnswerFollower(
+            self._connection, self.id, "everything", options, last_event_id=last_event_id
+        )
         return turn.say(text, options)
 
     async def wait(self, message_id: str, **options: Unpack[Waiting]) -> Answer:
         """Wait for the answer to a message that was posted before, unless it is stored already."""
-        turn = AsyncTurn(self._connection, self.id, "answer", options)
+        turn = AsyncAnswerFollower(self._connection, self.id, "answer", options)
         async with aclosing(turn.wait(message_id)) as items:
             answer: Answer = await anext(items)
         return answer
@@ -113,7 +115,7 @@ class AsyncSession:
         Answers in progress stop.
         """
         request = delete_request(session_path(self.id), expected_version)
-        return await self._connection.fetch(request, deleted_in)
+        return await self._connection.fetch(request, parse_deleted)
 
     async def fork(
         self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
@@ -125,7 +127,7 @@ class AsyncSession:
 
     async def retry(self, message_id: str | None = None) -> Retried:
         """Run a failed turn again, by default the newest. Return the id of its message, for `wait`."""
-        return await self._connection.fetch(retry_request(self.id, message_id), retried_in)
+        return await self._connection.fetch(retry_request(self.id, message_id), parse_retried)
 
     def __repr__(self) -> str:
         return f"<AsyncSession {self.id} at {self._connection.url}>"

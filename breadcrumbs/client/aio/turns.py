@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final, Literal, TypeAlias
 
-from breadcrumbs.client.aio.connection import AsyncConnection
+from breadcrumbs.client.aio.connection import AsyncServerConnection
 from breadcrumbs.client.aio.events import AsyncEventFollower, DeadlinePassed
 from breadcrumbs.client.errors import NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, Waiting
@@ -20,12 +20,12 @@ Show: TypeAlias = Literal["everything", "pieces", "answer"]
 """What the caller sees of a turn: each event of the session, the pieces of the answer, or only the answer."""
 
 
-class AsyncTurn:
+class AsyncAnswerFollower:
     """Waits for the answer to one message of a session, and yields what happens until then."""
 
     def __init__(
         self,
-        connection: AsyncConnection,
+        connection: AsyncServerConnection,
         session_id: str,
         show: Show,
         options: Waiting,
@@ -78,7 +78,7 @@ class AsyncTurn:
         try:
             await self._events.connect()
         except DeadlinePassed:
-            raise NoAnswer(self._silence(), trigger_id="") from None
+            raise NoAnswer(self._timeout_message(), trigger_id="") from None
 
     async def _post(self, text: str, message: Message) -> Written:
         request = message_request(text, self._session_id, message)
@@ -87,7 +87,9 @@ class AsyncTurn:
         except ServerUnreachable as error:
             if not self._events.is_over:
                 raise
-            raise NoAnswer(f"{self._silence()}: it may have the message or not", trigger_id="") from error
+            raise NoAnswer(
+                f"{self._timeout_message()}: it may have the message or not", trigger_id=""
+            ) from error
 
     async def _until_answered(self, message_id: str, *, look_first: bool) -> AsyncGenerator[Any, None]:
         answer = await self._stored_outcome(message_id) if look_first else None
@@ -133,5 +135,5 @@ class AsyncTurn:
     def _no_answer(self, message_id: str) -> NoAnswer:
         return NoAnswer(f"no answer within {self._timeout:g} s", trigger_id=message_id)
 
-    def _silence(self) -> str:
+    def _timeout_message(self) -> str:
         return f"{self._connection.url} did not answer within {self._timeout:g} s"

@@ -7,9 +7,9 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 from uuid import uuid4
 
-from breadcrumbs.client.http import Server
-from breadcrumbs.client.options import Listing, Message, Subscription, TokenRequest
-from breadcrumbs.client.replies import Reply, token_in
+from breadcrumbs.client.http import ServerAccess
+from breadcrumbs.client.options import EventOptions, Listing, Message, TokenRequest
+from breadcrumbs.client.replies import Reply, parse_token
 from breadcrumbs.client.requests import (
     Payload,
     breadcrumb_path,
@@ -22,7 +22,7 @@ from breadcrumbs.client.requests import (
     token_request,
     update_request,
 )
-from breadcrumbs.client.sync.connection import Connection
+from breadcrumbs.client.sync.connection import ServerConnection
 from breadcrumbs.client.sync.events import follow_events
 from breadcrumbs.client.sync.listing import list_breadcrumbs, list_sessions, list_versions
 from breadcrumbs.client.sync.session import Session
@@ -58,8 +58,8 @@ class Client:
         timeout: float = 30.0,
         retries: int = 5,
     ) -> None:
-        server = Server.resolve(url, token, api_key)
-        self._connection = Connection(server, timeout=timeout, retries=retries)
+        server = ServerAccess.resolve(url, token, api_key)
+        self._connection = ServerConnection(server, timeout=timeout, retries=retries)
 
     @property
     def url(self) -> str:
@@ -130,7 +130,7 @@ class Client:
         """Yield breadcrumbs that match all filters, the newest first, over as many pages as it takes."""
         return list_breadcrumbs(self._connection, **wanted)
 
-    def events(self, **wanted: Unpack[Subscription]) -> Generator[Event, None, None]:
+    def events(self, **wanted: Unpack[EventOptions]) -> Generator[Event, None, None]:
         """Yield events from now on, or since an event, without end. Reconnects and misses nothing.
 
         Besides writes there are `Delta`s (pieces of answers, which may get lost) and, after an absence that was
@@ -168,7 +168,7 @@ class Client:
 
     def token(self, **wanted: Unpack[TokenRequest]) -> Token:
         """Return a token for somebody else, narrowed to a session or a user if asked for."""
-        return self._connection.fetch(token_request(wanted), token_in)
+        return self._connection.fetch(token_request(wanted), parse_token)
 
     def request(
         self,

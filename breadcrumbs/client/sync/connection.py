@@ -12,12 +12,12 @@ import httpx
 from breadcrumbs.client.concurrency import shield, sleep
 from breadcrumbs.client.errors import BreadcrumbsError
 from breadcrumbs.client.http import (
-    Server,
+    ServerAccess,
     connection_lost,
     is_stream,
-    reply_of,
     send_options,
     stream_options,
+    to_reply,
 )
 from breadcrumbs.client.replies import (
     ConnectionLost,
@@ -54,10 +54,10 @@ class ByteStream:
             self._response.close()
 
 
-class Connection:
+class ServerConnection:
     """Sends requests to one server with the credentials of the client."""
 
-    def __init__(self, server: Server, *, timeout: float, retries: int) -> None:
+    def __init__(self, server: ServerAccess, *, timeout: float, retries: int) -> None:
         self.url = server.url
         self.retries = retries
         self.replies = ReplyReader(server.url)
@@ -103,7 +103,7 @@ class Connection:
     def send(self, request: Request, timeout: float | None) -> Reply:
         """Send a request once. Without a `timeout`, that of the client applies."""
         try:
-            return reply_of(self.http.request(**send_options(request, timeout, self.http.timeout)))
+            return to_reply(self.http.request(**send_options(request, timeout, self.http.timeout)))
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 
@@ -115,7 +115,7 @@ class Connection:
             if is_stream(response):
                 return ByteStream(response)
             response.read()
-            return reply_of(response)
+            return to_reply(response)
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 

@@ -10,10 +10,10 @@ from typing import Final
 
 import orjson
 
-from breadcrumbs.client.options import OnConnection, Subscription
+from breadcrumbs.client.options import EventOptions, OnConnection
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff, is_retryable, retry_after
-from breadcrumbs.client.requests import Request, stream_request, subscription_params
-from breadcrumbs.client.sync.connection import ByteStream, Connection
+from breadcrumbs.client.requests import Request, event_params, stream_request
+from breadcrumbs.client.sync.connection import ByteStream, ServerConnection
 from breadcrumbs.client.values import Event, event_of
 from breadcrumbs.runtime.sse import Parser
 
@@ -30,7 +30,7 @@ class EventFollower:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         params: Iterable[tuple[str, str]],
         *,
         last_event_id: str | None = None,
@@ -155,11 +155,11 @@ class EventFollower:
         return left
 
 
-def follow_events(connection: Connection, wanted: Subscription) -> Generator[Event, None, None]:
+def follow_events(connection: ServerConnection, wanted: EventOptions) -> Generator[Event, None, None]:
     """Yield events without end."""
     follower = EventFollower(
         connection,
-        subscription_params(wanted),
+        event_params(wanted),
         last_event_id=wanted.get("last_event_id"),
         on_connection=wanted.get("on_connection"),
     )

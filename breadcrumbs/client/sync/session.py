@@ -9,7 +9,7 @@ from typing import Literal, Unpack, overload
 
 from breadcrumbs.client.options import Saying, SessionChange, Waiting
 from breadcrumbs.client.outcomes import chat_message
-from breadcrumbs.client.replies import deleted_in, retried_in
+from breadcrumbs.client.replies import parse_deleted, parse_retried
 from breadcrumbs.client.requests import (
     MESSAGE,
     RESPONSE,
@@ -22,9 +22,9 @@ from breadcrumbs.client.requests import (
     retry_request,
     session_path,
 )
-from breadcrumbs.client.sync.connection import Connection
+from breadcrumbs.client.sync.connection import ServerConnection
 from breadcrumbs.client.sync.listing import list_breadcrumbs
-from breadcrumbs.client.sync.turns import Turn
+from breadcrumbs.client.sync.turns import AnswerFollower
 from breadcrumbs.client.values import (
     Answer,
     Breadcrumb,
@@ -41,7 +41,7 @@ from breadcrumbs.client.values import (
 class Session:
     """One conversation. Messages here are seen here and nowhere else."""
 
-    def __init__(self, connection: Connection, id: str) -> None:
+    def __init__(self, connection: ServerConnection, id: str) -> None:
         self._connection = connection
         self.id = id
 
@@ -56,14 +56,14 @@ class Session:
         """
         if not wait:
             return self._connection.write(message_request(text, self.id, options))
-        turn = Turn(self._connection, self.id, "answer", options)
+        turn = AnswerFollower(self._connection, self.id, "answer", options)
         with closing(turn.say(text, options)) as items:
             answer: Answer = next(items)
         return answer
 
     def stream(self, text: str, **options: Unpack[Saying]) -> Generator[Delta | Answer, None, None]:
         """Like `say`, with the pieces of the answer while it is made. The whole answer comes last."""
-        return Turn(self._connection, self.id, "pieces", options).say(text, options)
+        return AnswerFollower(self._connection, self.id, "pieces", options).say(text, options)
 
     def turn(
         self, text: str, *, last_event_id: str | None = None, **options: Unpack[Saying]
@@ -72,12 +72,12 @@ class Session:
 
         The first item is the `Written` message. With a `last_event_id`, the events since then come too.
         """
-        turn = Turn(self._connection, self.id, "everything", options, last_event_id=last_event_id)
+        turn = AnswerFollower(self._connection, self.id, "everything", options, last_event_id=last_event_id)
         return turn.say(text, options)
 
     def wait(self, message_id: str, **options: Unpack[Waiting]) -> Answer:
         """Wait for the answer to a message that was posted before, unless it is stored already."""
-        turn = Turn(self._connection, self.id, "answer", options)
+        turn = AnswerFollower(self._connection, self.id, "answer", options)
         with closing(turn.wait(message_id)) as items:
             answer: Answer = next(items)
         return answer
@@ -112,7 +112,7 @@ class Session:
         Answers in progress stop.
         """
         request = delete_request(session_path(self.id), expected_version)
-        return self._connection.fetch(request, deleted_in)
+        return self._connection.fetch(request, parse_deleted)
 
     def fork(
         self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
@@ -124,7 +124,7 @@ class Session:
 
     def retry(self, message_id: str | None = None) -> Retried:
         """Run a failed turn again, by default the newest. Return the id of its message, for `wait`."""
-        return self._connection.fetch(retry_request(self.id, message_id), retried_in)
+        return self._connection.fetch(retry_request(self.id, message_id), parse_retried)
 
     def __repr__(self) -> str:
         return f"<Session {self.id} at {self._connection.url}>"

@@ -11,7 +11,7 @@ from breadcrumbs.client.errors import NoAnswer, ServerUnreachable
 from breadcrumbs.client.options import Message, Waiting
 from breadcrumbs.client.outcomes import ShownText, is_delta_of, outcome_of, stored_outcome
 from breadcrumbs.client.requests import filter_params, message_request, outcome_request
-from breadcrumbs.client.sync.connection import Connection
+from breadcrumbs.client.sync.connection import ServerConnection
 from breadcrumbs.client.sync.events import DeadlinePassed, EventFollower
 from breadcrumbs.client.values import Answer, Delta, Event, Gap, Written
 
@@ -21,12 +21,12 @@ Show: TypeAlias = Literal["everything", "pieces", "answer"]
 """What the caller sees of a turn: each event of the session, the pieces of the answer, or only the answer."""
 
 
-class Turn:
+class AnswerFollower:
     """Waits for the answer to one message of a session, and yields what happens until then."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         session_id: str,
         show: Show,
         options: Waiting,
@@ -77,7 +77,7 @@ class Turn:
         try:
             self._events.connect()
         except DeadlinePassed:
-            raise NoAnswer(self._silence(), trigger_id="") from None
+            raise NoAnswer(self._timeout_message(), trigger_id="") from None
 
     def _post(self, text: str, message: Message) -> Written:
         request = message_request(text, self._session_id, message)
@@ -86,7 +86,9 @@ class Turn:
         except ServerUnreachable as error:
             if not self._events.is_over:
                 raise
-            raise NoAnswer(f"{self._silence()}: it may have the message or not", trigger_id="") from error
+            raise NoAnswer(
+                f"{self._timeout_message()}: it may have the message or not", trigger_id=""
+            ) from error
 
     def _until_answered(self, message_id: str, *, look_first: bool) -> Generator[Any, None, None]:
         answer = self._stored_outcome(message_id) if look_first else None
@@ -132,5 +134,5 @@ class Turn:
     def _no_answer(self, message_id: str) -> NoAnswer:
         return NoAnswer(f"no answer within {self._timeout:g} s", trigger_id=message_id)
 
-    def _silence(self) -> str:
+    def _timeout_message(self) -> str:
         return f"{self._connection.url} did not answer within {self._timeout:g} s"

@@ -6,15 +6,17 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import complaints_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import to_complaints
 from breadcrumbs.runtime.errors import InvalidInput
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 
-def parse_body(model: type[_Model], document: object, *, error: str = "the body is not valid") -> _Model:
+def parse_body(
+    model: type[_BodyModel], document: object, *, error: str = "the body is not valid"
+) -> _BodyModel:
     """Return the validated body. Raises `InvalidInput` with the position of each mistake."""
     try:
         return model.model_validate(document)
     except ValidationError as found:
-        raise InvalidInput(error, complaints=complaints_of(found)) from None
+        raise InvalidInput(error, complaints=to_complaints(found)) from None

@@ -13,7 +13,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import Message, Receive, Scope
 
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.access.rate_limits import Left, RateLimiter
+from breadcrumbs.runtime.access.rate_limits import RateLimiter, RemainingBudget
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.breadcrumb.json_input import parse_json
 from breadcrumbs.runtime.errors import Complaint, InvalidInput
@@ -37,8 +37,8 @@ MAX_QUERY_FIELDS: Final = 256
 _CHECK_HOLDS_SECONDS: Final = 0.05  # a body that takes longer than this has its token checked again
 
 
-class Call:
-    """One request on its way through an operation."""
+class HttpCall:
+    """One HTTP request to an operation, with its principal and the services."""
 
     __slots__ = (
         "_checked_at",
@@ -80,14 +80,14 @@ class Call:
         budget = self.operation.budget
         return () if budget is None else budget_headers(await limiter.spend(self.principal, budget))
 
-    def id(self) -> UUID:
+    def path_id(self) -> UUID:
         return parse_id(self.scope["path_params"]["id"])
 
     def message_id(self) -> UUID:
         return parse_id(self.scope["path_params"]["message_id"], what="message_id")
 
-    def name(self) -> str:
-        """The id in the path, where it is a name and not a UUID."""
+    def path_name(self) -> str:
+        """Return the id in the path where it is a name, not a UUID."""
         name: str = self.scope["path_params"]["id"]
         return name
 
@@ -201,7 +201,7 @@ def read_json(raw: bytes) -> Any:
         raise
 
 
-def budget_headers(left: Left | None) -> list[Header]:
+def budget_headers(left: RemainingBudget | None) -> list[Header]:
     if left is None:
         return []
     return [

@@ -7,8 +7,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Answer, Parameter
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import MALFORMED, HttpProblem
 
 _VERSION: Final = re.compile(r'(?:W/)?"([0-9]{1,15})(?:\.[0-9a-f]{8})?"|([0-9]{1,15})')
@@ -23,11 +23,11 @@ IF_NONE_MATCH: Final = Parameter(
     "If-None-Match", "header", "The ETag of what you have: 304 if it is the same."
 )
 ETAG_HEADER: Final = {"ETag": "The version, for If-Match and If-None-Match."}
-NOT_MODIFIED: Final = Answer(304, "You have it already.", headers=ETAG_HEADER)
+NOT_MODIFIED: Final = SuccessReply(304, "You have it already.", headers=ETAG_HEADER)
 
 
-def etag_of(version: int, borrowed_hints: Any = None) -> bytes:
-    """The version in quotes.
+def version_etag(version: int, borrowed_hints: Any = None) -> bytes:
+    """Return the ETag of a version.
 
     A view that was made with the hints of another breadcrumb has a mark of them behind the version: they may
     change while the version stays. If-Match takes it all the same.
@@ -37,8 +37,8 @@ def etag_of(version: int, borrowed_hints: Any = None) -> bytes:
     return b'"%d.%s"' % (version, sha256(canonical(borrowed_hints)).hexdigest()[:8].encode())
 
 
-def expected_version(call: Call) -> int | None:
-    """The version that If-Match demands; None for any."""
+def expected_version(call: HttpCall) -> int | None:
+    """Return the version that If-Match names, or None for any."""
     given = call.header(b"if-match")
     text = None if given is None else given.strip(" \t")
     if text is None or text == "*":
@@ -49,7 +49,7 @@ def expected_version(call: Call) -> int | None:
     return int(match[1] or match[2])
 
 
-def has_already(call: Call, etag: bytes) -> bool:
+def client_has(call: HttpCall, etag: bytes) -> bool:
     """Whether If-None-Match says that the client has this."""
     given = call.headers.get(b"if-none-match")
     if given is None:

@@ -70,13 +70,15 @@ POLICY: Final = (
 """The page's Content-Security-Policy: its own style sheet and nothing else."""
 
 
-def render(document: Mapping[str, Any], settings: Settings) -> bytes:
+def render_page(document: Mapping[str, Any], settings: Settings) -> bytes:
     """The page for an OpenAPI document."""
-    page = _Page(document, settings)
+    page = _DocsPage(document, settings)
     return "".join(page.parts()).encode()
 
 
-class _Page:
+class _DocsPage:
+    """Builds the parts of the documentation page."""
+
     def __init__(self, document: Mapping[str, Any], settings: Settings) -> None:
         self._document = document
         self._settings = settings
@@ -91,14 +93,14 @@ class _Page:
         yield f'<div class="page"><header><h1>{escape(info["title"])}</h1>'
         yield f'<p class="soft">{escape(info["summary"])}, version {escape(info["version"])}</p>'
         for paragraph in info["description"].split("\n\n"):
-            yield f"<p>{_inline(paragraph)}</p>"
+            yield f"<p>{_inline_html(paragraph)}</p>"
         yield "</header>"
         yield from self._navigation()
         yield "<main>"
         yield from self._start()
         for tag in self._document["tags"]:
-            yield f'<h2 id="{_slug(tag["name"])}">{escape(tag["name"])}</h2>'
-            yield f'<p class="soft">{_inline(tag["description"])}</p>'
+            yield f'<h2 id="{_anchor_name(tag["name"])}">{escape(tag["name"])}</h2>'
+            yield f'<p class="soft">{_inline_html(tag["description"])}</p>'
             for method, path, operation in self._operations(tag["name"]):
                 yield from self._operation(method, path, operation)
         yield from self._problems()
@@ -114,9 +116,9 @@ class _Page:
     def _navigation(self) -> Iterator[str]:
         yield '<nav aria-label="Contents"><ul><li class="group"><a href="#start">Start here</a></li>'
         for tag in self._document["tags"]:
-            yield f'<li class="group"><a href="#{_slug(tag["name"])}">{escape(tag["name"])}</a></li>'
+            yield f'<li class="group"><a href="#{_anchor_name(tag["name"])}">{escape(tag["name"])}</a></li>'
             for method, _, operation in self._operations(tag["name"]):
-                label = _method(method) + escape(operation["summary"])
+                label = _method_html(method) + escape(operation["summary"])
                 yield f'<li><a href="#{operation["operationId"]}">{label}</a></li>'
         yield '<li class="group"><a href="#problems">Problems</a></li>'
         yield '<li class="group"><a href="#limits">Limits</a></li></ul></nav>'
@@ -127,29 +129,29 @@ class _Page:
             yield "<p>This server is in the development mode: requests from this machine need no token.</p>"
         else:
             yield "<p>Get a token with your API key, and send it with every request.</p>"
-            yield _code(
+            yield _code_html(
                 f'TOKEN=$(curl -s -X POST {self._base}/auth/token -H "X-API-Key: $API_KEY" |\n'
                 "  python3 -c 'import json, sys; print(json.load(sys.stdin)[\"token\"])')"
             )
         yield "<p>Post a breadcrumb, and follow what happens in its session:</p>"
         paths = self._document["paths"]
-        yield _code(self._curl("post", "/breadcrumbs", paths["/breadcrumbs"]["post"]))
-        yield _code(f"curl -N{self._login()} '{self._base}/events/stream?session_id=abc'")
+        yield _code_html(self._curl("post", "/breadcrumbs", paths["/breadcrumbs"]["post"]))
+        yield _code_html(f"curl -N{self._login()} '{self._base}/events/stream?session_id=abc'")
         yield '<p>For programs: <a href="/openapi.json">openapi.json</a> (OpenAPI 3.1).</p>'
 
     def _operation(self, method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
         id = operation["operationId"]
-        yield f'<section><h3 id="{id}"><a href="#{id}">{_method(method)}<code>{escape(path)}</code></a></h3>'
-        yield f"<p><strong>{_inline(operation['summary'])}.</strong>"
+        yield f'<section><h3 id="{id}"><a href="#{id}">{_method_html(method)}<code>{escape(path)}</code></a></h3>'
+        yield f"<p><strong>{_inline_html(operation['summary'])}.</strong>"
         if operation["description"] != operation["summary"]:
-            yield f" {_inline(operation['description'])}"
+            yield f" {_inline_html(operation['description'])}"
         yield "</p>"
-        yield _code(self._curl(method, path, operation))
+        yield _code_html(self._curl(method, path, operation))
         if parameters := operation.get("parameters"):
             yield "<details><summary>Parameters</summary><dl>"
             for parameter in parameters:
                 kind = f"{parameter['in']}, {self._type(parameter['schema'])}"
-                yield _entry(parameter["name"], kind, parameter["description"])
+                yield _entry_html(parameter["name"], kind, parameter["description"])
             yield "</dl></details>"
         if "requestBody" in operation:
             content = operation["requestBody"]["content"]
@@ -158,7 +160,7 @@ class _Page:
             yield "</dl></details>"
         yield "<details><summary>Answers</summary><dl>"
         for status, answer in operation["responses"].items():
-            yield _entry(status, "", answer["description"])
+            yield _entry_html(status, "", answer["description"])
             for content in answer.get("content", {}).values():
                 if (status < "400" and "type" not in content["schema"]) or content["schema"].get(
                     "type"
@@ -171,7 +173,9 @@ class _Page:
         needed = resolved.get("required", [])
         for name, field in resolved.get("properties", {}).items():
             kind = self._type(field) + (", required" if name in needed else "")
-            yield _entry(name, kind, self._resolve(field).get("description", field.get("description", "")))
+            yield _entry_html(
+                name, kind, self._resolve(field).get("description", field.get("description", ""))
+            )
 
     def _outline(self, schema: Mapping[str, Any]) -> str:
         """A shape in one line: `{id, version, session_id?}`."""
@@ -196,7 +200,7 @@ class _Page:
         if resolved.get("type") == "array":
             most = f", at most {resolved['maxItems']}" if "maxItems" in resolved else ""
             return f"list of {self._type(resolved.get('items', {}))}{most}"
-        return str(resolved.get("format") or resolved.get("type", "any JSON")) + _bounds(resolved)
+        return str(resolved.get("format") or resolved.get("type", "any JSON")) + _bounds_text(resolved)
 
     def _resolve(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         reference = schema.get("$ref")
@@ -213,7 +217,7 @@ class _Page:
             (parameter["name"], value)
             for parameter in operation.get("parameters", ())
             if parameter["in"] == "query" and "example" in parameter
-            for value in _each(parameter["example"])
+            for value in _as_list(parameter["example"])
         ]
         url = (
             self._base
@@ -241,17 +245,17 @@ class _Page:
             "Every error is a problem document (RFC 9457) with `type`, `title`, `status`, `detail` and, "
             "where places in the input are wrong, `errors`. These are its types."
         )
-        yield f'<h2 id="problems">Problems</h2><p class="soft">{_inline(intro)}</p><dl>'
+        yield f'<h2 id="problems">Problems</h2><p class="soft">{_inline_html(intro)}</p><dl>'
         for kind in PROBLEM_TYPES:
             yield f'<dt id="problem-{kind.name}"><code>{kind.name}</code> '
             yield f'<span class="soft">{kind.status}</span> {escape(kind.title)}</dt>'
-            yield f"<dd>{_inline(kind.advice)}</dd>"
+            yield f"<dd>{_inline_html(kind.advice)}</dd>"
         yield "</dl>"
 
     def _limits(self) -> Iterator[str]:
         settings = self._settings
         heads = settings.connection_limits
-        keys_kept = _span(settings.idempotency_ttl.total_seconds())
+        keys_kept = _duration_text(settings.idempotency_ttl.total_seconds())
         limits = {
             "Request head": f"{heads.max_head_bytes} bytes, {heads.max_headers} headers",
             "URL": f"{heads.max_url_bytes} bytes",
@@ -260,7 +264,7 @@ class _Page:
             "Tags": f"{MAX_TAGS} of them, {MAX_TAG_LENGTH} characters each, no control characters",
             "List": f"{DEFAULT_LIMIT} items a page, on request up to {MAX_LIMIT}; offset up to {MAX_OFFSET}",
             "Idempotency keys": f"255 characters, kept for {keys_kept}",
-            "Events": f"a stream can resume for {_span(settings.event_window.total_seconds())}",
+            "Events": f"a stream can resume for {_duration_text(settings.event_window.total_seconds())}",
         }
         yield '<h2 id="limits">Limits</h2><dl>'
         for name, text in limits.items():
@@ -268,7 +272,7 @@ class _Page:
         yield "</dl>"
 
 
-def _bounds(schema: Mapping[str, Any]) -> str:
+def _bounds_text(schema: Mapping[str, Any]) -> str:
     unit = " characters" if schema.get("type") == "string" else ""
     least = schema.get("minLength", schema.get("minimum"))
     most = schema.get("maxLength", schema.get("maximum"))
@@ -277,34 +281,34 @@ def _bounds(schema: Mapping[str, Any]) -> str:
     return f", at most {most}{unit}" if least is None else f", {least} to {most}{unit}"
 
 
-def _inline(text: str) -> str:
+def _inline_html(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
-def _code(text: str) -> str:
+def _code_html(text: str) -> str:
     return f"<pre><code>{escape(text, quote=False)}</code></pre>"
 
 
-def _entry(name: str, kind: str, description: str) -> str:
+def _entry_html(name: str, kind: str, description: str) -> str:
     kind = f' <span class="soft">{escape(kind)}</span>' if kind else ""
     return f"<dt><code>{escape(name)}</code>{kind}</dt>" + (
-        f"<dd>{_inline(description)}</dd>" if description else ""
+        f"<dd>{_inline_html(description)}</dd>" if description else ""
     )
 
 
-def _method(method: str) -> str:
+def _method_html(method: str) -> str:
     return f'<span class="method {method}">{method.upper()}</span> '
 
 
-def _slug(name: str) -> str:
+def _anchor_name(name: str) -> str:
     return name.lower()
 
 
-def _each(example: Any) -> list[Any]:
+def _as_list(example: Any) -> list[Any]:
     return example if isinstance(example, list) else [example]
 
 
-def _span(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length and seconds % length == 0:
             number = int(seconds // length)

@@ -19,10 +19,10 @@ from breadcrumbs.runtime.breadcrumb.query import (
 )
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Parameter
-from breadcrumbs.runtime.http.api.parameters import tag_list
+from breadcrumbs.runtime.http.api.parameters import read_tags
 
-_SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
-_TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
+_SORT_ORDERS: Final[tuple[Sort, ...]] = get_args(Sort)
+_FLAG_VALUES: Final = {"true": True, "1": True, "false": False, "0": False}
 # A `+` that nobody percent-encoded arrives as a space.
 _LOST_PLUS: Final = re.compile(r" (\d\d:\d\d)$")
 
@@ -74,7 +74,7 @@ PARAMETERS: Final = (
     ),
     Parameter(
         "sort", "query", "The default is newest first, by update time where `updated_since` is given.",
-        {"type": "string", "enum": list(_SORTS)},
+        {"type": "string", "enum": list(_SORT_ORDERS)},
     ),
     Parameter(
         "include_context", "query", "Whether items hold their context.",
@@ -85,17 +85,17 @@ PARAMETERS: Final = (
 
 
 def read_query(given: QueryParams) -> Query:
-    """The query behind the parameters of a request."""
+    """Read the query from the parameters of a request."""
     since = given.get("updated_since")
     return Query(
-        schema_name=_filter(given, "schema_name", 200),
+        schema_name=_read_filter(given, "schema_name", 200),
         session_id=check_session_id(given["session_id"]) if "session_id" in given else None,
-        all_tags=tuple(tag for name in ("tag", "tags", "all_tags") for tag in tag_list(given, name)),
-        any_tags=tuple(tag_list(given, "any_tags")),
+        all_tags=tuple(tag for name in ("tag", "tags", "all_tags") for tag in read_tags(given, name)),
+        any_tags=tuple(read_tags(given, "any_tags")),
         updated_since=None
         if since is None
         else parse_time(_LOST_PLUS.sub(r"+\1", since), where="updated_since"),
-        sort=_sort(given.get("sort")),
+        sort=_read_sort(given.get("sort")),
         limit=read_number(given, "limit", DEFAULT_LIMIT),
         offset=read_number(given, "offset", 0),
         cursor=given.get("cursor"),
@@ -110,18 +110,18 @@ def read_limit(given: QueryParams) -> int:
 
 def read_flag(given: QueryParams, name: str) -> bool:
     text = given.get(name, "false")
-    if text not in _TRUTHS:
+    if text not in _FLAG_VALUES:
         raise InvalidInput(f"{name} must be true or false", where=name)
-    return _TRUTHS[text]
+    return _FLAG_VALUES[text]
 
 
 def next_link(path: str, given: QueryParams, cursor: str) -> bytes:
-    """The Link header to the next page: the same filters, from where this page ended."""
+    """Return the Link header of the next page: the same filters, with the cursor."""
     filters = [(name, value) for name, value in given.multi_items() if name not in ("cursor", "offset")]
     return f'<{path}?{urlencode([*filters, ("cursor", cursor)])}>; rel="next"'.encode("ascii")
 
 
-def _filter(given: QueryParams, name: str, longest: int) -> str | None:
+def _read_filter(given: QueryParams, name: str, longest: int) -> str | None:
     value = given.get(name)
     if value is not None and not 1 <= len(value) <= longest:
         raise InvalidInput(f"{name} has 1 to {longest} characters: leave it out for no filter", where=name)
@@ -129,7 +129,7 @@ def _filter(given: QueryParams, name: str, longest: int) -> str | None:
 
 
 def read_number(given: QueryParams, name: str, default: int) -> int:
-    """A whole number that a parameter holds."""
+    """Read a parameter that is a whole number."""
     text = given.get(name)
     if text is None:
         return default
@@ -138,10 +138,10 @@ def read_number(given: QueryParams, name: str, default: int) -> int:
     return int(text)
 
 
-def _sort(text: str | None) -> Sort | None:
+def _read_sort(text: str | None) -> Sort | None:
     if text is None:
         return None
-    for known in _SORTS:
+    for known in _SORT_ORDERS:
         if text == known:
             return known
-    raise InvalidInput(f"sort must be one of {', '.join(_SORTS)}", where="sort")
+    raise InvalidInput(f"sort must be one of {', '.join(_SORT_ORDERS)}", where="sort")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Operation, Parameter
+from breadcrumbs.runtime.http.api.operations import Body, Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import RATE_LIMITED, VERSION_MISMATCH, ProblemType
 from breadcrumbs.runtime.http.api.schemas import Problem
 
@@ -76,7 +76,7 @@ class _Schemas:
         wanted: dict[str, TypeAdapter[Any]] = {repr(Problem): TypeAdapter(Problem)}
         for operation in operations:
             for type in (
-                *(answer.schema for answer in operation.answers),
+                *(answer.schema for answer in operation.successes),
                 operation.body and operation.body.model,
             ):
                 if type is not None:
@@ -99,7 +99,7 @@ def _operation(operation: Operation, schemas: _Schemas, development_mode: bool) 
         "description": _description(operation),
         "security": _security(operation, development_mode),
         "responses": {
-            **_answers(operation.answers, schemas),
+            **_success_replies(operation.successes, schemas),
             **_problems(operation.problems, schemas),
         },
     }
@@ -131,8 +131,8 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     schema = dict(parameter.schema)
     described: dict[str, Any] = {
         "name": parameter.name,
-        "in": parameter.place,
-        "required": parameter.place == "path",
+        "in": parameter.location,
+        "required": parameter.location == "path",
         "description": parameter.description,
         "schema": {"type": "array", "items": schema} if parameter.repeatable else schema,
     }
@@ -148,11 +148,11 @@ def _body(body: Body, schemas: _Schemas) -> dict[str, Any]:
     return {"required": body.required, "content": dict.fromkeys(body.media_types, content)}
 
 
-def _answers(answers: Sequence[Answer], schemas: _Schemas) -> dict[str, Any]:
-    """By status. The same status in several forms (JSON, a stream) is one answer that has several contents."""
+def _success_replies(answers: Sequence[SuccessReply], schemas: _Schemas) -> dict[str, Any]:
+    """Describe the replies by status. Several forms of one status (JSON, a stream) become one reply."""
     by_status: dict[str, Any] = {}
     for answer in answers:
-        described = _answer(answer, schemas)
+        described = _success_reply(answer, schemas)
         first = by_status.setdefault(str(answer.status), described)
         if first is not described:
             first["content"] |= described["content"]
@@ -160,7 +160,7 @@ def _answers(answers: Sequence[Answer], schemas: _Schemas) -> dict[str, Any]:
     return by_status
 
 
-def _answer(answer: Answer, schemas: _Schemas) -> dict[str, Any]:
+def _success_reply(answer: SuccessReply, schemas: _Schemas) -> dict[str, Any]:
     described: dict[str, Any] = {"description": answer.description}
     if answer.schema is not None:
         described["content"] = {answer.media_type: {"schema": schemas.of(answer.schema)}}
@@ -170,7 +170,7 @@ def _answer(answer: Answer, schemas: _Schemas) -> dict[str, Any]:
         described["headers"] = {
             name: {
                 "description": text,
-                "required": name not in answer.sometimes,
+                "required": name not in answer.optional_headers,
                 "schema": {"type": "string"},
             }
             for name, text in answer.headers.items()

@@ -27,10 +27,10 @@ from breadcrumbs.runtime.http.api.problems import (
     ProblemType,
 )
 from breadcrumbs.runtime.http.api.replies import Reply
-from breadcrumbs.runtime.settings.rates import Class
+from breadcrumbs.runtime.settings.rates import RouteClass
 
 if TYPE_CHECKING:
-    from breadcrumbs.runtime.http.api.call import Call
+    from breadcrumbs.runtime.http.api.call import HttpCall
 
 _CONNECTION_PROBLEMS: Final = (REQUEST_TIMEOUT, URL_TOO_LONG, HEAD_TOO_LARGE, TOO_MANY_CONNECTIONS)
 """The server answers with these before a request reaches its operation."""
@@ -40,7 +40,7 @@ MERGE_PATCH_TYPE: Final = "application/merge-patch+json"
 
 UUID_SCHEMA: Final = {"type": "string", "format": "uuid"}
 
-Handler: TypeAlias = "Callable[[Call], Awaitable[Reply]]"
+OperationHandler: TypeAlias = "Callable[[HttpCall], Awaitable[Reply]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Parameter:
     """One thing that a request may carry outside of its body."""
 
     name: str
-    place: Literal["path", "query", "header"]
+    location: Literal["path", "query", "header"]
     description: str
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
     repeatable: bool = False
@@ -69,8 +69,8 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One way in which an operation succeeds."""
+class SuccessReply:
+    """Describes one reply of an operation that succeeded."""
 
     status: int
     description: str
@@ -79,7 +79,7 @@ class Answer:
     media_type: str = JSON_TYPE
     headers: Mapping[str, str] = field(default_factory=dict)
     """Name → what it says."""
-    sometimes: frozenset[str] = frozenset()
+    optional_headers: frozenset[str] = frozenset()
     """The headers that are not always there."""
 
 
@@ -93,14 +93,14 @@ class Operation:
     group: str
     summary: str
     description: str = ""
-    handle: Handler | None
+    handle: OperationHandler | None
     """None: an ASGI application of its own answers (the event stream)."""
     uses_store: Literal["no", "reads", "writes"] = "reads"
-    spends: Class | None = None
+    spends: RouteClass | None = None
     """The budget that it is paid from; None: it follows from the rest."""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
-    answers: tuple[Answer, ...]
+    successes: tuple[SuccessReply, ...]
     may_fail: tuple[ProblemType, ...] = ()
     """The problems that do not follow from the rest of the declaration."""
     rule: policy.Rule = field(init=False)
@@ -111,10 +111,10 @@ class Operation:
 
     @property
     def query_names(self) -> list[str]:
-        return [parameter.name for parameter in self.parameters if parameter.place == "query"]
+        return [parameter.name for parameter in self.parameters if parameter.location == "query"]
 
     @property
-    def budget(self) -> Class | None:
+    def budget(self) -> RouteClass | None:
         """What is open to everybody costs nothing: a health check must never be refused."""
         if self.rule.access != "token":
             return None
@@ -150,10 +150,10 @@ class Declaration(TypedDict, total=False):
     summary: Required[str]
     description: str
     uses_store: Literal["no", "reads", "writes"]
-    spends: Class | None
+    spends: RouteClass | None
     parameters: tuple[Parameter, ...]
     body: Body | None
-    answers: Required[tuple[Answer, ...]]
+    successes: Required[tuple[SuccessReply, ...]]
     may_fail: tuple[ProblemType, ...]
 
 
@@ -164,10 +164,10 @@ class Routes:
         self._group = group
         self._operations: list[Operation] = []
 
-    def operation(self, **declaration: Unpack[Declaration]) -> Callable[[Handler], Handler]:
+    def operation(self, **declaration: Unpack[Declaration]) -> Callable[[OperationHandler], OperationHandler]:
         """Declare an operation; the decorated function handles it."""
 
-        def declare(handle: Handler) -> Handler:
+        def declare(handle: OperationHandler) -> OperationHandler:
             self._operations.append(Operation(group=self._group, handle=handle, **declaration))
             return handle
 

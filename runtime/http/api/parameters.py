@@ -10,18 +10,18 @@ from starlette.datastructures import QueryParams
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS
 from breadcrumbs.runtime.errors import InvalidInput
 
-_MAY_BE_JSON: Final = frozenset(("any_tags", "all_tags"))
+_ARRAY_PARAMETERS: Final = frozenset(("any_tags", "all_tags"))
 
 
-def tag_list(query: QueryParams, name: str) -> list[str]:
-    """The tags of a parameter that may be repeated.
+def read_tags(query: QueryParams, name: str) -> list[str]:
+    """Read the tags of a parameter that may be repeated.
 
     Commas are legal in tags and separate nothing. A value of `any_tags` or `all_tags` may also be a JSON
     array of tags; a value that only looks like one is a tag as it stands.
     """
     tags: list[str] = []
     for value in query.getlist(name):
-        tags += _listed(value) if name in _MAY_BE_JSON and value.startswith("[") else [value]
+        tags += _parse_tag_array(value) if name in _ARRAY_PARAMETERS and value.startswith("[") else [value]
     if len(tags) > MAX_TAGS:
         raise InvalidInput(f"at most {MAX_TAGS} tags", where=name)
     for tag in tags:
@@ -32,7 +32,7 @@ def tag_list(query: QueryParams, name: str) -> list[str]:
     return tags
 
 
-def _listed(value: str) -> list[str]:
+def _parse_tag_array(value: str) -> list[str]:
     try:
         tags = orjson.loads(value)
     except orjson.JSONDecodeError:

@@ -237,7 +237,7 @@ def problem(
     return Reply(type.status, orjson.dumps(document), PROBLEM_JSON, headers)
 
 
-def problem_for(error: Exception) -> Reply:
+def problem_from_error(error: Exception) -> Reply:
     """Return the reply to an error. An unexpected error is logged, and its details are not sent."""
     while isinstance(error, ExceptionGroup):  # of tasks that worked on one request: the first one counts
         error = error.exceptions[0]
@@ -249,7 +249,7 @@ def problem_for(error: Exception) -> Reply:
     return problem(INTERNAL, "This is a bug in the server.", members={"instance": occurrence})
 
 
-def _plain(type: ProblemType) -> Callable[[Any], Reply]:
+def _problem_with_detail(type: ProblemType) -> Callable[[Any], Reply]:
     return lambda error: problem(type, str(error))
 
 
@@ -293,7 +293,7 @@ def _store_unavailable(error: StoreError) -> Reply:
     return problem(STORE_UNAVAILABLE, STORE_UNAVAILABLE.advice, headers=[(b"retry-after", b"2")])
 
 
-def _kind(error: InvalidInput) -> ProblemType:
+def _input_problem_type(error: InvalidInput) -> ProblemType:
     if isinstance(error, SessionConflict):
         return SESSION_CONFLICT
     return INVALID_CURSOR if isinstance(error, InvalidCursor) else INVALID_INPUT
@@ -301,18 +301,21 @@ def _kind(error: InvalidInput) -> ProblemType:
 
 _REPLIES: Final[Sequence[tuple[type[Exception], Callable[[Any], Reply]]]] = (
     (HttpProblem, lambda error: problem(error.type, error.detail, headers=error.headers)),
-    (InvalidInput, lambda error: problem(_kind(error), error.message, complaints=error.complaints)),
+    (
+        InvalidInput,
+        lambda error: problem(_input_problem_type(error), error.message, complaints=error.complaints),
+    ),
     (
         Unauthenticated,
         lambda error: problem(UNAUTHENTICATED, str(error), headers=[(b"www-authenticate", b"Bearer")]),
     ),
-    (Forbidden, _plain(FORBIDDEN)),
-    (NotFound, _plain(NOT_FOUND)),
-    (AlreadyExists, _plain(ALREADY_EXISTS)),
-    (NothingToRetry, _plain(NOTHING_TO_RETRY)),
-    (SessionGone, _plain(SESSION_GONE)),
+    (Forbidden, _problem_with_detail(FORBIDDEN)),
+    (NotFound, _problem_with_detail(NOT_FOUND)),
+    (AlreadyExists, _problem_with_detail(ALREADY_EXISTS)),
+    (NothingToRetry, _problem_with_detail(NOTHING_TO_RETRY)),
+    (SessionGone, _problem_with_detail(SESSION_GONE)),
     (VersionMismatch, _version_mismatch),
-    (IdempotencyMismatch, _plain(IDEMPOTENCY_MISMATCH)),
+    (IdempotencyMismatch, _problem_with_detail(IDEMPOTENCY_MISMATCH)),
     (RateLimited, _rate_limited),
     (QuotaExceeded, _quota_exceeded),
     (StateTooLarge, _state_too_large),

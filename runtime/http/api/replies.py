@@ -1,4 +1,4 @@
-"""An answer, ready to be sent: status, headers, bytes."""
+"""HTTP replies: status, headers, bytes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ JSON: Final = b"application/json"
 PROBLEM_JSON: Final = b"application/problem+json"
 HTML: Final = b"text/html; charset=utf-8"
 
-CHUNK: Final = 256 << 10
+CHUNK_BYTES: Final = 256 << 10
 """Bytes that are handed to the server at once. It takes the next chunk when the client has read enough of the last."""
 
 
 class Reply:
-    """Starlette's Response does more than we need on the way of every write; this does only that."""
+    """An HTTP reply. It does less than Starlette's Response, and costs less."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -55,11 +55,11 @@ class Reply:
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield the body except for its last message."""
-        if len(self.body) > CHUNK:
-            yield from _cut(self.body)
+        if len(self.body) > CHUNK_BYTES:
+            yield from _split_chunks(self.body)
 
     def _last(self) -> bytes:
-        return self.body if len(self.body) <= CHUNK else b""
+        return self.body if len(self.body) <= CHUNK_BYTES else b""
 
 
 class ListReply(Reply):
@@ -74,7 +74,7 @@ class ListReply(Reply):
             pieces.append(orjson.dumps(item))
         pieces.append(b"]" if pieces else b"[]")
         length = sum(map(len, pieces))
-        if length <= CHUNK:
+        if length <= CHUNK_BYTES:
             super().__init__(200, b"".join(pieces), headers=headers)
             self._pieces: deque[bytes] = deque()
         else:
@@ -92,8 +92,8 @@ class ListReply(Reply):
         while self._pieces:
             waiting.append(self._pieces.popleft())
             size += len(waiting[-1])
-            if size > CHUNK or not self._pieces:
-                yield from _cut(b"".join(waiting))
+            if size > CHUNK_BYTES or not self._pieces:
+                yield from _split_chunks(b"".join(waiting))
                 waiting, size = [], 0
 
 
@@ -111,16 +111,16 @@ class StreamedReply(Reply):
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         if not without_body:
             async for part in self._parts:
-                for chunk in _cut(part):
+                for chunk in _split_chunks(part):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
-def encoded(items: Iterable[Any]) -> list[orjson.Fragment]:
-    """Items for a list in a reply, each encoded on its own, so that one at a time is in memory as objects."""
+def encode_items(items: Iterable[Any]) -> list[orjson.Fragment]:
+    """Encode the items of a list one by one, so that only one of them is in memory as objects."""
     return [orjson.Fragment(orjson.dumps(item)) for item in items]
 
 
-def _cut(whole: bytes) -> Iterator[bytes]:
-    for start in range(0, len(whole), CHUNK):
-        yield whole[start : start + CHUNK]
+def _split_chunks(whole: bytes) -> Iterator[bytes]:
+    for start in range(0, len(whole), CHUNK_BYTES):
+        yield whole[start : start + CHUNK_BYTES]

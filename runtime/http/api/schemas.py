@@ -18,7 +18,7 @@ _closed = with_config(extra="forbid")
 
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-Version = Annotated[int, Field(ge=1)]
+VersionNumber = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -27,7 +27,7 @@ class Created(TypedDict):
     """What the store made of a new breadcrumb."""
 
     id: Id
-    version: Version
+    version: VersionNumber
     created_at: Time
     updated_at: Time
     session_id: NotRequired[str]
@@ -39,7 +39,7 @@ class Updated(TypedDict):
 
     ok: Literal[True]
     id: Id
-    version: Version
+    version: VersionNumber
     updated_at: Time
 
 
@@ -61,7 +61,7 @@ class ModelView(TypedDict):
     schema_name: NotRequired[str]
     tags: list[str]
     context: dict[str, Any]
-    version: Version
+    version: VersionNumber
     created_at: Time
     updated_at: Time
 
@@ -72,7 +72,7 @@ class FullView(TypedDict):
 
     id: Id
     owner_id: Id
-    version: Version
+    version: VersionNumber
     created_at: Time
     updated_at: Time
     created_by: NotRequired[Id]
@@ -99,7 +99,7 @@ class FullView(TypedDict):
 class HistoryItem(TypedDict):
     """One version of a breadcrumb."""
 
-    version: Version
+    version: VersionNumber
     title: str
     schema_name: NotRequired[str]
     tags: list[str]
@@ -116,7 +116,7 @@ class ListItem(TypedDict):
     title: str
     schema_name: NotRequired[str]
     tags: list[str]
-    version: Version
+    version: VersionNumber
     created_at: Time
     updated_at: Time
     context: NotRequired[dict[str, Any]]
@@ -254,7 +254,7 @@ class DeadLetterView(TypedDict):
     id: Id
     kind: str
     breadcrumb_id: Id
-    version: Version
+    version: VersionNumber
     session_id: NotRequired[str]
     attempts: int
     last_error: str

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, SESSION, USER, Tag, Title
-from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, Version
+from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
 
 _closed = with_config(extra="forbid")
 
@@ -98,7 +98,7 @@ class ListedSession(TypedDict):
     title: NotRequired[str]
     summary: NotRequired[Annotated[str, Field(description="How the first message begins")]]
     user_id: NotRequired[str]
-    version: Version
+    version: VersionNumber
     created_at: Time
     last_active_at: Time
     returning: Annotated[bool, Field(description="Somebody was answered here before")]
@@ -140,7 +140,7 @@ class MessageView(TypedDict):
     schema_name: str
     created_at: Time
     updated_at: Time
-    version: Version
+    version: VersionNumber
     tags: list[str]
     trigger_id: NotRequired[str]
     agent_id: NotRequired[str]
@@ -173,7 +173,7 @@ class MessagePosted(TypedDict):
 
     message: MessageView
     session_version: NotRequired[
-        Annotated[Version, Field(description="Missing where it was posted before, and deleted since")]
+        Annotated[VersionNumber, Field(description="Missing where it was posted before, and deleted since")]
     ]
 
 

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-_GONE: Final = 499
-"""The client went away before it was answered; what nginx calls it."""
+_CLIENT_GONE_STATUS: Final = 499
+"""The status that nginx gives to a request whose client left before the reply."""
 
 _log = structlog.get_logger("breadcrumbs.http")
 
@@ -35,7 +35,7 @@ class Metrics:
         self._series: dict[tuple[str, str, int], _Series] = {}
         self.registry.register(self)
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def record_reply(self, method: str, route: str, status: int, seconds: float) -> None:
         key = (method, route, status)
         series = self._series.get(key)
         if series is None:
@@ -70,8 +70,8 @@ class Metrics:
             times = found.setdefault((method, route), RouteTimes())
             times.refused += sum(series.buckets) if 400 <= status < 500 else 0
             times.failed += sum(series.buckets) if status >= 500 else 0
-            for place, count in enumerate(series.buckets):
-                times.counts[place] += count
+            for index, count in enumerate(series.buckets):
+                times.counts[index] += count
         return found
 
     def render(self) -> bytes:
@@ -111,7 +111,7 @@ class _Series:
         self.seconds = 0.0
 
 
-class Observer:
+class RequestObserver:
     """Middleware that counts, times and logs."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, *, access_log: bool) -> None:
@@ -124,7 +124,7 @@ class Observer:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        status, answered = _GONE, 0.0
+        status, answered = _CLIENT_GONE_STATUS, 0.0
 
         # A plain function that returns the awaitable of `send` is cheaper than a coroutine of its own.
         def watched(message: Any) -> Awaitable[None]:
@@ -143,7 +143,7 @@ class Observer:
             # The template of the route, never the path: ids would make a series each.
             route = getattr(scope.get("endpoint"), "path", "unknown")
             seconds = (answered or time.perf_counter()) - began
-            metrics.answered(method, route, status, seconds)
+            metrics.record_reply(method, route, status, seconds)
             if self._access_log:
                 _log.debug(
                     "request",

@@ -9,12 +9,12 @@ from typing import Final
 
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.errors import RateLimited
-from breadcrumbs.runtime.http.api.replies import CHUNK
+from breadcrumbs.runtime.http.api.replies import CHUNK_BYTES
 from breadcrumbs.runtime.http.open_streams import token_key
 
-NARROWED_BYTES: Final = 32 << 20
+MAX_NARROWED_BYTES: Final = 32 << 20
 """Unsent bytes of a token for one session or one user."""
-OTHER_BYTES: Final = 256 << 20
+MAX_OTHER_BYTES: Final = 256 << 20
 """Unsent bytes of any other token. It may serve many users at once."""
 _RETRY_AFTER_SECONDS: Final = 2
 
@@ -26,12 +26,12 @@ class UnsentReplies:
         self._bytes: Counter[Hashable] = Counter()
 
     @contextmanager
-    def counted(self, principal: Principal, size: int) -> Iterator[None]:
+    def count_until_sent(self, principal: Principal, size: int) -> Iterator[None]:
         """Count a reply until it is sent. Refuses a large one if the token has too many of them in flight."""
-        if size <= CHUNK:
+        if size <= CHUNK_BYTES:
             yield
             return
-        key, limit = token_key(principal), NARROWED_BYTES if principal.is_narrowed else OTHER_BYTES
+        key, limit = token_key(principal), MAX_NARROWED_BYTES if principal.is_narrowed else MAX_OTHER_BYTES
         if self._bytes[key] and self._bytes[key] + size > limit:
             raise RateLimited(
                 f"large replies to this token are waiting to be read, {self._bytes[key]} bytes in all: read them first",

@@ -9,8 +9,8 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import check_new_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import Forbidden, Unauthenticated
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Routes
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Body, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import IssuedToken, TokenRequest
 from breadcrumbs.runtime.http.auth import DEVELOPER_AGENT, KeyHolder, check_new_user_id
@@ -32,9 +32,9 @@ routes = Routes("Access")
     ),
     uses_store="writes",
     body=Body(TokenRequest, {"roles": ["emitter", "subscriber"], "ttl_sec": 3600}, required=False),
-    answers=(Answer(200, "The token.", IssuedToken),),
+    successes=(SuccessReply(200, "The token.", IssuedToken),),
 )
-async def issue_token(call: Call) -> Reply:
+async def issue_token(call: HttpCall) -> Reply:
     services = call.services
     holder = None if services.auth.development_mode else _key_holder(call)
     wanted = await _request(call)
@@ -57,7 +57,7 @@ async def issue_token(call: Call) -> Reply:
     return Reply.json(answer)
 
 
-def _key_holder(call: Call) -> KeyHolder:
+def _key_holder(call: HttpCall) -> KeyHolder:
     auth = call.services.auth
     holder = auth.key_holder(call.headers)
     if holder is not None:
@@ -68,7 +68,7 @@ def _key_holder(call: Call) -> KeyHolder:
     raise Forbidden("a token cannot be used to get another token: send an API key in X-API-Key")
 
 
-async def _request(call: Call) -> TokenRequest:
+async def _request(call: HttpCall) -> TokenRequest:
     document = await call.optional_json()
     return parse_body(TokenRequest, document, error="the token request is not valid")
 
@@ -84,7 +84,7 @@ def _principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
     )
 
 
-async def _narrowed(call: Call, wanted: TokenRequest, principal: Principal) -> Principal:
+async def _narrowed(call: HttpCall, wanted: TokenRequest, principal: Principal) -> Principal:
     session = None if wanted.session_id is None else check_new_session_id(wanted.session_id)
     if session is not None:
         policy.check_no_state_holder(session, where="session_id")

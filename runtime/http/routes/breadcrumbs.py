@@ -16,24 +16,24 @@ from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.errors import InvalidCursor
 from breadcrumbs.runtime.hints.hints import apply_hints
 from breadcrumbs.runtime.http.api import listing
-from breadcrumbs.runtime.http.api.call import Call, read_json
+from breadcrumbs.runtime.http.api.call import HttpCall, read_json
 from breadcrumbs.runtime.http.api.conditions import (
     ETAG_HEADER,
     IF_MATCH,
     IF_NONE_MATCH,
     NOT_MODIFIED,
-    etag_of,
+    client_has,
     expected_version,
-    has_already,
+    version_etag,
 )
 from breadcrumbs.runtime.http.api.operations import (
     ID,
     JSON_TYPE,
     MERGE_PATCH_TYPE,
-    Answer,
     Body,
     Parameter,
     Routes,
+    SuccessReply,
 )
 from breadcrumbs.runtime.http.api.problems import (
     IDEMPOTENCY_MISMATCH,
@@ -95,13 +95,13 @@ routes = Routes("Breadcrumbs")
     uses_store="writes",
     parameters=(IDEMPOTENCY_KEY,),
     body=Body(BreadcrumbCreate, _EXAMPLE),
-    answers=(
-        Answer(
+    successes=(
+        SuccessReply(
             201,
             "It is stored.",
             Created,
             headers={"Location": "Where it is.", **ETAG_HEADER, **REPLAYED},
-            sometimes=frozenset(REPLAYED),
+            optional_headers=frozenset(REPLAYED),
         ),
     ),
     may_fail=(
@@ -113,7 +113,7 @@ routes = Routes("Breadcrumbs")
         QUOTA_EXCEEDED,
     ),
 )
-async def create(call: Call) -> Reply:
+async def create(call: HttpCall) -> Reply:
     principal = call.principal
     new = policy.admit_new(principal, BreadcrumbCreate.parse(await call.json()))
     written = await Sessions(call.services.store).create_as(
@@ -131,7 +131,7 @@ async def create(call: Call) -> Reply:
         answer["session_id"] = session
     headers: list[Header] = [
         (b"location", b"/breadcrumbs/%s" % answer["id"].encode()),
-        (b"etag", etag_of(written.version)),
+        (b"etag", version_etag(written.version)),
     ]
     if written.replayed:
         headers.append((b"idempotency-replayed", b"true"))
@@ -152,11 +152,11 @@ async def create(call: Call) -> Reply:
     uses_store="writes",
     parameters=(ID, IF_MATCH),
     body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
-    answers=(Answer(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
+    successes=(SuccessReply(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
     may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
-async def update(call: Call) -> Reply:
-    principal, id = call.principal, call.id()
+async def update(call: HttpCall) -> Reply:
+    principal, id = call.principal, call.path_id()
     expected = expected_version(call)
     media_type = call.media_type()
     change = BreadcrumbUpdate.parse(read_json(await call.body()))
@@ -177,7 +177,7 @@ async def update(call: Call) -> Reply:
         "version": written.version,
         "updated_at": times.to_text(written.updated),
     }
-    return Reply.json(answer, headers=[(b"etag", etag_of(written.version))])
+    return Reply.json(answer, headers=[(b"etag", version_etag(written.version))])
 
 
 @routes.operation(
@@ -189,11 +189,11 @@ async def update(call: Call) -> Reply:
     spends="posting",
     uses_store="writes",
     parameters=(ID, IF_MATCH),
-    answers=(Answer(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "It is gone.", Done),),
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
-async def delete(call: Call) -> Reply:
-    principal, id, expected = call.principal, call.id(), expected_version(call)
+async def delete(call: HttpCall) -> Reply:
+    principal, id, expected = call.principal, call.path_id(), expected_version(call)
     await _check_session_user(call, id)
     await call.services.store.delete(
         principal.owner_id, id, expected_version=expected, allowed=partial(policy.may_see, principal)
@@ -202,7 +202,7 @@ async def delete(call: Call) -> Reply:
     return Reply.json(answer)
 
 
-def idempotency_key(call: Call) -> str | None:
+def idempotency_key(call: HttpCall) -> str | None:
     """The key of a request, if it has one."""
     principal, key = call.principal, call.header(b"idempotency-key")
     if key is None:
@@ -222,7 +222,7 @@ def _session_named_in(new: BreadcrumbCreate) -> str | None:
     return session if isinstance(session, str) else None
 
 
-async def _check_session_user(call: Call, id: UUID) -> None:
+async def _check_session_user(call: HttpCall, id: UUID) -> None:
     """Check the session of a breadcrumb that is about to be changed or deleted."""
     principal, store = call.principal, call.services.store
     if not policy.needs_session_user(principal):
@@ -249,15 +249,15 @@ async def _check_session_user(call: Call, id: UUID) -> None:
         "counts reads."
     ),
     parameters=(ID, IF_NONE_MATCH),
-    answers=(Answer(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
+    successes=(SuccessReply(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
-async def get_view(call: Call) -> Reply:
-    crumb = await _readable(call)
+async def get_view(call: HttpCall) -> Reply:
+    crumb = await _load_readable(call)
     hints, borrowed = own_hints(crumb), None
     if not hints and crumb.schema_name is not None:
         hints = borrowed = await call.services.hints.of(crumb.owner_id, crumb.schema_name)
-    etag = etag_of(crumb.version, borrowed)
-    if has_already(call, etag):
+    etag = version_etag(crumb.version, borrowed)
+    if client_has(call, etag):
         return Reply(304, headers=[(b"etag", etag)])
     document = crumb.document
     view: ModelView = {
@@ -282,14 +282,14 @@ async def get_view(call: Call) -> Reply:
     summary="Read everything there is",
     description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
     parameters=(ID, IF_NONE_MATCH),
-    answers=(Answer(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
+    successes=(SuccessReply(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
-async def get_full(call: Call) -> Reply:
-    crumb = await _readable(call)
-    etag = etag_of(crumb.version)
-    if has_already(call, etag):
+async def get_full(call: HttpCall) -> Reply:
+    crumb = await _load_readable(call)
+    etag = version_etag(crumb.version)
+    if client_has(call, etag):
         return Reply(304, headers=[(b"etag", etag)])
-    return Reply.json(crumb.full(), headers=[(b"etag", etag)])
+    return Reply.json(crumb.full_view(), headers=[(b"etag", etag)])
 
 
 @routes.operation(
@@ -302,23 +302,23 @@ async def get_full(call: Call) -> Reply:
         "comes in pages: each ends at `limit` versions or at the byte budget of a response."
     ),
     parameters=(ID, *listing.PAGING),
-    answers=(
-        Answer(
+    successes=(
+        SuccessReply(
             200,
             "The versions.",
             list[HistoryItem],
             headers=listing.PAGE_HEADERS,
-            sometimes=frozenset({"Link"}),
+            optional_headers=frozenset({"Link"}),
         ),
     ),
     may_fail=(INVALID_CURSOR,),
 )
-async def get_history(call: Call) -> Reply:
-    principal, id, given = call.principal, call.id(), call.query()
+async def get_history(call: HttpCall) -> Reply:
+    principal, id, given = call.principal, call.path_id(), call.query()
     page = await call.services.store.history_page(
         principal.owner_id,
         id,
-        before=_version_before(given.get("cursor")),
+        before=_parse_history_cursor(given.get("cursor")),
         limit=listing.read_limit(given),
         max_bytes=call.services.settings.max_response_bytes,
     )
@@ -328,11 +328,13 @@ async def get_history(call: Call) -> Reply:
         path = f"/breadcrumbs/{id}/history"
         headers.append((b"link", listing.next_link(path, given, str(page.next_before))))
     # An older version may have been somebody else's, or secret, when the newest no longer is.
-    seen = (version.unparsed() for version in page.versions)
-    return ListReply((_version(principal, one) for one in seen if policy.may_see(principal, one)), headers)
+    seen = (version.without_parsed_json() for version in page.versions)
+    return ListReply(
+        (_history_item(principal, one) for one in seen if policy.may_see(principal, one)), headers
+    )
 
 
-def _version(principal: Principal, version: Breadcrumb) -> HistoryItem:
+def _history_item(principal: Principal, version: Breadcrumb) -> HistoryItem:
     item: HistoryItem = {
         "version": version.version,
         "title": version.title,
@@ -348,7 +350,7 @@ def _version(principal: Principal, version: Breadcrumb) -> HistoryItem:
     return item
 
 
-def _version_before(cursor: str | None) -> int | None:
+def _parse_history_cursor(cursor: str | None) -> int | None:
     """The version that the last page of a history ended before."""
     if cursor is None:
         return None
@@ -357,8 +359,8 @@ def _version_before(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-async def _readable(call: Call) -> Breadcrumb:
-    store, principal, id = call.services.store, call.principal, call.id()
+async def _load_readable(call: HttpCall) -> Breadcrumb:
+    store, principal, id = call.services.store, call.principal, call.path_id()
     crumb = await store.get(principal.owner_id, id, count_read=False)
     policy.check_readable(principal, crumb)
     if crumb.max_reads:
@@ -381,23 +383,23 @@ async def _readable(call: Call) -> Breadcrumb:
         "otherwise. Parameters that are not listed here are refused."
     ),
     parameters=listing.PARAMETERS,
-    answers=(
-        Answer(
+    successes=(
+        SuccessReply(
             200,
             "A page.",
             list[ListItem],
             headers=listing.PAGE_HEADERS,
-            sometimes=frozenset({"Link"}),
+            optional_headers=frozenset({"Link"}),
         ),
     ),
     may_fail=(INVALID_CURSOR,),
 )
-async def list_breadcrumbs(call: Call) -> Reply:
+async def list_breadcrumbs(call: HttpCall) -> Reply:
     principal, given = call.principal, call.query()
     query = listing.read_query(given)
     include_context = listing.read_flag(given, "include_context")
     owner = given.get("owner_id")
-    if owner is not None and not _is_same(owner, principal.owner_id):
+    if owner is not None and not _is_owner(owner, principal.owner_id):
         query.check()
         return Reply(200, b"[]", headers=[(b"x-has-more", b"false")])
     query = replace(
@@ -413,11 +415,11 @@ async def list_breadcrumbs(call: Call) -> Reply:
 
 
 def _list_item(principal: Principal, crumb: Breadcrumb, *, include_context: bool) -> dict[str, Any]:
-    crumb = crumb.unparsed()  # what is parsed to encode the item is freed after it
+    crumb = crumb.without_parsed_json()  # what is parsed to encode the item is freed after it
     if include_context and policy.may_read_content(principal, crumb):
         return redact_context(principal, crumb).list_item(include_context=True)
     return crumb.list_item()
 
 
-def _is_same(text: str, owner: UUID) -> bool:
+def _is_owner(text: str, owner: UUID) -> bool:
     return parse_id(text, what="owner_id") == owner

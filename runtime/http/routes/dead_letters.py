@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import ID, Answer, Routes
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import ID, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.problems import SESSION_GONE
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import DeadLetterView, Done, Requeued
@@ -25,9 +25,9 @@ routes = Routes("Dead letters")
     path="/dlq",
     summary="List what failed for good",
     description="Events that a context builder or an agent runner has given up on, the newest first.",
-    answers=(Answer(200, "The dead letters.", list[DeadLetterView]),),
+    successes=(SuccessReply(200, "The dead letters.", list[DeadLetterView]),),
 )
-async def list_letters(call: Call) -> Reply:
+async def list_letters(call: HttpCall) -> Reply:
     letters = await DeadLetters(call.services.store).all(call.principal.owner_id)
     return Reply.json([letter.shown() for letter in letters])
 
@@ -40,12 +40,12 @@ async def list_letters(call: Call) -> Reply:
     description="The same kind of worker handles it once more, from the beginning; a message is not doubled.",
     uses_store="writes",
     parameters=(ID,),
-    answers=(Answer(200, "It is being tried again.", Requeued),),
+    successes=(SuccessReply(200, "It is being tried again.", Requeued),),
     may_fail=(SESSION_GONE,),
 )
-async def retry_one(call: Call) -> Reply:
+async def retry_one(call: HttpCall) -> Reply:
     store = call.services.store
-    await retry_letter(store, await DeadLetters(store).get(call.principal.owner_id, call.id()))
+    await retry_letter(store, await DeadLetters(store).get(call.principal.owner_id, call.path_id()))
     return Reply.json(_REQUEUED)
 
 
@@ -55,9 +55,9 @@ async def retry_one(call: Call) -> Reply:
     path="/dlq/{id}",
     summary="Throw it away",
     parameters=(ID,),
-    answers=(Answer(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "It is gone.", Done),),
 )
-async def discard_letter(call: Call) -> Reply:
+async def discard_letter(call: HttpCall) -> Reply:
     letters = DeadLetters(call.services.store)
-    await letters.discard(await letters.get(call.principal.owner_id, call.id()))
+    await letters.discard(await letters.get(call.principal.owner_id, call.path_id()))
     return Reply.json(_DONE)

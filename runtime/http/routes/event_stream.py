@@ -26,7 +26,7 @@ from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events.log import Position
 from breadcrumbs.runtime.http.api.call import budget_headers
-from breadcrumbs.runtime.http.api.parameters import tag_list
+from breadcrumbs.runtime.http.api.parameters import read_tags
 from breadcrumbs.runtime.http.api.replies import Header
 from breadcrumbs.runtime.http.routes.stream_filter import StreamFilter
 from breadcrumbs.runtime.http.routes.stream_frames import GAP, GREETING, FrameRenderer
@@ -99,13 +99,13 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        with self._services.streams.stream(principal):
-            client = _Client(Subscription(filter), receive, send)
+        with self._services.streams.count_stream(principal):
+            client = _StreamConnection(Subscription(filter), receive, send)
             await self._serve(client, principal, start, headers)
             await _finish(scope, client)
 
     async def _serve(
-        self, client: _Client, principal: Principal, start: _Start, headers: list[Header]
+        self, client: _StreamConnection, principal: Principal, start: _Start, headers: list[Header]
     ) -> None:
         subscription = client.subscription
         expiry: asyncio.TimerHandle | None = None
@@ -136,7 +136,7 @@ class EventStream:
                 expiry.cancel()
             self._hub.leave(subscription)
 
-    async def _greet(self, client: _Client, position: Position, *, missed: bool) -> None:
+    async def _greet(self, client: _StreamConnection, position: Position, *, missed: bool) -> None:
         # The first event has an id, so that a client that is cut off before the next one can resume here. It has
         # data, because scripts do not see the id of an event without data.
         owner = client.subscription.filter.owner_id
@@ -144,14 +144,14 @@ class EventStream:
         if missed:
             await client.write(GAP)
 
-    async def _catch_up(self, client: _Client, position: Position) -> None:
+    async def _catch_up(self, client: _StreamConnection, position: Position) -> None:
         async with aclosing(self._hub.catch_up(client.subscription, position)) as values:
             async for value in values:
                 frame = self._frames.render([value])
                 del value  # a slow client must not keep the breadcrumb beside its frame
                 await client.write(frame)
 
-    async def _stream(self, client: _Client) -> None:
+    async def _stream(self, client: _StreamConnection) -> None:
         subscription = client.subscription
         owner = subscription.filter.owner_id
         while not subscription.dropped and not (subscription.filter.ended and subscription.is_empty):
@@ -175,8 +175,8 @@ class EventStream:
         asked: dict[str, Any] = {
             "schema_name": query.get("schema_name"),
             "session_id": check_session_id(query["session_id"]) if "session_id" in query else None,
-            "any_tags": tag_list(query, "any_tags"),
-            "all_tags": [*tag_list(query, "tag"), *tag_list(query, "tags"), *tag_list(query, "all_tags")],
+            "any_tags": read_tags(query, "any_tags"),
+            "all_tags": [*read_tags(query, "tag"), *read_tags(query, "tags"), *read_tags(query, "all_tags")],
         }
         selectors = [parse_selector(asked)]
         if "filters" in query:
@@ -212,7 +212,7 @@ class EventStream:
 
 
 @dataclass(frozen=True, slots=True)
-class _Client:
+class _StreamConnection:
     """The connection of a stream."""
 
     subscription: Subscription
@@ -233,7 +233,7 @@ class _Client:
         cancel()
 
 
-async def _finish(scope: Scope, client: _Client) -> None:
+async def _finish(scope: Scope, client: _StreamConnection) -> None:
     abort = scope.get("extensions", {}).get(ABORT)
     if client.subscription.overflowed and abort is not None:
         abort()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Answer, Operation, Parameter
+from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Operation, Parameter, SuccessReply
 from breadcrumbs.runtime.http.api.problems import NOT_FOUND
 
 _TAG: Final = {"type": "string", "minLength": 1, "maxLength": 256}
@@ -47,7 +47,7 @@ OPERATIONS: Final = (
             Parameter("access_token", "query", "The same as `token`."),
             Parameter("Last-Event-ID", "header", "Where the last stream ended."),
         ),
-        answers=(Answer(200, "The stream.", media_type="text/event-stream"),),
+        successes=(SuccessReply(200, "The stream.", media_type="text/event-stream"),),
         may_fail=(NOT_FOUND,),
     ),
 )

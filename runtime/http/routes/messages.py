@@ -23,10 +23,10 @@ from breadcrumbs.runtime.errors import (
     NothingToRetry,
 )
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import IF_MATCH, expected_version
 from breadcrumbs.runtime.http.api.listing import read_number
-from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Answer, Body, Parameter, Routes
+from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Body, Parameter, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     IDEMPOTENCY_MISMATCH,
     INVALID_CURSOR,
@@ -36,7 +36,7 @@ from breadcrumbs.runtime.http.api.problems import (
     SESSION_GONE,
     VERSION_MISMATCH,
 )
-from breadcrumbs.runtime.http.api.replies import Header, Reply, encoded
+from breadcrumbs.runtime.http.api.replies import Header, Reply, encode_items
 from breadcrumbs.runtime.http.api.session_schemas import (
     MessageAnswered,
     MessageCreate,
@@ -50,10 +50,10 @@ from breadcrumbs.runtime.http.routes.breadcrumbs import IDEMPOTENCY_KEY, REPLAYE
 from breadcrumbs.runtime.http.routes.session_views import (
     DEFAULT_PAGE,
     SESSION_ID,
-    facts_of,
-    no_session,
+    load_facts,
+    named_session,
     replayed_header,
-    session_id,
+    session_not_found,
 )
 from breadcrumbs.runtime.http.routes.waiting import (
     EVENT_STREAM,
@@ -79,8 +79,8 @@ from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.streams.watch import AnswerWatch
 
-_POSTED: Final = {"Location": "Where the breadcrumb is.", **REPLAYED}
-_SOMETIMES: Final = frozenset(REPLAYED)
+_POSTED_HEADERS: Final = {"Location": "Where the breadcrumb is.", **REPLAYED}
+_OPTIONAL_HEADERS: Final = frozenset(REPLAYED)
 routes = Routes("Sessions")
 
 
@@ -105,11 +105,11 @@ routes = Routes("Sessions")
         Parameter("before", "query", "What is older: the `before` of a page."),
         Parameter("after", "query", "What is newer: the `after` of a page."),
     ),
-    answers=(Answer(200, "A page.", MessageList),),
+    successes=(SuccessReply(200, "A page.", MessageList),),
     may_fail=(INVALID_CURSOR,),
 )
-async def list_messages(call: Call) -> Reply:
-    principal, session, given = call.principal, session_id(call), call.query()
+async def list_messages(call: HttpCall) -> Reply:
+    principal, session, given = call.principal, named_session(call), call.query()
     # Side by side: of a session that is not there, or is just being deleted, nothing is shown.
     page, _ = await asyncio.gather(
         read_page(
@@ -123,10 +123,12 @@ async def list_messages(call: Call) -> Reply:
                 max_bytes=call.services.settings.max_response_bytes,
             ),
         ),
-        facts_of(call, session),
+        load_facts(call, session),
     )
     answer: dict[str, Any] = {
-        "messages": encoded(message_view(crumb.unparsed(), principal) for crumb in page.messages),
+        "messages": encode_items(
+            message_view(crumb.without_parsed_json(), principal) for crumb in page.messages
+        ),
         "has_more": page.has_more,
     }
     if page.before is not None:
@@ -149,12 +151,12 @@ async def list_messages(call: Call) -> Reply:
         Parameter("message_id", "path", "The message.", UUID_SCHEMA),
         Parameter("agent_id", "query", "Only what came of it with this agent."),
     ),
-    answers=(Answer(200, "The message.", MessageOutcome),),
+    successes=(SuccessReply(200, "The message.", MessageOutcome),),
 )
-async def get_message(call: Call) -> Reply:
-    principal, session, store = call.principal, session_id(call), call.services.store
+async def get_message(call: HttpCall) -> Reply:
+    principal, session, store = call.principal, named_session(call), call.services.store
     agent = call.query().get("agent_id")
-    await facts_of(call, session)
+    await load_facts(call, session)
     message = await message_in(store, principal, session, call.message_id())
     answer = {"message": message_view(message, principal)}
     outcome = await find_outcome(store, principal, message, agent=agent)
@@ -179,49 +181,63 @@ async def get_message(call: Call) -> Reply:
     uses_store="writes",
     parameters=(SESSION_ID, WAIT, IDEMPOTENCY_KEY, IF_MATCH),
     body=Body(MessageCreate, {"message": "Hello!"}),
-    answers=(
-        Answer(200, "It is answered, or it failed.", MessageAnswered, headers=_POSTED, sometimes=_SOMETIMES),
-        Answer(200, "As events.", media_type=EVENT_STREAM, headers=_POSTED, sometimes=_SOMETIMES),
-        Answer(201, "It is stored.", MessagePosted, headers=_POSTED, sometimes=_SOMETIMES),
-        Answer(
+    successes=(
+        SuccessReply(
+            200,
+            "It is answered, or it failed.",
+            MessageAnswered,
+            headers=_POSTED_HEADERS,
+            optional_headers=_OPTIONAL_HEADERS,
+        ),
+        SuccessReply(
+            200,
+            "As events.",
+            media_type=EVENT_STREAM,
+            headers=_POSTED_HEADERS,
+            optional_headers=_OPTIONAL_HEADERS,
+        ),
+        SuccessReply(
+            201, "It is stored.", MessagePosted, headers=_POSTED_HEADERS, optional_headers=_OPTIONAL_HEADERS
+        ),
+        SuccessReply(
             202,
             "It is stored; the time was up before an answer came.",
             MessagePosted,
-            headers=_POSTED,
-            sometimes=_SOMETIMES,
+            headers=_POSTED_HEADERS,
+            optional_headers=_OPTIONAL_HEADERS,
         ),
     ),
     may_fail=(IDEMPOTENCY_MISMATCH, SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
-async def post_message(call: Call) -> Reply:
+async def post_message(call: HttpCall) -> Reply:
     given = call.query()
     stream = wants_stream(call)
     seconds = seconds_to_wait(given, call.principal, stream=stream)
     if seconds:
         policy.check_operation(call.principal, "waitForAnswer")
     if not seconds:
-        crumb, posted, written = await _post(call)
-        return Reply.json(posted, status=201, headers=_about(written))
+        crumb, posted, written = await _post_message(call)
+        return Reply.json(posted, status=201, headers=_location_headers(written))
     with ExitStack() as stack:
-        stack.enter_context(call.services.streams.waiting(call.principal))
+        stack.enter_context(call.services.streams.count_waiting_request(call.principal))
         # Listening first: the answer may be there before the reply to the write is.
-        watch = AnswerWatch(call.services.store, call.services.hub, call.principal, session_id(call))
+        watch = AnswerWatch(call.services.store, call.services.hub, call.principal, named_session(call))
         await watch.begin()
         stack.callback(watch.end)
-        crumb, posted, written = await _post(call)
+        crumb, posted, written = await _post_message(call)
         look_first = written.session_version is None  # posted before: no event may be left to wait for
         awaited = AwaitedAnswer(call, watch, crumb, posted, seconds, look_first)
         if stream:
             # The watch then ends with the stream.
-            return AnswerStream(awaited, stack.pop_all().close, headers=_about(written))
+            return AnswerStream(awaited, stack.pop_all().close, headers=_location_headers(written))
         reply = await wait_for_answer(awaited)
-        reply.headers += _about(written)
+        reply.headers += _location_headers(written)
         return reply
 
 
-async def _post(call: Call) -> tuple[Breadcrumb, dict[str, Any], Written]:
-    """Post what a request says: the breadcrumb, what is told of it, and what the write did."""
-    principal, session, sessions = call.principal, session_id(call), Sessions(call.services.store)
+async def _post_message(call: HttpCall) -> tuple[Breadcrumb, dict[str, Any], Written]:
+    """Post the message of a request. Returns the breadcrumb, its view, and the result of the write."""
+    principal, session, sessions = call.principal, named_session(call), Sessions(call.services.store)
     expected: int | Literal["*"] | None = expected_version(call)
     if expected is None and b"if-match" in call.headers:
         expected = "*"
@@ -230,24 +246,26 @@ async def _post(call: Call) -> tuple[Breadcrumb, dict[str, Any], Written]:
     if user is None:
         held = await sessions.belonging(principal.owner_id, session)
         if held is None and expected is not None:
-            raise no_session(session)
+            raise session_not_found(session)
         user = None if held is None else held.user
-    new = _message(principal, session, said, user)
+    new = _message_breadcrumb(principal, session, said, user)
     written = await sessions.create_as(
         principal, new, idempotency_key=idempotency_key(call), session_version=expected
     )
-    crumb, version = await _as_it_is(call, session, new, written)
+    crumb, version = await _stored_message(call, session, new, written)
     posted: dict[str, Any] = {"message": message_view(crumb, principal)}
     if version is not None:
         posted["session_version"] = version
     return crumb, posted, written
 
 
-def _about(written: Written) -> list[Header]:
+def _location_headers(written: Written) -> list[Header]:
     return [(b"location", b"/breadcrumbs/%s" % str(written.id).encode()), *replayed_header(written)]
 
 
-def _message(principal: Principal, session: str, said: MessageCreate, user: str | None) -> BreadcrumbCreate:
+def _message_breadcrumb(
+    principal: Principal, session: str, said: MessageCreate, user: str | None
+) -> BreadcrumbCreate:
     if "message" in said.context:
         raise InvalidInput("the words go into `message`, not into context.message", where="context.message")
     fields = {
@@ -263,8 +281,8 @@ def _message(principal: Principal, session: str, said: MessageCreate, user: str 
     return BreadcrumbCreate.parse({**fields, "tags": [*new.tags, *user_tags(user)]})
 
 
-async def _as_it_is(
-    call: Call, session: str, new: BreadcrumbCreate, written: Written
+async def _stored_message(
+    call: HttpCall, session: str, new: BreadcrumbCreate, written: Written
 ) -> tuple[Breadcrumb, int | None]:
     """Return the breadcrumb and the session's version; of a replay, what the store has now."""
     if written.breadcrumb is not None:
@@ -275,7 +293,7 @@ async def _as_it_is(
         written.id, principal.owner_id, 1, written.created, written.updated, 0, 0, by, by, json
     )
     try:
-        version = (await facts_of(call, session)).version
+        version = (await load_facts(call, session)).version
         crumb = await call.services.store.get(principal.owner_id, written.id, count_read=False)
     except NotFound:  # deleted since: it was written all the same, as this said the first time
         return first, None
@@ -293,13 +311,13 @@ async def _as_it_is(
     uses_store="writes",
     parameters=(SESSION_ID,),
     body=Body(RetryRequest, {}, required=False),
-    answers=(Answer(202, "It is being run again.", Retried),),
+    successes=(SuccessReply(202, "It is being run again.", Retried),),
     may_fail=(NOTHING_TO_RETRY, SESSION_GONE),
 )
-async def retry_turn(call: Call) -> Reply:
-    principal, session = call.principal, session_id(call)
+async def retry_turn(call: HttpCall) -> Reply:
+    principal, session = call.principal, named_session(call)
     wanted = parse_body(RetryRequest, await call.optional_json())
-    facts = await facts_of(call, session)
+    facts = await load_facts(call, session)
     if facts.about.paused_at is not None:
         raise NothingToRetry(f"session {session!r} is paused: PATCH it with active true, and try again")
     message, at = await retry(

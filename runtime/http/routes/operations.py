@@ -12,8 +12,8 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Answer, Routes
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import Count, Time
 from breadcrumbs.runtime.http.middleware.metrics import Metrics, RouteTimes
@@ -31,7 +31,7 @@ from breadcrumbs.runtime.store.worker_records import WorkerRecord
 _closed = with_config(extra="forbid")
 
 _STARTED: Final = time.time_ns() // 1000
-_MOST_SCHEMAS: Final = 50
+_MAX_SCHEMAS: Final = 50
 
 Milliseconds = Annotated[float, Field(ge=0)]
 
@@ -194,8 +194,8 @@ class OperationsDocument(TypedDict):
         "it. Lanes, workers and servers are shared by all tenants of the store; breadcrumbs, sessions and "
         "schemas are this tenant's."
     ),
-    answers=(
-        Answer(
+    successes=(
+        SuccessReply(
             200,
             "How it is now.",
             OperationsDocument,
@@ -203,26 +203,26 @@ class OperationsDocument(TypedDict):
         ),
     ),
 )
-async def operations(call: Call) -> Reply:
+async def operations(call: HttpCall) -> Reply:
     services = call.services
     seen = await overview(services.store, call.principal.owner_id)
     document: OperationsDocument = {
         "at": times.to_text(seen.now),
         "recent_seconds": RECENT_SECONDS,
         "lease_seconds": services.settings.lease_seconds,
-        "process": _process(),
-        "store": _store(seen),
+        "process": _process_document(),
+        "store": _store_document(seen),
         "kinds": seen.kinds,
-        "lanes": [_lane(lane, seen.now) for lane in seen.lanes],
-        "workers": [_worker(worker, seen) for worker in seen.workers],
-        "http": _http(services.metrics),
+        "lanes": [_lane_document(lane, seen.now) for lane in seen.lanes],
+        "workers": [_worker_document(worker, seen) for worker in seen.workers],
+        "http": _http_document(services.metrics),
     }
-    if quotas := await _quotas(services.store, call.principal.owner_id):
+    if quotas := await _quota_documents(services.store, call.principal.owner_id):
         document["store"]["quotas"] = quotas
     return Reply.json(document, headers=[(b"cache-control", b"no-store")])
 
 
-async def _quotas(store: Store, owner: UUID) -> list[QuotaDocument]:
+async def _quota_documents(store: Store, owner: UUID) -> list[QuotaDocument]:
     quota = None if store.quotas is None else store.quotas.quota(owner)
     if store.quotas is None or quota is None:
         return []
@@ -237,7 +237,7 @@ async def _quotas(store: Store, owner: UUID) -> list[QuotaDocument]:
     return found
 
 
-def _process() -> ProcessDocument:
+def _process_document() -> ProcessDocument:
     return {
         "name": f"{socket.gethostname()}-{os.getpid()}",
         "version": VERSION,
@@ -246,10 +246,10 @@ def _process() -> ProcessDocument:
     }
 
 
-def _store(seen: Overview) -> StoreDocument:
+def _store_document(seen: Overview) -> StoreDocument:
     schemas: list[SchemaDocument] = []
     # What is being written now first: whoever draws it over time must not lose it among what is old.
-    for schema in sorted(seen.schemas, key=lambda schema: not schema.recent)[:_MOST_SCHEMAS]:
+    for schema in sorted(seen.schemas, key=lambda schema: not schema.recent)[:_MAX_SCHEMAS]:
         counted: SchemaDocument = {"count": schema.count, "recent": schema.recent}
         if schema.name:
             counted["schema_name"] = schema.name
@@ -259,11 +259,11 @@ def _store(seen: Overview) -> StoreDocument:
         "sessions": seen.sessions,
         "schemas": schemas,
         "more_schemas": seen.uncounted_schemas > 0,
-        "servers": [_server(info) for info in seen.servers],
+        "servers": [_server_document(info) for info in seen.servers],
     }
 
 
-def _server(info: dict[str, str]) -> ServerDocument:
+def _server_document(info: dict[str, str]) -> ServerDocument:
     valkey = info.get("valkey_version")
     server: ServerDocument = {
         "version": f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '?')}",
@@ -277,19 +277,19 @@ def _server(info: dict[str, str]) -> ServerDocument:
     return server
 
 
-def _lane(lane: LaneView, now: int) -> LaneDocument:
+def _lane_document(lane: LaneView, now: int) -> LaneDocument:
     document: LaneDocument = {
         "lane": lane.number,
         "events": lane.events,
         "events_ever": lane.events_ever,
-        "kinds": [_share(share, now) for share in lane.progress],
+        "kinds": [_share_document(share, now) for share in lane.progress],
     }
     if lane.newest:
         document["newest_event_at"] = times.to_text(lane.newest)
     return document
 
 
-def _share(share: LaneProgress, now: int) -> ShareView:
+def _share_document(share: LaneProgress, now: int) -> ShareView:
     lag = 0 if share.first_waiting is None else max(0, now - share.first_waiting)
     document: ShareView = {
         "kind": share.kind,
@@ -311,7 +311,7 @@ def _share(share: LaneProgress, now: int) -> ShareView:
     return document
 
 
-def _worker(worker: WorkerRecord, seen: Overview) -> WorkerDocument:
+def _worker_document(worker: WorkerRecord, seen: Overview) -> WorkerDocument:
     return {
         "kind": worker.kind,
         "name": worker.name,
@@ -326,17 +326,18 @@ def _worker(worker: WorkerRecord, seen: Overview) -> WorkerDocument:
     }
 
 
-def _http(metrics: Metrics) -> HttpDocument:
+def _http_document(metrics: Metrics) -> HttpDocument:
     return {
         "in_flight": metrics.in_flight,
         "bounds_ms": [bound * 1000 for bound in RouteTimes.BOUNDS],
         "routes": [
-            _route(method, route, times) for (method, route), times in sorted(metrics.by_route().items())
+            _route_document(method, route, times)
+            for (method, route), times in sorted(metrics.by_route().items())
         ],
     }
 
 
-def _route(method: str, route: str, times: RouteTimes) -> RouteDocument:
+def _route_document(method: str, route: str, times: RouteTimes) -> RouteDocument:
     return {
         "method": method,
         "route": route,

@@ -14,8 +14,8 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import ID, Answer, Body, Routes
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import ID, Body, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import Reply
 from breadcrumbs.runtime.http.api.schemas import (
     Agent,
@@ -33,7 +33,7 @@ _DELETERS: Final = 16
 
 _DONE: Final[Done] = {"ok": True}
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 
 _SELECTOR_EXAMPLE: Final = {"schema_name": "agent.response.v1", "all_tags": ["session:abc"]}
@@ -53,11 +53,13 @@ tenants_routes = Routes("Tenants")
     summary="Save a selector",
     uses_store="writes",
     body=Body(Selector, _SELECTOR_EXAMPLE),
-    answers=(Answer(200, "It is saved.", SavedSelector),),
+    successes=(SuccessReply(200, "It is saved.", SavedSelector),),
 )
-async def save_selector(call: Call) -> Reply:
+async def save_selector(call: HttpCall) -> Reply:
     selector = parse_selector(await call.json())
-    return Reply.json(_shown(await saved_selectors.save(call.services.registry, call.principal, selector)))
+    return Reply.json(
+        _selector_document(await saved_selectors.save(call.services.registry, call.principal, selector))
+    )
 
 
 @selectors_routes.operation(
@@ -65,11 +67,11 @@ async def save_selector(call: Call) -> Reply:
     method="GET",
     path="/subscriptions/selectors",
     summary="List the selectors of the calling agent",
-    answers=(Answer(200, "The selectors.", list[SavedSelector]),),
+    successes=(SuccessReply(200, "The selectors.", list[SavedSelector]),),
 )
-async def list_selectors(call: Call) -> Reply:
+async def list_selectors(call: HttpCall) -> Reply:
     own = await saved_selectors.list_own(call.services.registry, call.principal)
-    return Reply.json([_shown(record) for record in own])
+    return Reply.json([_selector_document(record) for record in own])
 
 
 @selectors_routes.operation(
@@ -80,10 +82,10 @@ async def list_selectors(call: Call) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(Selector, _SELECTOR_EXAMPLE),
-    answers=(Answer(200, "It is replaced.", Done),),
+    successes=(SuccessReply(200, "It is replaced.", Done),),
 )
-async def replace_selector(call: Call) -> Reply:
-    id, selector = call.id(), parse_selector(await call.json())
+async def replace_selector(call: HttpCall) -> Reply:
+    id, selector = call.path_id(), parse_selector(await call.json())
     await saved_selectors.replace(call.services.registry, call.principal, id, selector)
     return Reply.json(_DONE)
 
@@ -95,14 +97,14 @@ async def replace_selector(call: Call) -> Reply:
     summary="Delete a selector",
     uses_store="writes",
     parameters=(ID,),
-    answers=(Answer(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "It is gone.", Done),),
 )
-async def delete_selector(call: Call) -> Reply:
-    await saved_selectors.delete(call.services.registry, call.principal, call.id())
+async def delete_selector(call: HttpCall) -> Reply:
+    await saved_selectors.delete(call.services.registry, call.principal, call.path_id())
     return Reply.json(_DONE)
 
 
-def _shown(record: SelectorRecord) -> SavedSelector:
+def _selector_document(record: SelectorRecord) -> SavedSelector:
     return {
         "id": record["id"],
         "owner_id": record["owner_id"],
@@ -119,9 +121,9 @@ def _shown(record: SelectorRecord) -> SavedSelector:
     method="GET",
     path="/agents",
     summary="List the agents of the tenant",
-    answers=(Answer(200, "The agents.", list[Agent]),),
+    successes=(SuccessReply(200, "The agents.", list[Agent]),),
 )
-async def list_agents(call: Call) -> Reply:
+async def list_agents(call: HttpCall) -> Reply:
     principal = call.principal
     agents = await call.services.registry.agents(principal.owner_id)
     return Reply.json([agent for agent in agents if policy.may_see_agent(principal, UUID(agent["id"]))])
@@ -133,10 +135,10 @@ async def list_agents(call: Call) -> Reply:
     path="/agents/{id}",
     summary="Read an agent",
     parameters=(ID,),
-    answers=(Answer(200, "The agent.", Agent),),
+    successes=(SuccessReply(200, "The agent.", Agent),),
 )
-async def get_agent(call: Call) -> Reply:
-    principal, id = call.principal, call.id()
+async def get_agent(call: HttpCall) -> Reply:
+    principal, id = call.principal, call.path_id()
     if not policy.may_see_agent(principal, id):
         raise NotFound("no such agent")
     return Reply.json(await call.services.registry.agent(principal.owner_id, id))
@@ -151,10 +153,10 @@ async def get_agent(call: Call) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(AgentChange, {"roles": ["emitter", "subscriber"]}),
-    answers=(Answer(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "It is stored.", Done),),
 )
-async def put_agent(call: Call) -> Reply:
-    principal, id = call.principal, call.id()
+async def put_agent(call: HttpCall) -> Reply:
+    principal, id = call.principal, call.path_id()
     policy.check_agent_change(principal, id)
     change = parse_body(AgentChange, await call.json(), error="the record is not valid")
     await call.services.registry.put_agent(principal.owner_id, id, sorted(set(change.roles)))
@@ -168,10 +170,10 @@ async def put_agent(call: Call) -> Reply:
     summary="Delete an agent",
     uses_store="writes",
     parameters=(ID,),
-    answers=(Answer(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "It is gone.", Done),),
 )
-async def delete_agent(call: Call) -> Reply:
-    await call.services.registry.delete_agent(call.principal.owner_id, call.id())
+async def delete_agent(call: HttpCall) -> Reply:
+    await call.services.registry.delete_agent(call.principal.owner_id, call.path_id())
     return Reply.json(_DONE)
 
 
@@ -183,9 +185,9 @@ async def delete_agent(call: Call) -> Reply:
     method="GET",
     path="/tenants",
     summary="List tenants: one's own",
-    answers=(Answer(200, "The tenant, if it has a name.", list[Tenant]),),
+    successes=(SuccessReply(200, "The tenant, if it has a name.", list[Tenant]),),
 )
-async def list_tenants(call: Call) -> Reply:
+async def list_tenants(call: HttpCall) -> Reply:
     try:
         return Reply.json([await call.services.registry.tenant(call.principal.owner_id)])
     except NotFound:
@@ -198,9 +200,9 @@ async def list_tenants(call: Call) -> Reply:
     path="/tenants/{id}",
     summary="Read one's own tenant",
     parameters=(ID,),
-    answers=(Answer(200, "The tenant.", Tenant),),
+    successes=(SuccessReply(200, "The tenant.", Tenant),),
 )
-async def get_tenant(call: Call) -> Reply:
+async def get_tenant(call: HttpCall) -> Reply:
     return Reply.json(await call.services.registry.tenant(_own_tenant(call)))
 
 
@@ -212,9 +214,9 @@ async def get_tenant(call: Call) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(TenantChange, {"name": "Example"}),
-    answers=(Answer(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "It is stored.", Done),),
 )
-async def put_tenant(call: Call) -> Reply:
+async def put_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)
     change = parse_body(TenantChange, await call.json(), error="the record is not valid")
     await call.services.registry.put_tenant(owner, change.name)
@@ -229,9 +231,9 @@ async def put_tenant(call: Call) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(TenantChange, {"name": "Another example"}),
-    answers=(Answer(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "It is stored.", Done),),
 )
-async def rename_tenant(call: Call) -> Reply:
+async def rename_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)
     change = parse_body(TenantChange, await call.json(), error="the record is not valid")
     await call.services.registry.tenant(owner)
@@ -247,9 +249,9 @@ async def rename_tenant(call: Call) -> Reply:
     description="Every breadcrumb with its history, every agent, every selector. There is no way back.",
     uses_store="writes",
     parameters=(ID,),
-    answers=(Answer(200, "It is gone.", TenantDeleted),),
+    successes=(SuccessReply(200, "It is gone.", TenantDeleted),),
 )
-async def delete_tenant(call: Call) -> Reply:
+async def delete_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)
     deleted = await _delete_all(call.services.store, owner)
     known = await call.services.registry.forget(owner)
@@ -259,8 +261,8 @@ async def delete_tenant(call: Call) -> Reply:
     return Reply.json(answer)
 
 
-def _own_tenant(call: Call) -> UUID:
-    id = call.id()
+def _own_tenant(call: HttpCall) -> UUID:
+    id = call.path_id()
     policy.check_tenant(call.principal, id)
     return id
 

@@ -16,8 +16,8 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
 from breadcrumbs.runtime.errors import (
     NotFound,
 )
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.conditions import etag_of
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.conditions import version_etag
 from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 from breadcrumbs.runtime.sessions.messages import MESSAGE, summary_of
@@ -37,22 +37,22 @@ SESSION_ID: Final = Parameter(
 VERSIONED: Final = {"ETag": "The session's version, for If-Match."}
 
 
-def session_id(call: Call) -> str:
+def named_session(call: HttpCall) -> str:
     """Return the session that the path names, if it can exist for the principal."""
-    session = check_session_id(call.name())
+    session = check_session_id(call.path_name())
     if not policy.may_name_session(call.principal, session):
-        raise no_session(session)
+        raise session_not_found(session)
     return session
 
 
-def no_session(session: str) -> NotFound:
+def session_not_found(session: str) -> NotFound:
     return NotFound(f"there is no session {session!r}")
 
 
-async def facts_of(call: Call, session: str) -> SessionFacts:
+async def load_facts(call: HttpCall, session: str) -> SessionFacts:
     facts = await Sessions(call.services.store).get(call.principal.owner_id, session, first_message=True)
     if not policy.may_see_session(call.principal, facts.id, facts.user):
-        raise no_session(session)
+        raise session_not_found(session)
     return facts
 
 
@@ -62,7 +62,7 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
     # Who may only write is told how much there is, and nothing that anybody said.
     may_read = policy.has_role(principal, "subscriber")
     if may_read:
-        view |= _words_about(facts, principal)
+        view |= _session_texts(facts, principal)
     view |= {
         "version": facts.version,
         "created_at": times.to_text(facts.created),
@@ -81,7 +81,7 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
     return view
 
 
-def _words_about(facts: SessionFacts, principal: Principal) -> dict[str, str]:
+def _session_texts(facts: SessionFacts, principal: Principal) -> dict[str, str]:
     words = {"title": facts.about.title, "summary": None, "user_id": facts.user}
     if facts.first_message is not None:
         words["summary"] = summary_of(facts.first_message, principal)
@@ -94,7 +94,7 @@ def session_reply(
     return Reply.json(
         session_view(facts, principal),
         status=status,
-        headers=[*(headers or ()), (b"etag", etag_of(facts.version))],
+        headers=[*(headers or ()), (b"etag", version_etag(facts.version))],
     )
 
 

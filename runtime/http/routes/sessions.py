@@ -25,10 +25,10 @@ from breadcrumbs.runtime.errors import (
     VersionMismatch,
 )
 from breadcrumbs.runtime.http.api.bodies import parse_body
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import IF_MATCH, expected_version
 from breadcrumbs.runtime.http.api.listing import read_number
-from breadcrumbs.runtime.http.api.operations import Answer, Body, Parameter, Routes
+from breadcrumbs.runtime.http.api.operations import Body, Parameter, Routes, SuccessReply
 from breadcrumbs.runtime.http.api.problems import (
     ALREADY_EXISTS,
     IDEMPOTENCY_MISMATCH,
@@ -56,10 +56,10 @@ from breadcrumbs.runtime.http.routes.session_views import (
     DEFAULT_PAGE,
     SESSION_ID,
     VERSIONED,
-    facts_of,
-    no_session,
+    load_facts,
+    named_session,
     replayed_header,
-    session_id,
+    session_not_found,
     session_path,
     session_reply,
     session_view,
@@ -77,12 +77,12 @@ from breadcrumbs.runtime.store.state import (
     what_is_secret,
 )
 
-MOST_SESSIONS: Final = 500
+MAX_LISTED_SESSIONS: Final = 500
 _LIMIT: Final = Parameter(
     "limit",
     "query",
     "How many to give at most.",
-    {"type": "integer", "minimum": 1, "maximum": MOST_SESSIONS, "default": DEFAULT_PAGE},
+    {"type": "integer", "minimum": 1, "maximum": MAX_LISTED_SESSIONS, "default": DEFAULT_PAGE},
     example=20,
 )
 routes = Routes("Sessions")
@@ -104,14 +104,14 @@ routes = Routes("Sessions")
             {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(USER)},
         ),
     ),
-    answers=(Answer(200, "A page.", SessionList),),
+    successes=(SuccessReply(200, "A page.", SessionList),),
     may_fail=(INVALID_CURSOR,),
 )
-async def list_sessions(call: Call) -> Reply:
+async def list_sessions(call: HttpCall) -> Reply:
     principal, given = call.principal, call.query()
     limit = read_number(given, "limit", DEFAULT_PAGE)
-    if not 1 <= limit <= MOST_SESSIONS:
-        raise InvalidInput(f"limit must be from 1 to {MOST_SESSIONS}", where="limit")
+    if not 1 <= limit <= MAX_LISTED_SESSIONS:
+        raise InvalidInput(f"limit must be from 1 to {MAX_LISTED_SESSIONS}", where="limit")
     user = check_user_id(given["user_id"]) if "user_id" in given else None
 
     def keep(facts: SessionFacts) -> bool:
@@ -122,7 +122,7 @@ async def list_sessions(call: Call) -> Reply:
         if "cursor" in given:
             raise InvalidInput("this token is for one session: there is no next page", where="cursor")
         try:
-            found = [facts for facts in (await facts_of(call, principal.session_id),) if keep(facts)]
+            found = [facts for facts in (await load_facts(call, principal.session_id),) if keep(facts)]
         except NotFound:
             found = []
     else:
@@ -155,13 +155,13 @@ async def list_sessions(call: Call) -> Reply:
     uses_store="writes",
     parameters=(IDEMPOTENCY_KEY,),
     body=Body(SessionCreate, {"id": "abc", "title": "Holidays", "state": {"language": "en"}}),
-    answers=(
-        Answer(
+    successes=(
+        SuccessReply(
             201,
             "It is there.",
             Session | ListedSession,
             headers={"Location": "Where it is.", **VERSIONED, **REPLAYED},
-            sometimes=frozenset(REPLAYED),
+            optional_headers=frozenset(REPLAYED),
         ),
     ),
     may_fail=(
@@ -173,11 +173,11 @@ async def list_sessions(call: Call) -> Reply:
         QUOTA_EXCEEDED,
     ),
 )
-async def create_session(call: Call) -> Reply:
+async def create_session(call: HttpCall) -> Reply:
     principal = call.principal
     wanted = parse_body(SessionCreate, await call.json())
     key = idempotency_key(call)
-    session = _name_for(call, wanted.id, key)
+    session = _new_session_name(call, wanted.id, key)
     user = policy.admit_session_user(
         principal, None if wanted.user_id is None else check_new_user_id(wanted.user_id)
     )
@@ -211,7 +211,7 @@ async def create_session(call: Call) -> Reply:
         raise AlreadyExists(
             f"there is a session {session!r} already: choose another id, or leave it out"
         ) from None
-    facts = await facts_of(call, session)
+    facts = await load_facts(call, session)
     return session_reply(
         facts,
         principal,
@@ -226,10 +226,10 @@ async def create_session(call: Call) -> Reply:
     path="/sessions/{id}",
     summary="Read a session",
     parameters=(SESSION_ID,),
-    answers=(Answer(200, "The session.", Session, headers=VERSIONED),),
+    successes=(SuccessReply(200, "The session.", Session, headers=VERSIONED),),
 )
-async def get_session(call: Call) -> Reply:
-    return session_reply(await facts_of(call, session_id(call)), call.principal)
+async def get_session(call: HttpCall) -> Reply:
+    return session_reply(await load_facts(call, named_session(call)), call.principal)
 
 
 @routes.operation(
@@ -245,16 +245,16 @@ async def get_session(call: Call) -> Reply:
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
     body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
-    answers=(Answer(200, "The session as it is now.", Session | ListedSession, headers=VERSIONED),),
+    successes=(SuccessReply(200, "The session as it is now.", Session | ListedSession, headers=VERSIONED),),
     may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
-async def change_session(call: Call) -> Reply:
-    principal, session = call.principal, session_id(call)
+async def change_session(call: HttpCall) -> Reply:
+    principal, session = call.principal, named_session(call)
     expected = expected_version(call)
     change = parse_body(SessionChange, await call.json())
     if "title" not in change.model_fields_set and change.state is None and change.active is None:
         raise InvalidInput("the change is empty: send title, state or active", where="body")
-    facts = await facts_of(call, session)
+    facts = await load_facts(call, session)
     context: dict[str, Any] = {"session_id": session}
     tags = [SESSION + session, "session-change"]
     if "title" in change.model_fields_set:
@@ -290,8 +290,8 @@ async def change_session(call: Call) -> Reply:
             ),
         )
     except AnotherSession:
-        raise no_session(session) from None
-    return session_reply(await facts_of(call, session), principal)
+        raise session_not_found(session) from None
+    return session_reply(await load_facts(call, session), principal)
 
 
 @routes.operation(
@@ -305,13 +305,13 @@ async def change_session(call: Call) -> Reply:
     ),
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
-    answers=(Answer(200, "It is gone.", SessionDeleted),),
+    successes=(SuccessReply(200, "It is gone.", SessionDeleted),),
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
-async def delete_session(call: Call) -> Reply:
-    session = session_id(call)
+async def delete_session(call: HttpCall) -> Reply:
+    session = named_session(call)
     expected = expected_version(call)
-    await facts_of(call, session)
+    await load_facts(call, session)
     deleted = await Sessions(call.services.store).delete(
         call.principal.owner_id, session, expected_version=expected
     )
@@ -331,24 +331,24 @@ async def delete_session(call: Call) -> Reply:
     uses_store="writes",
     parameters=(SESSION_ID, IDEMPOTENCY_KEY),
     body=Body(ForkRequest, {"title": "Another way"}, required=False),
-    answers=(
-        Answer(
+    successes=(
+        SuccessReply(
             201,
             "It is there.",
             Session | ListedSession,
             headers={"Location": "Where it is.", **VERSIONED, **REPLAYED},
-            sometimes=frozenset(REPLAYED),
+            optional_headers=frozenset(REPLAYED),
         ),
     ),
     may_fail=(ALREADY_EXISTS, SESSION_GONE, STATE_TOO_LARGE, QUOTA_EXCEEDED),
 )
-async def fork_session(call: Call) -> Reply:
-    principal, origin = call.principal, session_id(call)
+async def fork_session(call: HttpCall) -> Reply:
+    principal, origin = call.principal, named_session(call)
     policy.check_fork(principal)
     wanted = parse_body(ForkRequest, await call.optional_json())
-    facts = await facts_of(call, origin)
+    facts = await load_facts(call, origin)
     key = idempotency_key(call)
-    session = _name_for(call, wanted.id, key, "fork", origin)
+    session = _new_session_name(call, wanted.id, key, "fork", origin)
     written = await fork(
         call.services.store,
         principal,
@@ -356,7 +356,7 @@ async def fork_session(call: Call) -> Reply:
         session,
         ForkOptions(
             message_id=None if wanted.message_id is None else parse_id(wanted.message_id, what="message_id"),
-            title=wanted.title if wanted.title is not None else _as_title(facts.about.title),
+            title=wanted.title if wanted.title is not None else _title_text(facts.about.title),
             user_id=facts.user,
             request=None
             if key is None
@@ -364,14 +364,14 @@ async def fork_session(call: Call) -> Reply:
         ),
     )
     return session_reply(
-        await facts_of(call, session),
+        await load_facts(call, session),
         principal,
         status=201,
         headers=[(b"location", session_path(session)), *replayed_header(written)],
     )
 
 
-def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) -> str:
+def _new_session_name(call: HttpCall, wanted: str | None, key: str | None, *purpose: str) -> str:
     principal = call.principal
     name = policy.admit_session_name(principal, None if wanted is None else check_new_session_id(wanted))
     if name is not None:
@@ -382,7 +382,7 @@ def _name_for(call: Call, wanted: str | None, key: str | None, *purpose: str) ->
     return str(derived_id(0, "session", str(principal.owner_id), key, *purpose))
 
 
-def _as_title(text: str | None) -> str | None:
+def _title_text(text: str | None) -> str | None:
     """What a session is called, as a title of a breadcrumb: whoever gave it may have been less strict."""
     if text is None:
         return None

@@ -7,7 +7,7 @@ from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.events.event import Event
-from breadcrumbs.runtime.hints.jsonpath import Budget
+from breadcrumbs.runtime.hints.jsonpath import SearchBudget
 from breadcrumbs.runtime.streams.conditions import Evaluation
 
 
@@ -53,7 +53,7 @@ class StreamFilter:
         )
 
     def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
-        budget = Budget()
+        budget = SearchBudget()
         decisions = [
             self._matches(selector, event, evaluation, budget)
             for selector in self._selectors
@@ -63,7 +63,7 @@ class StreamFilter:
             decisions.append(self._matches_any(event, evaluation, budget))
         return False if False in decisions else None if None in decisions else True
 
-    def _matches_any(self, event: Event, evaluation: Evaluation | None, budget: Budget) -> bool | None:
+    def _matches_any(self, event: Event, evaluation: Evaluation | None, budget: SearchBudget) -> bool | None:
         outcome: bool | None = False
         for selector in self._any_of:
             decision = self._matches(selector, event, evaluation, budget)
@@ -73,7 +73,7 @@ class StreamFilter:
         return outcome
 
     def _matches(
-        self, selector: Selector, event: Event, evaluation: Evaluation | None, budget: Budget
+        self, selector: Selector, event: Event, evaluation: Evaluation | None, budget: SearchBudget
     ) -> bool | None:
         if not selector.needs_context:
             return selector.matches_meta(event.schema_name, event.tags, event.session_id)

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from breadcrumbs.runtime.http.api.call import Call
-from breadcrumbs.runtime.http.api.operations import Answer, Routes
+from breadcrumbs.runtime.http.api.call import HttpCall
+from breadcrumbs.runtime.http.api.operations import Routes, SuccessReply
 from breadcrumbs.runtime.http.api.replies import HTML, JSON, Reply
 from breadcrumbs.runtime.http.api.schemas import Health, Swept
 
@@ -24,9 +24,9 @@ routes = Routes("System")
     path="/health",
     summary="Is the process alive?",
     uses_store="no",
-    answers=(Answer(200, "It is.", Health),),
+    successes=(SuccessReply(200, "It is.", Health),),
 )
-async def health(call: Call) -> Reply:
+async def health(call: HttpCall) -> Reply:
     answer: Health = {"status": "ok", "version": VERSION}
     return Reply.json(answer)
 
@@ -36,9 +36,9 @@ async def health(call: Call) -> Reply:
     method="GET",
     path="/ready",
     summary="Can it serve requests now?",
-    answers=(Answer(200, "It can.", Health),),
+    successes=(SuccessReply(200, "It can.", Health),),
 )
-async def ready(call: Call) -> Reply:
+async def ready(call: HttpCall) -> Reply:
     await call.services.store.ping()
     return await health(call)
 
@@ -49,9 +49,9 @@ async def ready(call: Call) -> Reply:
     path="/metrics",
     summary="Numbers for Prometheus",
     uses_store="no",
-    answers=(Answer(200, "Prometheus text format.", media_type="text/plain"),),
+    successes=(SuccessReply(200, "Prometheus text format.", media_type="text/plain"),),
 )
-async def metrics(call: Call) -> Reply:
+async def metrics(call: HttpCall) -> Reply:
     return Reply(200, call.services.metrics.render(), CONTENT_TYPE_LATEST.encode())
 
 
@@ -62,9 +62,9 @@ async def metrics(call: Call) -> Reply:
     summary="Remove what has expired, now",
     description="It also runs by itself. `ok` is false where a part of it failed; the log says why.",
     uses_store="writes",
-    answers=(Answer(200, "What it did.", Swept),),
+    successes=(SuccessReply(200, "What it did.", Swept),),
 )
-async def run_hygiene(call: Call) -> Reply:
+async def run_hygiene(call: HttpCall) -> Reply:
     report = await call.services.hygiene.run_once()
     answer: Swept = {
         "ok": report.errors == 0,
@@ -80,9 +80,9 @@ async def run_hygiene(call: Call) -> Reply:
     method="GET",
     path="/hygiene/stats",
     summary="What hygiene has done so far",
-    answers=(Answer(200, "Counters.", dict[str, Any]),),
+    successes=(SuccessReply(200, "Counters.", dict[str, Any]),),
 )
-async def hygiene_stats(call: Call) -> Reply:
+async def hygiene_stats(call: HttpCall) -> Reply:
     return Reply.json(await call.services.hygiene.stats())
 
 
@@ -92,9 +92,9 @@ async def hygiene_stats(call: Call) -> Reply:
     path="/openapi.json",
     summary="This description, for programs",
     uses_store="no",
-    answers=(Answer(200, "OpenAPI 3.1.", dict[str, Any]),),
+    successes=(SuccessReply(200, "OpenAPI 3.1.", dict[str, Any]),),
 )
-async def openapi(call: Call) -> Reply:
+async def openapi(call: HttpCall) -> Reply:
     return Reply(200, call.services.pages.openapi(), JSON, [(b"cache-control", b"no-cache")])
 
 
@@ -104,7 +104,7 @@ async def openapi(call: Call) -> Reply:
     path="/",
     summary="The same page",
     uses_store="no",
-    answers=(Answer(200, "A page.", media_type="text/html"),),
+    successes=(SuccessReply(200, "A page.", media_type="text/html"),),
 )
 @routes.operation(
     id="docs",
@@ -112,9 +112,9 @@ async def openapi(call: Call) -> Reply:
     path="/docs",
     summary="This description, for people",
     uses_store="no",
-    answers=(Answer(200, "A page.", media_type="text/html"),),
+    successes=(SuccessReply(200, "A page.", media_type="text/html"),),
 )
-async def docs(call: Call) -> Reply:
+async def docs(call: HttpCall) -> Reply:
     pages = call.services.pages
     headers = [(b"content-security-policy", pages.docs_policy), (b"cache-control", b"no-cache")]
     return Reply(200, pages.docs(), HTML, headers)

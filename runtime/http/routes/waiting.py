@@ -16,9 +16,9 @@ from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import BreadcrumbsError, InvalidInput
 from breadcrumbs.runtime.events.deltas import Delta
-from breadcrumbs.runtime.http.api.call import Call
+from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Parameter
-from breadcrumbs.runtime.http.api.problems import ClientDisconnected, problem_for
+from breadcrumbs.runtime.http.api.problems import ClientDisconnected, problem_from_error
 from breadcrumbs.runtime.http.api.replies import Header, Reply
 from breadcrumbs.runtime.http.routes.event_stream import STREAM_HEADERS
 from breadcrumbs.runtime.sessions.messages import message_view
@@ -26,8 +26,8 @@ from breadcrumbs.runtime.sessions.outcomes import outcome_kind
 from breadcrumbs.runtime.sse import encode_comment, encode_event
 from breadcrumbs.runtime.streams.watch import AnswerWatch
 
-LONGEST_WAIT: Final = 600.0
-DEFAULT_STREAM: Final = 120.0  # seconds that a stream waits if the request names none
+MAX_WAIT_SECONDS: Final = 600.0
+DEFAULT_WAIT_SECONDS: Final = 120.0  # seconds that a stream waits if the request names none
 
 EVENT_STREAM: Final = "text/event-stream"
 
@@ -35,12 +35,12 @@ WAIT: Final = Parameter(
     "wait",
     "query",
     "For how many seconds to wait for the answer; 0 is not at all.",
-    {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 0},
+    {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
     example=0,
 )
 
 
-def wants_stream(call: Call) -> bool:
+def wants_stream(call: HttpCall) -> bool:
     accepted = (call.header(b"accept") or "").split(",")
     return any(kind.partition(";")[0].strip().lower() == EVENT_STREAM for kind in accepted)
 
@@ -49,13 +49,13 @@ def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -
     """Return the requested time, limited by the lifetime of the token."""
     text = given.get("wait")
     if text is None:
-        return min(DEFAULT_STREAM, principal.seconds_left) if stream else 0.0
+        return min(DEFAULT_WAIT_SECONDS, principal.seconds_left) if stream else 0.0
     try:
         seconds = float(text) if text.isascii() else -1.0
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds <= LONGEST_WAIT:  # not a number fails here too
-        raise InvalidInput(f"wait must be a number of seconds from 0 to {LONGEST_WAIT:g}", where="wait")
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:  # not a number fails here too
+        raise InvalidInput(f"wait must be a number of seconds from 0 to {MAX_WAIT_SECONDS:g}", where="wait")
     return min(seconds, principal.seconds_left)
 
 
@@ -63,7 +63,7 @@ def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -
 class AwaitedAnswer:
     """A message that was posted, and how to wait for its answer."""
 
-    call: Call
+    call: HttpCall
     watch: AnswerWatch
     message: Breadcrumb
     posted: dict[str, Any]
@@ -153,7 +153,7 @@ class AnswerStream(Reply):
                         return
         except BreadcrumbsError as error:
             # The status was sent long ago: the problem document becomes an event.
-            yield encode_event(problem_for(error).body, event="problem")
+            yield encode_event(problem_from_error(error).body, event="problem")
             return
         yield _frame("timeout", {"message_id": str(awaited.message.id), "seconds": awaited.seconds})
 

@@ -1,4 +1,4 @@
-"""What every request passes first: whose name it calls us by, and which page sent it.
+"""Checks the Host and Origin headers of every request.
 
 A page in somebody's browser can send requests to a server on that machine. Two things stop it: the Host
 header must name this server (or a page whose name resolves to 127.0.0.1 would count as our own), and an
@@ -45,8 +45,8 @@ _EXPOSED: Final[Header] = (
 )
 
 
-class Guard:
-    """Middleware that turns strangers away and puts the security headers on every answer."""
+class OriginCheck:
+    """Middleware that refuses foreign hosts and origins, and adds the security headers to every reply."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
