@@ -18,6 +18,7 @@ from breadcrumbs.runtime.access.policy import find_restriction
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, to_complaints
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.schema_names import AGENT_DEFINITION
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import DefinitionType, OwnDefinitions
 
@@ -42,7 +43,7 @@ def _restriction(crumb: Breadcrumb) -> str:
 
 
 AGENT_DEFINITIONS: Final[DefinitionType[AgentDefinition]] = DefinitionType(
-    schema_name="agent.def.v1",
+    schema_name=AGENT_DEFINITION,
     label="agent definition",
     parse=_parse_definition,
     key=lambda definition: definition.agent_id,

@@ -19,10 +19,8 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, 
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags, without_session
 from breadcrumbs.runtime.breadcrumb.text import encodable_text, find_text
 from breadcrumbs.runtime.errors import InvalidInput, StateTooLarge
-from breadcrumbs.runtime.schema_names import PROTECTED_SCHEMAS, RUNTIME_KEYS, SPEAKER_SCHEMAS
+from breadcrumbs.runtime.schema_names import AGENT_RESPONSE, PROTECTED_SCHEMAS, RUNTIME_KEYS, SPEAKER_SCHEMAS
 from breadcrumbs.runtime.workers.errors import TurnFailed
-
-RESPONSE: Final = "agent.response.v1"
 
 _FENCED = re.compile(r"^\s*```(?:json)?\s*\n(.*?)\n\s*```\s*$", re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
@@ -154,7 +152,7 @@ def without_state_change(answer: BreadcrumbCreate, error: StateTooLarge) -> Brea
 def _schema_names(answer: Answer, agent: AgentDefinition) -> tuple[str, str | None]:
     """Return the schema of an answer, and the schema that the model wanted if it may not write that one."""
     default = agent.emits.schema_name
-    allowed_default = RESPONSE if default in SPEAKER_SCHEMAS else default
+    allowed_default = AGENT_RESPONSE if default in SPEAKER_SCHEMAS else default
     wanted = answer.schema_name or default
     if wanted in SPEAKER_SCHEMAS or (wanted in PROTECTED_SCHEMAS and wanted != default):
         return allowed_default, wanted

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from breadcrumbs.agents.answer import RESPONSE
-from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
+from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.request import AnswerRequest, StartingMessage
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.model_view import withheld_reason
+from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, AGENT_RESPONSE, USER_MESSAGE
 from breadcrumbs.runtime.store.batched_reads import recent_of, version_of
 from breadcrumbs.runtime.store.store import Store
-
-CANCEL: Final = "agent.cancel.v1"
 
 _LAST_ANSWERS: Final = 5
 _MAX_MERGED: Final = 1_000
@@ -35,7 +33,7 @@ class RecentAnswers:
         An answer is newer than its message. If the last answers reach back to before the message, or are all there
         are, its answer would be among them. Unless it has another schema, which a model may choose.
         """
-        if request.definition.emits.schema_name != RESPONSE or request.may_be_repeated:
+        if request.definition.emits.schema_name != AGENT_RESPONSE or request.may_be_repeated:
             return True
         if request.turn.event.session_id is None:
             return True
@@ -51,8 +49,8 @@ async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, R
         return crumb, RecentAnswers([], [])
     crumb, answers, cancels = await store.read_batch(
         trigger,
-        recent_of(store, owner, session, RESPONSE, _LAST_ANSWERS),
-        recent_of(store, owner, session, CANCEL, 1),
+        recent_of(store, owner, session, AGENT_RESPONSE, _LAST_ANSWERS),
+        recent_of(store, owner, session, AGENT_CANCEL, 1),
     )
     return crumb, RecentAnswers(answers, cancels)
 
@@ -75,7 +73,7 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
         return [origin.id]
     answered = await _answered_messages(store, definition, trigger)
     found: list[str] = []
-    schema = "user.message.v1" if trigger.schema_name == CONTEXT else trigger.schema_name
+    schema = USER_MESSAGE if trigger.schema_name == AGENT_CONTEXT else trigger.schema_name
     query = Query(
         session_id=session, schema_name=schema, created_until=origin.created, limit=2 * _LAST_ANSWERS
     )
@@ -84,7 +82,7 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
             break
         if withheld_reason(message) in ("secret", "private"):
             continue  # no model sees it, and its writer was told so
-        if trigger.schema_name == CONTEXT or any(own.matches(message) for own in definition.triggers):
+        if trigger.schema_name == AGENT_CONTEXT or any(own.matches(message) for own in definition.triggers):
             found.append(message.id_text)
     return found[::-1]
 

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.retrieval.sources import Fetch, Source
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, AGENT_RESPONSE
 
 WhenBusy = Literal["queue", "interrupt", "reject", "merge"]
 AppName = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
 
 _OF_A_MODEL = ("system_prompt", "model", "temperature", "max_tokens", "tools")
 
-CONTEXT = "agent.context.v1"
 CONSUMER = "consumer:"
 
 
@@ -33,7 +33,7 @@ class AgentSelector(Selector):
     @property
     def consumer_id(self) -> str | None:
         """The consumer whose contexts this waits for."""
-        if self.schema_name != CONTEXT:
+        if self.schema_name != AGENT_CONTEXT:
             return None
         tags = (*(self.all_tags or ()), *(self.any_tags or ()))
         return next((tag[len(CONSUMER) :] for tag in tags if tag.startswith(CONSUMER)), None)
@@ -50,7 +50,7 @@ class Emits(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    schema_name: SchemaName = "agent.response.v1"
+    schema_name: SchemaName = AGENT_RESPONSE
     tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = ("agent:response", "chat:output")
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from breadcrumbs.agents.definition import CONSUMER, CONTEXT, AgentDefinition
+from breadcrumbs.agents.definition import CONSUMER, AgentDefinition
 from breadcrumbs.agents.models.base import OnDelta, PromptMessage
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def agent(
     (selectors) match. Other options are fields of `AgentDefinition`.
     """
     selectors = list(triggers) or [
-        {"schema_name": CONTEXT, "all_tags": [CONSUMER + (consumer or agent_id)], "role": "trigger"}
+        {"schema_name": AGENT_CONTEXT, "all_tags": [CONSUMER + (consumer or agent_id)], "role": "trigger"}
     ]
     definition = AgentDefinition.model_validate(
         {"agent_id": agent_id, "subscriptions": {"selectors": selectors}, **options}

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from breadcrumbs.agents.models.base import PromptMessage
+from breadcrumbs.runtime import schema_names
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 
 _LABELS = {
@@ -55,9 +56,9 @@ def find_parts_problem(parts: Any) -> str:
 def _conversation_message(item: dict[str, Any], agent_id: str) -> PromptMessage:
     content = item["content"]
     match item.get("schema_name"):
-        case "user.message.v1":
+        case schema_names.USER_MESSAGE:
             return PromptMessage("user", plain_text(content))
-        case "agent.response.v1":
+        case schema_names.AGENT_RESPONSE:
             speaker = item.get("creator")
             if speaker in (None, agent_id):
                 return PromptMessage("assistant", plain_text(content))

@@ -7,8 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from breadcrumbs.agents.agents_in_force import ActiveAgent
-from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
+from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 from breadcrumbs.runtime.workers.turn import Turn
 
 
@@ -26,7 +27,7 @@ class StartingMessage:
         """Return the origin of a trigger: the message of a context, or the trigger itself."""
         context = trigger.context
         hops = _positive(context.get("hops"))
-        if trigger.schema_name == CONTEXT and isinstance(context.get("trigger_id"), str):
+        if trigger.schema_name == AGENT_CONTEXT and isinstance(context.get("trigger_id"), str):
             return cls(context["trigger_id"], _positive(context.get("trigger_created")), hops)
         return cls(str(trigger.id), trigger.created, hops)
 
@@ -55,7 +56,7 @@ class AnswerRequest:
     @property
     def is_context(self) -> bool:
         """Whether the trigger is a context that the context builder made."""
-        return self.trigger.schema_name == CONTEXT
+        return self.trigger.schema_name == AGENT_CONTEXT
 
     @property
     def answer_id(self) -> UUID:

@@ -10,13 +10,14 @@ from uuid import UUID
 import anyio
 
 from breadcrumbs.agents.agents_in_force import AGENT_DEFINITIONS, ActiveAgent, AgentsInForce
-from breadcrumbs.agents.conversation import CANCEL, RecentAnswers, read_trigger, unanswered_messages
-from breadcrumbs.agents.definition import CONTEXT, AgentDefinition
+from breadcrumbs.agents.conversation import RecentAnswers, read_trigger, unanswered_messages
+from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.agents.request import AnswerRequest, StartingMessage
 from breadcrumbs.agents.turn import AgentTurns
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, USER_MESSAGE
 from breadcrumbs.runtime.store.fence import LeaseLost
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import report_unusable
@@ -24,8 +25,6 @@ from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnCancelled,
 from breadcrumbs.runtime.workers.failures import ErrorDetails, leave_error
 from breadcrumbs.runtime.workers.retries import is_retryable
 from breadcrumbs.runtime.workers.turn import Turn
-
-MESSAGE: Final = "user.message.v1"
 
 _MAX_NOTED_EVENTS: Final = 10_000
 """Notes about events are dropped above this number: those of lost lanes are never removed."""
@@ -99,7 +98,7 @@ class AgentRunner:
         if event.operation == "deleted" or event.imported:
             return False  # deleted and imported breadcrumbs start nothing
         # Only a new breadcrumb cancels, not the edit of an old one.
-        if event.schema_name == CANCEL and event.operation == "created" and running is not None:
+        if event.schema_name == AGENT_CANCEL and event.operation == "created" and running is not None:
             running.cancel("cancelled")
         earlier = [*((running.event,) if running is not None else ()), *waiting]
         if not earlier:
@@ -224,7 +223,7 @@ class AgentRunner:
 
     async def _is_merged(self, definition: AgentDefinition, turn: Turn, trigger: Breadcrumb) -> bool:
         """Return whether a later message waits whose answer will also answer this one."""
-        if trigger.schema_name != CONTEXT and not definition.recalls(trigger):
+        if trigger.schema_name != AGENT_CONTEXT and not definition.recalls(trigger):
             return False
         for event in turn.waiting():
             if not _is_triggered(definition, event):
@@ -241,7 +240,7 @@ class AgentRunner:
         """Return the agents that wait for contexts which no config makes, if the event is a new message."""
         if (
             self._consumers is None
-            or event.schema_name != MESSAGE
+            or event.schema_name != USER_MESSAGE
             or event.operation not in ("created", "retried")
         ):
             return set()

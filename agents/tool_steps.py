@@ -22,6 +22,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
+from breadcrumbs.runtime.schema_names import TOOL_REQUEST, TOOL_RESPONSE
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
@@ -122,7 +123,7 @@ class ToolSteps:
             "input": _parse_input(use.call.arguments),
             "requestedBy": use.request.definition.agent_id,
         }
-        await self._commit(use, request_id, "tool.request.v1", use.name, asked)
+        await self._commit(use, request_id, TOOL_REQUEST, use.name, asked)
         result = await self._result(use)
         outcome = {
             **common,
@@ -131,7 +132,7 @@ class ToolSteps:
             "return_to_llm": use.returns_to_model,
             **_result_fields(result),
         }
-        await self._commit(use, response_id, "tool.response.v1", f"{use.name}: {outcome['status']}", outcome)
+        await self._commit(use, response_id, TOOL_RESPONSE, f"{use.name}: {outcome['status']}", outcome)
         return result
 
     async def _stored_result(self, owner: UUID, response_id: UUID) -> ToolResult | None:

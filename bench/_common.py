@@ -30,13 +30,13 @@ from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import new_id
+from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.opening import DEFAULT_LANES
 from breadcrumbs.runtime.store.store import Store
 
 OWNER = UUID("0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b")
 AGENT = UUID("0197a3c4-5e6f-7008-8a9b-0c1d2e3f4a5c")
-SCHEMA = "user.message.v1"
 SHARED_TAG = "extension:chat"
 MESSAGE_LENGTH = 1024
 FEWEST_ROUNDS = 3
@@ -46,7 +46,7 @@ def posted(session: str, *, extra_tag: str = "workspace:docs") -> dict[str, Any]
     """A message of 1 KB with five tags, as a client posts it."""
     words = "the quick brown fox jumps over the lazy dog and says so in a chat window "
     return {
-        "schema_name": SCHEMA,
+        "schema_name": USER_MESSAGE,
         "title": "A message",
         "tags": ["user:message", SHARED_TAG, "user:ann", extra_tag, f"session:{session}"],
         "context": {"message": (words * 15)[:MESSAGE_LENGTH], "session_id": session},

@@ -34,7 +34,6 @@ from bench._common import (
     FEWEST_ROUNDS,
     MESSAGE_LENGTH,
     OWNER,
-    SCHEMA,
     SHARED_TAG,
     CreateCommand,
     RawLink,
@@ -51,6 +50,7 @@ from bench._common import (
 from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.query import Page, Query
+from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store.store import Store
 
 CALLERS = 50
@@ -302,9 +302,11 @@ async def long_session(options: argparse.Namespace, report: Report) -> None:
             raw.settle()
             rows, numbers, worst = [], {}, 0.0
             for name, call in {
-                "Store.recent(session, schema, 10)": lambda session: store.recent(OWNER, session, SCHEMA, 10),
+                "Store.recent(session, schema, 10)": lambda session: store.recent(
+                    OWNER, session, USER_MESSAGE, 10
+                ),
                 "Store.list(session, schema, limit 10)": lambda session: store.list(
-                    OWNER, Query(session_id=session, schema_name=SCHEMA, limit=10)
+                    OWNER, Query(session_id=session, schema_name=USER_MESSAGE, limit=10)
                 ),
                 "Store.list(session, limit 10)": lambda session: store.list(
                     OWNER, Query(session_id=session, limit=10)
@@ -497,10 +499,10 @@ def _parts(
     parts = {
         "body": float(usage(keys.body(sessions["chat-0"], OWNER, id))),
         "index session + schema": sum(
-            usage(keys.by_session(lane, OWNER, name, SCHEMA)) for name, lane in sessions.items()
+            usage(keys.by_session(lane, OWNER, name, USER_MESSAGE)) for name, lane in sessions.items()
         )
         / total,
-        "index schema": sum(usage(keys.by_schema(lane, OWNER, SCHEMA)) for lane in lanes) / total,
+        "index schema": sum(usage(keys.by_schema(lane, OWNER, USER_MESSAGE)) for lane in lanes) / total,
     }
     for tag in posted("")["tags"]:
         if not tag.startswith("session:"):

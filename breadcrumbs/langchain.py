@@ -19,10 +19,10 @@ from breadcrumbs.client.aio.histories import AsyncHistory
 from breadcrumbs.client.entries import Entry
 from breadcrumbs.client.sync import Client
 from breadcrumbs.client.sync.histories import History
+from breadcrumbs.runtime.schema_names import LANGCHAIN_MESSAGE
 
 __all__ = ["BreadcrumbChatMessageHistory"]
 
-SCHEMA = "langchain.message.v1"
 _MARK = "langchain:message"
 
 
@@ -76,15 +76,15 @@ class BreadcrumbChatMessageHistory(BaseChatMessageHistory):
     @contextmanager
     def _history(self) -> Iterator[History]:
         if self._client is not None:
-            yield History(self._client, self.session_id, SCHEMA, _MARK)
+            yield History(self._client, self.session_id, LANGCHAIN_MESSAGE, _MARK)
             return
         with Client() as client:
-            yield History(client, self.session_id, SCHEMA, _MARK)
+            yield History(client, self.session_id, LANGCHAIN_MESSAGE, _MARK)
 
     def _async_history(self) -> AsyncHistory | None:
         if self._async_client is None:
             return None
-        return AsyncHistory(self._async_client, self.session_id, SCHEMA, _MARK)
+        return AsyncHistory(self._async_client, self.session_id, LANGCHAIN_MESSAGE, _MARK)
 
 
 def _entries(messages: Sequence[BaseMessage]) -> list[Entry]:

@@ -16,10 +16,10 @@ from typing import Any
 from breadcrumbs.client.aio import AsyncClient
 from breadcrumbs.client.aio.histories import AsyncHistory
 from breadcrumbs.client.entries import Entry
+from breadcrumbs.runtime.schema_names import OPENAI_ITEM
 
 __all__ = ["BreadcrumbSession"]
 
-SCHEMA = "openai.item.v1"
 _MARK = "openai:item"
 _NO_ID = "__fake_id__"
 """What the SDK writes for models that give no ids."""
@@ -65,10 +65,10 @@ class BreadcrumbSession:
     @asynccontextmanager
     async def _history(self) -> AsyncIterator[AsyncHistory]:
         if self._client is not None:
-            yield AsyncHistory(self._client, self.session_id, SCHEMA, _MARK)
+            yield AsyncHistory(self._client, self.session_id, OPENAI_ITEM, _MARK)
             return
         async with AsyncClient() as client:
-            yield AsyncHistory(client, self.session_id, SCHEMA, _MARK)
+            yield AsyncHistory(client, self.session_id, OPENAI_ITEM, _MARK)
 
     def _settings_limit(self) -> int | None:
         settings = self.session_settings

@@ -16,6 +16,7 @@ from breadcrumbs.context_builder.assembly import ItemPlace
 from breadcrumbs.context_builder.explain import is_context
 from breadcrumbs.context_builder.references import ContextRecord, ItemReference, NotAContext, read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 from breadcrumbs.runtime.store.breadcrumb_scan import (
     StoredBreadcrumb,
     describe_wrong_lane,
@@ -130,7 +131,7 @@ def _check_session(store: Store, stored: StoredBreadcrumb) -> str | None:
 
 
 def _looks_like_a_context(crumb: Breadcrumb) -> bool:
-    return crumb.schema_name == "agent.context.v1" or is_context(crumb)
+    return crumb.schema_name == AGENT_CONTEXT or is_context(crumb)
 
 
 async def _check_context(store: Store, newest: Breadcrumb, report: AuditReport, *, history: bool) -> None:

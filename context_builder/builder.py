@@ -13,7 +13,7 @@ from uuid import UUID
 
 from breadcrumbs.context_builder.assembly import Assembled, assemble, waits_for_its_turn
 from breadcrumbs.context_builder.config import ContextConfig, Exclude, Formatting, Output
-from breadcrumbs.context_builder.configs_in_force import CONFIG_SCHEMA, CONTEXT_CONFIGS, ConfigsInForce
+from breadcrumbs.context_builder.configs_in_force import CONTEXT_CONFIGS, ConfigsInForce
 from breadcrumbs.context_builder.context_breadcrumb import context_breadcrumb, context_id
 from breadcrumbs.context_builder.inputs import ContextInputs, InputLoader
 from breadcrumbs.context_builder.references import references_only
@@ -25,10 +25,11 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound, QuotaExceeded
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetched, Source, fetch
+from breadcrumbs.runtime.schema_names import CONTEXT_CONFIG, STATE_CHANGE
 from breadcrumbs.runtime.sessions.pauses import written_while_paused
 from breadcrumbs.runtime.store.batched_reads import Keep
 from breadcrumbs.runtime.store.fence import LeaseLost
-from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
+from breadcrumbs.runtime.store.state import PAUSED, RESUMED
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import report_unusable
 from breadcrumbs.runtime.workers.errors import STORE_UNAVAILABLE, TurnFailed
@@ -59,21 +60,21 @@ class ContextBuilder:
         token_counter()  # load the tokenizer now, not while the first message waits
 
     async def wants(self, event: Event) -> bool:
-        if event.schema_name == CONFIG_SCHEMA:
+        if event.schema_name == CONTEXT_CONFIG:
             self._configs.invalidate(event.owner_id)
         if event.operation == "deleted":
             return False
         if event.imported:  # imported messages are not answered, but an imported config is in force
-            return event.schema_name == CONFIG_SCHEMA
+            return event.schema_name == CONTEXT_CONFIG
         if _is_pausing(event):
             return True
-        return event.schema_name == CONFIG_SCHEMA or bool(await self._matching(event))
+        return event.schema_name == CONTEXT_CONFIG or bool(await self._matching(event))
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
         return False
 
     async def handle(self, turn: Turn) -> None:
-        if turn.event.schema_name == CONFIG_SCHEMA:
+        if turn.event.schema_name == CONTEXT_CONFIG:
             await report_unusable(
                 self._store, turn, CONTEXT_CONFIGS, creator=_CREATOR, inherited=self._inherited
             )

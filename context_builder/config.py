@@ -22,6 +22,7 @@ from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.retrieval.sources import Source, SourceTags
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 
 CONSUMER: Final = "consumer:"
 ERROR_PATH: Final = "at"
@@ -44,7 +45,7 @@ class Exclude(_Part):
 class Output(_Part):
     """The breadcrumb that a context becomes."""
 
-    schema_name: SchemaName = Field("agent.context.v1", description="What agents wait for")
+    schema_name: SchemaName = Field(AGENT_CONTEXT, description="What agents wait for")
     tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = Field(
         ("agent:context",), description="Besides consumer:… and what is inherited from the trigger"
     )

@@ -27,6 +27,7 @@ from breadcrumbs.context_builder.config_checks import (
 from breadcrumbs.runtime.access.policy import find_restriction
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.schema_names import CONTEXT_CONFIG
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.definitions import (
     MAX_DEFINITIONS,
@@ -38,7 +39,6 @@ from breadcrumbs.runtime.workers.definitions import (
 
 _log = structlog.get_logger("breadcrumbs.context_builder")
 
-CONFIG_SCHEMA: Final = "context.config.v1"
 
 _CHECK_SECONDS: Final = 0.5
 """Time between two looks at the file."""
@@ -63,7 +63,7 @@ def _restriction(crumb: Breadcrumb) -> str:
 
 
 CONTEXT_CONFIGS: Final[DefinitionType[ContextConfig]] = DefinitionType(
-    schema_name=CONFIG_SCHEMA,
+    schema_name=CONTEXT_CONFIG,
     label="context config",
     parse=_parse_config,
     key=lambda config: config.consumer_id,
@@ -171,5 +171,5 @@ class ConfigsInForce:
 
 async def own_configs(store: Store, owner: UUID) -> list[PostedDefinition[ContextConfig]]:
     """Return all configs that an owner has posted, the one that was written last first."""
-    page = await store.list(owner, Query(schema_name=CONFIG_SCHEMA, limit=MAX_DEFINITIONS))
+    page = await store.list(owner, Query(schema_name=CONTEXT_CONFIG, limit=MAX_DEFINITIONS))
     return await resolve_definitions(store, CONTEXT_CONFIGS, page.items)

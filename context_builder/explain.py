@@ -34,6 +34,7 @@ from breadcrumbs.context_builder.references import (
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 from breadcrumbs.runtime.store.store import Store
 
 
@@ -140,7 +141,7 @@ def _describe_reference(loaded: ReferencedBreadcrumbs, reference: Reference) -> 
 
 async def contexts_of(store: Store, owner: UUID, session_id: str) -> list[Breadcrumb]:
     """Return the contexts of a session, the newest first."""
-    for schema in ("agent.context.v1", None):
+    for schema in (AGENT_CONTEXT, None):
         query = Query(session_id=session_id, schema_name=schema, sort="-updated_at", keep=is_context)
         if found := (await store.list(owner, query)).items:
             return found

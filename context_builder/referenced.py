@@ -15,7 +15,8 @@ from breadcrumbs.context_builder.references import ContextRecord, NotAContext, R
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content
-from breadcrumbs.runtime.retrieval.schema_hints import DEFINES_PREFIX, DEFINITION, applies_to_all_sessions
+from breadcrumbs.runtime.retrieval.schema_hints import DEFINES_PREFIX, applies_to_all_sessions
+from breadcrumbs.runtime.schema_names import SCHEMA_DEFINITION
 from breadcrumbs.runtime.store.store import Store
 
 _GROUP_SIZE: Final = 8  # references that are followed together: two versions of each are in memory
@@ -169,7 +170,7 @@ async def _load_definitions(
 def _defines(crumb: Breadcrumb, schema: str) -> bool:
     """Whether a breadcrumb may give hints for a schema. Any client can write a context that names any breadcrumb."""
     return (
-        crumb.schema_name == DEFINITION
+        crumb.schema_name == SCHEMA_DEFINITION
         and DEFINES_PREFIX + schema in crumb.tags
         and applies_to_all_sessions(crumb)
     )

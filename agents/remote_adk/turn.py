@@ -23,7 +23,7 @@ from uuid import UUID
 import anyio
 import structlog
 
-from breadcrumbs.agents.answer import RESPONSE, Answer
+from breadcrumbs.agents.answer import Answer
 from breadcrumbs.agents.conversation import find_creator
 from breadcrumbs.agents.models.base import ModelError, OnDelta
 from breadcrumbs.agents.prompt import build_prompt
@@ -38,13 +38,11 @@ from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.hints.hints import apply_hints
+from breadcrumbs.runtime.schema_names import ADK_SESSION, AGENT_RESPONSE, USER_MESSAGE
 from breadcrumbs.runtime.store.batched_reads import count_of, newest_of, state_of
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.turn import INTERNAL
-
-MESSAGE = "user.message.v1"
-RECORD = "adk.session.v1"
 
 BACKGROUND = "breadcrumbs_context"
 """Name in the server's state: what a context holds besides the conversation."""
@@ -89,7 +87,7 @@ class AdkTurns:
             reply = await remote_turn.run(message.content, on_delta)
         except ModelError as error:
             raise remote.server.explain(error) from None
-        fields = remote_turn.runtime_fields(reply, is_message=said.get("schema_name") == MESSAGE)
+        fields = remote_turn.runtime_fields(reply, is_message=said.get("schema_name") == USER_MESSAGE)
         return Answer(reply.text, runtime_fields=fields)
 
 
@@ -136,8 +134,8 @@ class _RemoteTurn:
         )
         if session is not None:
             messages, answers, (state, about), self._record = await store.read_batch(
-                count_of(store, owner, session, MESSAGE, before=self._origin.created),
-                count_of(store, owner, session, RESPONSE),
+                count_of(store, owner, session, USER_MESSAGE, before=self._origin.created),
+                count_of(store, owner, session, AGENT_RESPONSE),
                 state_of(store, owner, session),
                 newest_of(store, owner, self._record_id),
             )
@@ -226,7 +224,7 @@ class _RemoteTurn:
         server, app, user = self._target
         new = BreadcrumbCreate.parse(
             {
-                "schema_name": RECORD,
+                "schema_name": ADK_SESSION,
                 "title": f"Session of {self._agent_id} on {server}"[:200],
                 "tags": ["adk:session", INTERNAL, SESSION + self._session_id],
                 "context": {
@@ -252,16 +250,18 @@ class _RemoteTurn:
         """Return the earlier messages and answers as events, each with its own time."""
         if self._session_id is None:
             return []
-        said = [*await self._newest(MESSAGE), *await self._newest(RESPONSE)]
+        said = [*await self._newest(USER_MESSAGE), *await self._newest(AGENT_RESPONSE)]
         said = [crumb for crumb in said if crumb.sensitivity != "secret" and crumb.visibility != "private"]
         said = [
-            crumb for crumb in said if crumb.schema_name == RESPONSE or crumb.created < self._origin.created
+            crumb
+            for crumb in said
+            if crumb.schema_name == AGENT_RESPONSE or crumb.created < self._origin.created
         ]
-        asked = {str(crumb.id): crumb.created for crumb in said if crumb.schema_name == MESSAGE}
+        asked = {str(crumb.id): crumb.created for crumb in said if crumb.schema_name == USER_MESSAGE}
 
         def sort_key(crumb: Breadcrumb) -> tuple[int, int]:
             """Sort an answer behind its message, also if other messages came before the answer."""
-            answers = crumb.schema_name == RESPONSE
+            answers = crumb.schema_name == AGENT_RESPONSE
             return (
                 asked.get(str(crumb.context.get("trigger_id")), crumb.created) if answers else crumb.created
             ), crumb.created
@@ -292,7 +292,7 @@ class _RemoteTurn:
         if not text.strip():
             return None
         author, role, invocation = "user", "user", crumb.id
-        if crumb.schema_name == RESPONSE:
+        if crumb.schema_name == AGENT_RESPONSE:
             author, role, invocation = (
                 self._author(crumb),
                 "model",

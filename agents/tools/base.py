@@ -35,6 +35,7 @@ from breadcrumbs.agents.models.base import ToolSpec
 from breadcrumbs.agents.tools.output import as_json, error_text, redacted_line
 from breadcrumbs.agents.tools.parameters import ToolArguments, read_parameters
 from breadcrumbs.runtime.errors import InvalidInput
+from breadcrumbs.runtime.schema_names import TOOL_CATALOG
 from breadcrumbs.runtime.store.store import Store
 
 DEFAULT_TIMEOUT: Final = 30.0
@@ -306,7 +307,7 @@ class Toolbox:
             for one in sorted(self, key=lambda one: one.name)
         ]
         return {
-            "schema_name": "tool.catalog.v1",
+            "schema_name": TOOL_CATALOG,
             "title": "Tool catalog",
             "tags": ["tool:catalog", "workspace:tools"],
             "context": {"tools": entries, "totalTools": len(entries), "activeTools": len(entries)},

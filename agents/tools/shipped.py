@@ -20,7 +20,7 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
 from breadcrumbs.runtime.retrieval.schema_hints import load_all_definitions
-from breadcrumbs.runtime.schema_names import TEXT_KEYS
+from breadcrumbs.runtime.schema_names import TEXT_KEYS, TOOL_REQUEST, TOOL_RESPONSE
 
 # --- calculator ----------------------------------------------------------------------------------------
 
@@ -173,8 +173,8 @@ async def breadcrumb_search(
 
 def _may_be_shown(crumb: Breadcrumb) -> bool:
     # What a search was about, and what it found, would be found again by the next one.
-    asks = crumb.schema_name == "tool.request.v1"
-    found = crumb.schema_name == "tool.response.v1" and crumb.context.get("tool") == breadcrumb_search.name
+    asks = crumb.schema_name == TOOL_REQUEST
+    found = crumb.schema_name == TOOL_RESPONSE and crumb.context.get("tool") == breadcrumb_search.name
     return withheld_reason(crumb) is None and not (asks or found)
 
 

@@ -41,10 +41,10 @@ from breadcrumbs.runtime.errors import (
     SessionGone,
     VersionMismatch,
 )
+from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.placement import derive_id_in_session
-from breadcrumbs.runtime.store.state import ADK_EVENT, SESSION_RECORD
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
 

@@ -21,8 +21,8 @@ from breadcrumbs.adk.wire import Json
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
+from breadcrumbs.runtime.schema_names import ADK_EVENT
 from breadcrumbs.runtime.sessions.sessions import Sessions
-from breadcrumbs.runtime.store.state import ADK_EVENT
 from breadcrumbs.runtime.store.store import Store
 
 _PAGE: Final = 100

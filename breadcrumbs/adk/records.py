@@ -25,13 +25,8 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, Bread
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.errors import InvalidInput
-from breadcrumbs.runtime.store.state import (
-    ADK_EVENT,
-    SESSION_RECORD,
-    SHARED_DELTA,
-    sensitivity_of,
-    what_is_secret,
-)
+from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD
+from breadcrumbs.runtime.store.state import SHARED_DELTA, sensitivity_of, what_is_secret
 
 _MAX_FIRST_EVENTS: Final = 1_000
 """One write stores them all, and blocks the Redis server meanwhile."""

@@ -16,9 +16,9 @@ from breadcrumbs.adk.records import json_digest, state_record
 from breadcrumbs.adk.wire import APP, USER, Json, StateChanges
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.errors import AlreadyExists, SessionGone
+from breadcrumbs.runtime.schema_names import ADK_EVENT
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.placement import derive_id_in_session
-from breadcrumbs.runtime.store.state import ADK_EVENT
 from breadcrumbs.runtime.store.store import Store
 
 _MAX_ATTEMPTS: Final = 50

@@ -9,9 +9,13 @@ from breadcrumbs.cli.output import INTERRUPTED, OK, PROBLEM, one_line, shown_tim
 from breadcrumbs.client.errors import AgentFailed, BreadcrumbsError, NoAnswer
 from breadcrumbs.client.sync import Client
 from breadcrumbs.client.values import Answer, ChatMessage, Delta, Event, Gap, Written, creator_in
-
-_MESSAGE, _ANSWER, _ERROR = "user.message.v1", "agent.response.v1", "agent.error.v1"
-_TOOL_REQUEST, _TOOL_RESPONSE = "tool.request.v1", "tool.response.v1"
+from breadcrumbs.runtime.schema_names import (
+    AGENT_ERROR,
+    AGENT_RESPONSE,
+    TOOL_REQUEST,
+    TOOL_RESPONSE,
+    USER_MESSAGE,
+)
 
 _MESSAGES_AT_SWITCH = 6
 _HISTORY_LENGTH = 20
@@ -164,14 +168,14 @@ class ChatLoop:
             self._show_created(event, message_id)
 
     def _show_created(self, event: Event, message_id: str) -> None:
-        if event.schema_name == _MESSAGE:
+        if event.schema_name == USER_MESSAGE:
             self._display.show_message("somebody", event.text)
         elif event.context.get("trigger_id") == message_id:
-            if event.schema_name in (_TOOL_REQUEST, _TOOL_RESPONSE):
+            if event.schema_name in (TOOL_REQUEST, TOOL_RESPONSE):
                 self._display.show_aside(_tool_line(event))
-        elif event.schema_name == _ANSWER:
+        elif event.schema_name == AGENT_RESPONSE:
             self._display.show_message(creator_in(event.context) or "agent", event.text)
-        elif event.schema_name == _ERROR:
+        elif event.schema_name == AGENT_ERROR:
             error = event.context.get("error", "")
             self._display.show_aside(f"an earlier message was not answered: {error}")
 
@@ -242,7 +246,7 @@ class ChatLoop:
 def _tool_line(event: Event) -> str:
     context = event.context
     tool = one_line(context.get("tool", "tool"), 64)
-    if event.schema_name == _TOOL_REQUEST:
+    if event.schema_name == TOOL_REQUEST:
         return f"{tool} {one_line(_as_json(context.get('input')), 100)}"
     if context.get("status") == "error":
         return f"{tool} failed: {one_line(context.get('error', ''), 160)}"

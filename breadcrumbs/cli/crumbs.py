@@ -45,11 +45,11 @@ from breadcrumbs.cli.output import (
     shown_time,
     visible,
 )
+from breadcrumbs.runtime.schema_names import USER_MESSAGE
 
 if TYPE_CHECKING:
     from breadcrumbs.client.sync import Client
 
-MESSAGE_SCHEMA = "user.message.v1"
 
 _POST_RETRIES = 3
 _METADATA = frozenset(
@@ -146,7 +146,7 @@ class Draft:
                     "the text goes to context.message, which --context has too: give one of them"
                 )
             content = {"message": text, **content}
-        schema = MESSAGE_SCHEMA if self._is_message else self.schema
+        schema = USER_MESSAGE if self._is_message else self.schema
         title = self.title if self.title is not None else _title_from(text)
         document: dict[str, Any] = {"title": title, "tags": self._all_tags(), "context": content}
         if schema is not None:

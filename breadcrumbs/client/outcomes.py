@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from breadcrumbs.client.errors import AgentFailed
-from breadcrumbs.client.requests import MESSAGE
 from breadcrumbs.client.values import (
     Answer,
     Breadcrumb,
@@ -17,7 +16,8 @@ from breadcrumbs.client.values import (
     creator_in,
 )
 from breadcrumbs.runtime.breadcrumb.text import plain_text
-from breadcrumbs.runtime.sessions.outcome_matching import ERROR, is_outcome
+from breadcrumbs.runtime.schema_names import AGENT_ERROR, USER_MESSAGE
+from breadcrumbs.runtime.sessions.outcome_matching import is_outcome
 
 
 def stored_outcome(document: Any, message_id: str, agent: str | None) -> Answer | None:
@@ -34,7 +34,7 @@ def outcome_of(id: str, found: Event | Breadcrumb, message_id: str, agent: str |
     context = found.context
     if not is_outcome(found.schema_name, context, message_id, agent):
         return None
-    if found.schema_name == ERROR:
+    if found.schema_name == AGENT_ERROR:
         raise AgentFailed(
             str(context.get("error") or "the agent failed and did not say why"),
             trigger_id=message_id,
@@ -59,11 +59,11 @@ def is_delta_of(event: Event, message_id: str, agent: str | None) -> bool:
 def chat_message(crumb: Breadcrumb) -> ChatMessage:
     trigger = crumb.context.get("trigger_id")
     return ChatMessage(
-        role="user" if crumb.schema_name == MESSAGE else "agent",
+        role="user" if crumb.schema_name == USER_MESSAGE else "agent",
         text=crumb.text,
         id=crumb.id,
         created_at=crumb.created_at,
-        agent_id=None if crumb.schema_name == MESSAGE else creator_in(crumb.context),
+        agent_id=None if crumb.schema_name == USER_MESSAGE else creator_in(crumb.context),
         trigger_id=trigger if isinstance(trigger, str) else None,
     )
 

@@ -14,10 +14,7 @@ import orjson
 from breadcrumbs.client.errors import InvalidInput
 from breadcrumbs.client.options import EventOptions, Filters, Listing, Message, SessionChange, TokenRequest
 from breadcrumbs.client.values import SESSION
-
-MESSAGE: Final = "user.message.v1"
-RESPONSE: Final = "agent.response.v1"
-CANCEL: Final = "agent.cancel.v1"
+from breadcrumbs.runtime.schema_names import AGENT_CANCEL, USER_MESSAGE
 
 _BREADCRUMBS_PER_PAGE = 500
 _SESSIONS_PER_PAGE = 100
@@ -92,7 +89,7 @@ def create_request(
 
 def message_request(text: str, session: str | None, message: Message) -> Request:
     fields = {
-        "schema_name": MESSAGE,
+        "schema_name": USER_MESSAGE,
         "title": title_of(text),
         "tags": list(dict.fromkeys(("user:message", *_as_list(message.get("tags", ()))))),
         "context": {**(message.get("context") or {}), "message": text},
@@ -102,7 +99,7 @@ def message_request(text: str, session: str | None, message: Message) -> Request
 
 def cancel_request(session: str, reason: str | None) -> Request:
     fields = {
-        "schema_name": CANCEL,
+        "schema_name": AGENT_CANCEL,
         "title": "Cancel",
         "tags": ["agent:cancel"],
         "context": {} if reason is None else {"reason": reason},

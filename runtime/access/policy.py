@@ -29,14 +29,12 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
 )
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD, STATE_CHANGE
 from breadcrumbs.runtime.settings.settings import Role
 from breadcrumbs.runtime.store.state import (
-    ADK_EVENT,
     ADK_SESSION,
     ONLY_CREDENTIALS,
-    SESSION_RECORD,
     SHARED_DELTA,
-    STATE_CHANGE,
     STATE_HOLDER,
     STATEFUL,
     StateReaders,

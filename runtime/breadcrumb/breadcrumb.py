@@ -41,7 +41,7 @@ LARGE_BYTES: Final = 16 << 10
 """Documents above this many bytes are not kept parsed while a page is built."""
 SESSION: Final = "session:"
 USER: Final = "user:"
-USER_MESSAGE: Final = "user:message"
+USER_MESSAGE_TAG: Final = "user:message"
 """RCRT's mark of a user's message, and no user: a user cannot be called `message`."""
 
 Visibility = Literal["public", "team", "private"]
@@ -174,7 +174,7 @@ def session_of(tags: Sequence[str]) -> str | None:
 
 def users_of(tags: Sequence[str]) -> list[str]:
     """Return the tags that name users. `user:message` is RCRT's mark of a user's message, not a user."""
-    return [tag for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE]
+    return [tag for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE_TAG]
 
 
 def user_in(tags: Sequence[str]) -> str | None:
@@ -184,7 +184,7 @@ def user_in(tags: Sequence[str]) -> str | None:
 
 def user_tags(user: str | None) -> list[str]:
     """The tag of a user; none where the id fits into no tag, as ADK takes any text, or would be RCRT's mark."""
-    if user is None or USER + user == USER_MESSAGE or len(USER + user) > MAX_TAG_LENGTH:
+    if user is None or USER + user == USER_MESSAGE_TAG or len(USER + user) > MAX_TAG_LENGTH:
         return []
     try:
         check_name(user)
@@ -195,9 +195,9 @@ def user_tags(user: str | None) -> list[str]:
 
 def check_not_message_tag(user: str) -> None:
     """Refuse the user id `message`: its tag would be that of every message."""
-    if USER + user == USER_MESSAGE:
+    if USER + user == USER_MESSAGE_TAG:
         raise InvalidInput(
-            f"no user is called {user!r}: the tag {USER_MESSAGE!r} is on every message. Put something before it",
+            f"no user is called {user!r}: the tag {USER_MESSAGE_TAG!r} is on every message. Put something before it",
             where="user_id",
         )
 

@@ -11,10 +11,10 @@ from uuid import UUID
 from breadcrumbs.runtime.access.policy import find_restriction
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.schema_names import SCHEMA_DEFINITION
 from breadcrumbs.runtime.store.batched_reads import Read, newest_tagged
 from breadcrumbs.runtime.store.store import Store
 
-DEFINITION: Final = "schema.def.v1"
 DEFINES_PREFIX: Final = "defines:"
 _TTL_SECONDS: Final = 1.0
 _MAX_CACHED_SCHEMAS: Final = 1_024
@@ -60,7 +60,7 @@ class SchemaHints:
         now = time.monotonic()
         reads = {
             name: newest_tagged(
-                self._store, owner, DEFINITION, DEFINES_PREFIX + name, applies_to_all_sessions
+                self._store, owner, SCHEMA_DEFINITION, DEFINES_PREFIX + name, applies_to_all_sessions
             )
             for name in schema_names
             if (known := self._known.get((owner, name))) is None or known[0] <= now
@@ -83,7 +83,7 @@ class SchemaHints:
 async def load_all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrumb]:
     """Return the newest definition of each schema."""
     found: dict[str, Breadcrumb] = {}
-    async for crumb in store.walk(owner, Query(schema_name=DEFINITION, keep=applies_to_all_sessions)):
+    async for crumb in store.walk(owner, Query(schema_name=SCHEMA_DEFINITION, keep=applies_to_all_sessions)):
         for tag in crumb.tags:
             if tag.startswith(DEFINES_PREFIX):
                 found.setdefault(tag.removeprefix(DEFINES_PREFIX), crumb)

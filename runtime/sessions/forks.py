@@ -20,17 +20,20 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, Bread
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
+from breadcrumbs.runtime.schema_names import (
+    AGENT_CANCEL,
+    AGENT_CONTEXT,
+    AGENT_ERROR,
+    SESSION_RECORD,
+    STATE_CHANGE,
+)
 from breadcrumbs.runtime.sessions.messages import message_in
-from breadcrumbs.runtime.sessions.outcome_matching import ERROR
-from breadcrumbs.runtime.sessions.outcomes import CONTEXT
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.placement import derive_id_in_session
 from breadcrumbs.runtime.store.quotas import Usage
 from breadcrumbs.runtime.store.state import (
     ONLY_CREDENTIALS,
     REMOVED,
-    SESSION_RECORD,
-    STATE_CHANGE,
     STATEFUL,
     StateReaders,
     is_about_session,
@@ -39,9 +42,7 @@ from breadcrumbs.runtime.store.state import (
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
 
-CANCEL: Final = "agent.cancel.v1"
-
-_LEFT_BEHIND: Final = frozenset((SESSION_RECORD, STATE_CHANGE, CONTEXT, ERROR, CANCEL))
+_LEFT_BEHIND: Final = frozenset((SESSION_RECORD, STATE_CHANGE, AGENT_CONTEXT, AGENT_ERROR, AGENT_CANCEL))
 """What is about the first session itself, or about turns in it: not part of what was said."""
 _ABOUT_CONTEXTS: Final = frozenset(("context_id", "context_version"))
 

@@ -7,27 +7,32 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
+from breadcrumbs.runtime import schema_names
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
 from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
-from breadcrumbs.runtime.schema_names import RUNTIME_KEYS
-from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR, agent_of
+from breadcrumbs.runtime.schema_names import (
+    AGENT_ERROR,
+    AGENT_RESPONSE,
+    RUNTIME_KEYS,
+    TOOL_REQUEST,
+    TOOL_RESPONSE,
+    USER_MESSAGE,
+)
+from breadcrumbs.runtime.sessions.outcome_matching import agent_of
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.store import Store
 
 Role = Literal["user", "assistant", "error", "tool"]
 
-MESSAGE: Final = "user.message.v1"
-TOOL_REQUEST: Final = "tool.request.v1"
-TOOL_RESPONSE: Final = "tool.response.v1"
 
 ROLES: Final[Mapping[str, Role]] = {
-    MESSAGE: "user",
-    ANSWER: "assistant",
-    ERROR: "error",
+    USER_MESSAGE: "user",
+    AGENT_RESPONSE: "assistant",
+    AGENT_ERROR: "error",
     TOOL_REQUEST: "tool",
     TOOL_RESPONSE: "tool",
 }
@@ -125,11 +130,11 @@ def text_of(crumb: Breadcrumb) -> str:
     """The words of a message. What is not there is not said: no null ever becomes a word."""
     context = crumb.context
     match crumb.schema_name:
-        case "agent.error.v1":
+        case schema_names.AGENT_ERROR:
             return _words(context.get("error"))
-        case "tool.request.v1":
+        case schema_names.TOOL_REQUEST:
             return _words(context.get("input"))
-        case "tool.response.v1":
+        case schema_names.TOOL_RESPONSE:
             return _words(context.get("output", context.get("error")))
     if isinstance(parts := context.get("parts"), list) and not isinstance(context.get("message"), str):
         return "".join(_part(part) for part in parts)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-ANSWER: Final = "agent.response.v1"
-ERROR: Final = "agent.error.v1"
+from breadcrumbs.runtime.schema_names import AGENT_ERROR, AGENT_RESPONSE
 
 
 def is_outcome(
@@ -18,9 +17,9 @@ def is_outcome(
     """
     if not _names_message(context, message_id):
         return False
-    if schema_name == ERROR:
+    if schema_name == AGENT_ERROR:
         return agent in (None, context.get("agent_id", agent))
-    return (schema_name == ANSWER or _is_by_agent(context)) and agent in (None, agent_of(context))
+    return (schema_name == AGENT_RESPONSE or _is_by_agent(context)) and agent in (None, agent_of(context))
 
 
 def agent_of(context: Mapping[str, Any]) -> str | None:

@@ -8,19 +8,18 @@ from typing import Final, Literal
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
-from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR, is_outcome
+from breadcrumbs.runtime.schema_names import AGENT_ERROR, AGENT_RESPONSE
+from breadcrumbs.runtime.sessions.outcome_matching import is_outcome
 from breadcrumbs.runtime.store.lookup import WALK_BYTES
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.turn_retries import last_retry_time
-
-CONTEXT: Final = "agent.context.v1"
 
 _FIRST_PAGE: Final = 200  # the outcome is nearly always among so many breadcrumbs after the message
 
 
 def outcome_kind(outcome: Breadcrumb) -> Literal["answer", "error"]:
     """Return the name of an outcome in a reply."""
-    return "error" if outcome.schema_name == ERROR else "answer"
+    return "error" if outcome.schema_name == AGENT_ERROR else "answer"
 
 
 async def find_outcome(
@@ -34,7 +33,7 @@ async def find_outcome(
 
     def is_answer(crumb: Breadcrumb) -> bool:
         found = is_outcome(crumb.schema_name, crumb.context, str(message.id), agent)
-        if found and crumb.schema_name == ERROR:
+        if found and crumb.schema_name == AGENT_ERROR:
             errors.append(crumb)
             return False
         return found
@@ -53,7 +52,7 @@ async def find_outcome(
     if answer is None and near.next_cursor is not None:
         # By schema first, which skips everything in between. An agent may use another schema for its answers: all
         # breadcrumbs are read if there is not even an error.
-        answer = await first_answer(replace(query, schema_names=(ANSWER, ERROR)))
+        answer = await first_answer(replace(query, schema_names=(AGENT_RESPONSE, AGENT_ERROR)))
         if answer is None and not errors:
             answer = await first_answer(query)
     if answer is not None or not errors:

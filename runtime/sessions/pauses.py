@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
-from breadcrumbs.runtime.store.state import PAUSED, RESUMED, STATE_CHANGE
+from breadcrumbs.runtime.schema_names import STATE_CHANGE
+from breadcrumbs.runtime.store.state import PAUSED, RESUMED
 from breadcrumbs.runtime.store.store import Store
 
 

@@ -9,9 +9,9 @@ from uuid import UUID
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.errors import NotFound, NothingToRetry
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, AGENT_ERROR
 from breadcrumbs.runtime.sessions.messages import message_in
-from breadcrumbs.runtime.sessions.outcome_matching import ERROR
-from breadcrumbs.runtime.sessions.outcomes import CONTEXT, find_outcome
+from breadcrumbs.runtime.sessions.outcomes import find_outcome
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.turn_retries import TurnRetry, announce_retry
 from breadcrumbs.runtime.workers.dead_letters import DeadLetter, DeadLetters
@@ -45,7 +45,7 @@ async def _named(
 ) -> _Failed:
     message = await message_in(store, principal, session, id)
     outcome = await find_outcome(store, principal, message)
-    if id not in letters and outcome is not None and outcome.schema_name != ERROR:
+    if id not in letters and outcome is not None and outcome.schema_name != AGENT_ERROR:
         raise NothingToRetry(f"message {id} is answered: say something new, or fork the session before it")
     return _Failed(message, letters.get(id, []))
 
@@ -53,7 +53,7 @@ async def _named(
 async def _newest(
     store: Store, principal: Principal, session: str, letters: dict[UUID, list[DeadLetter]]
 ) -> _Failed:
-    errors = await store.recent(principal.owner_id, session, ERROR, _ERRORS_SEEN)
+    errors = await store.recent(principal.owner_id, session, AGENT_ERROR, _ERRORS_SEEN)
     tried: set[UUID] = set()
     candidates = [id for error in errors if (id := _trigger(error)) is not None]
     for id in (*candidates, *letters):
@@ -66,7 +66,7 @@ async def _newest(
             continue
         if id not in letters:
             outcome = await find_outcome(store, principal, message)
-            if outcome is not None and outcome.schema_name != ERROR:
+            if outcome is not None and outcome.schema_name != AGENT_ERROR:
                 continue
         return _Failed(message, letters.get(id, []))
     raise NothingToRetry(
@@ -97,7 +97,7 @@ async def retry_letter(store: Store, letter: DeadLetter) -> None:
 
 def _message_of(crumb: Breadcrumb) -> UUID | None:
     """The message whose turn this is part of; None: a context that does not say."""
-    return _trigger(crumb) if crumb.schema_name == CONTEXT else crumb.id
+    return _trigger(crumb) if crumb.schema_name == AGENT_CONTEXT else crumb.id
 
 
 def _trigger(crumb: Breadcrumb) -> UUID | None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import USER, USER_MESSAGE, Breadcrumb, user_in
-from breadcrumbs.runtime.schema_names import USER_MESSAGE as MESSAGE
+from breadcrumbs.runtime.breadcrumb.breadcrumb import USER, USER_MESSAGE_TAG, Breadcrumb, user_in
+from breadcrumbs.runtime.schema_names import USER_MESSAGE_TAG as MESSAGE
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.batched_reads import Read, read_command
 from breadcrumbs.runtime.store.keys import Keys
@@ -53,7 +53,7 @@ def session_user(about: About, created: int, first_message: Breadcrumb | None) -
         return None
     user = about.began_by if about.user_id is None else about.user_id
     if user is not None:
-        return user if USER + user != USER_MESSAGE else None
+        return user if USER + user != USER_MESSAGE_TAG else None
     # Older stores do not record who began a session. Only the breadcrumb that began it counts.
     if first_message is not None and first_message.created == created:
         return user_in(first_message.tags)

@@ -19,11 +19,7 @@ import orjson
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.errors import InvalidInput
-
-SESSION_RECORD: Final = "session.v1"
-STATE_CHANGE: Final = "session.state.v1"
-ADK_EVENT: Final = "adk.event.v1"
-ANSWER: Final = "agent.response.v1"
+from breadcrumbs.runtime.schema_names import ADK_EVENT, AGENT_RESPONSE, SESSION_RECORD, STATE_CHANGE
 
 STATE_HOLDER: Final = "state/"
 """Prefix of sessions that hold state shared by other sessions. They are not conversations and appear in no list."""
@@ -36,7 +32,7 @@ MAX_STATE_BYTES: Final = 1 << 20
 
 REMOVED: Final = b""
 
-_NULL_REMOVES: Final = {SESSION_RECORD: True, STATE_CHANGE: True, ADK_EVENT: False, ANSWER: False}
+_NULL_REMOVES: Final = {SESSION_RECORD: True, STATE_CHANGE: True, ADK_EVENT: False, AGENT_RESPONSE: False}
 """ADK keeps a None as a value; elsewhere null takes a name away, as in a merge patch."""
 
 STATEFUL: Final = frozenset(_NULL_REMOVES)

@@ -13,8 +13,9 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
 from breadcrumbs.runtime.errors import SessionGone
 from breadcrumbs.runtime.events.deltas import Delta
 from breadcrumbs.runtime.events.event import Event
+from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 from breadcrumbs.runtime.sessions.outcome_matching import is_outcome
-from breadcrumbs.runtime.sessions.outcomes import CONTEXT, find_outcome
+from breadcrumbs.runtime.sessions.outcomes import find_outcome
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.streams.conditions import Evaluation
 from breadcrumbs.runtime.streams.hub import EventHub
@@ -34,7 +35,7 @@ class _SessionFilter:
     def wants(self, event: Event) -> bool:
         return (
             self._tag in event.tags
-            and event.schema_name != CONTEXT
+            and event.schema_name != AGENT_CONTEXT
             and (
                 event.operation == "session_deleted"
                 or policy.may_see_event(self._principal, event.tags, event.private_to)

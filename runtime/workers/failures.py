@@ -9,12 +9,11 @@ from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
+from breadcrumbs.runtime.schema_names import AGENT_ERROR
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnCancelled, error_reason
 from breadcrumbs.runtime.workers.turn import Turn
-
-ERROR = "agent.error.v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,11 @@ async def leave_error(store: Store, turn: Turn, error: Exception, details: Error
     An error about an error is not written: a handler that reacts to errors and fails would never come to an end.
     """
     event = turn.event
-    if event.schema_name == ERROR:
+    if event.schema_name == AGENT_ERROR:
         return
     new = BreadcrumbCreate.parse(
         {
-            "schema_name": ERROR,
+            "schema_name": AGENT_ERROR,
             "title": "A turn was stopped" if isinstance(error, TurnCancelled) else "A turn failed",
             "tags": ["agent:error", *inherited_tags(event.tags, details.inherited)],
             "context": _error_context(turn, error, details),

@@ -20,7 +20,7 @@ from redis.crc import key_slot
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import StoreUnavailable
-from breadcrumbs.runtime.store.state import STATE_CHANGE
+from breadcrumbs.runtime.schema_names import STATE_CHANGE
 from breadcrumbs.runtime.store.store import Store
 from tests.store.contract.base import ALICE, ANSWER, BOB, MESSAGE, change, crumb, everything
 from tests.store.keyspace import events, keyspace, lane_of

@@ -8,13 +8,13 @@ from uuid import UUID
 import anyio
 import pytest
 
-from breadcrumbs.agents.conversation import CANCEL
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.maintenance.export_import import export_lines, import_lines
+from breadcrumbs.runtime.schema_names import AGENT_CANCEL
 from breadcrumbs.runtime.sessions.outcomes import find_outcome
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
@@ -473,7 +473,7 @@ async def test_what_becomes_of_an_old_cancellation_stops_no_later_turn(store: St
         assert await chat.errors("s") == []
 
 
-@pytest.mark.parametrize("schema", [CANCEL, MESSAGE])
+@pytest.mark.parametrize("schema", [AGENT_CANCEL, MESSAGE])
 async def test_what_is_imported_while_an_agent_is_busy_stops_nothing(store: Store, schema: str) -> None:
     model = PacedModel()
     hasty = agent(when_busy="interrupt", subscriptions={"selectors": [{"schema_name": MESSAGE}]})

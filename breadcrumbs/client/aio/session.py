@@ -13,8 +13,6 @@ from breadcrumbs.client.options import Saying, SessionChange, Waiting
 from breadcrumbs.client.outcomes import chat_message
 from breadcrumbs.client.replies import parse_deleted, parse_retried
 from breadcrumbs.client.requests import (
-    MESSAGE,
-    RESPONSE,
     cancel_request,
     change_session_request,
     delete_request,
@@ -35,6 +33,7 @@ from breadcrumbs.client.values import (
     Written,
     session_info_of,
 )
+from breadcrumbs.runtime.schema_names import AGENT_RESPONSE, USER_MESSAGE
 
 
 class AsyncSession:
@@ -86,7 +85,7 @@ class AsyncSession:
     async def messages(self, last: int | None = None) -> tuple[ChatMessage, ...]:
         """Return the messages of users and agents, the oldest first: all of them, or the `last` so many."""
         found: list[Breadcrumb] = []
-        for schema in (MESSAGE, RESPONSE):
+        for schema in (USER_MESSAGE, AGENT_RESPONSE):
             newest = list_breadcrumbs(
                 self._connection, session=self.id, schema_name=schema, sort="-created_at", limit=last
             )

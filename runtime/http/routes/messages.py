@@ -10,7 +10,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     SESSION,
-    USER_MESSAGE,
+    USER_MESSAGE_TAG,
     Breadcrumb,
     BreadcrumbCreate,
     user_in,
@@ -64,8 +64,8 @@ from breadcrumbs.runtime.http.routes.waiting import (
     wait_for_answer,
     wants_stream,
 )
+from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.sessions.messages import (
-    MESSAGE,
     MOST_MESSAGES,
     PageRange,
     message_in,
@@ -269,9 +269,9 @@ def _message_breadcrumb(
     if "message" in said.context:
         raise InvalidInput("the words go into `message`, not into context.message", where="context.message")
     fields = {
-        "schema_name": MESSAGE,
+        "schema_name": USER_MESSAGE,
         "title": shortened(said.message),
-        "tags": list(dict.fromkeys([USER_MESSAGE, SESSION + session, *said.tags])),
+        "tags": list(dict.fromkeys([USER_MESSAGE_TAG, SESSION + session, *said.tags])),
         "context": {**said.context, "message": said.message},
     }
     new = policy.admit_new(principal, BreadcrumbCreate.parse(fields))

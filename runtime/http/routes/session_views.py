@@ -20,8 +20,8 @@ from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import version_etag
 from breadcrumbs.runtime.http.api.operations import Parameter
 from breadcrumbs.runtime.http.api.replies import Header, Reply
-from breadcrumbs.runtime.sessions.messages import MESSAGE, summary_of
-from breadcrumbs.runtime.sessions.outcome_matching import ANSWER, ERROR
+from breadcrumbs.runtime.schema_names import AGENT_ERROR, AGENT_RESPONSE, USER_MESSAGE
+from breadcrumbs.runtime.sessions.messages import summary_of
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.session_facts import SessionFacts
 from breadcrumbs.runtime.store.written import Written
@@ -67,12 +67,12 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
         "version": facts.version,
         "created_at": times.to_text(facts.created),
         "last_active_at": times.to_text(facts.active),
-        "returning": counts.get(ANSWER, 0) > 0,
+        "returning": counts.get(AGENT_RESPONSE, 0) > 0,
         "active": facts.about.paused_at is None,
         "counts": {
-            "messages": counts.get(MESSAGE, 0),
-            "answers": counts.get(ANSWER, 0),
-            "errors": counts.get(ERROR, 0),
+            "messages": counts.get(USER_MESSAGE, 0),
+            "answers": counts.get(AGENT_RESPONSE, 0),
+            "errors": counts.get(AGENT_ERROR, 0),
             "breadcrumbs": sum(counts.values()),
         },
     }

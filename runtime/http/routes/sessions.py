@@ -64,18 +64,12 @@ from breadcrumbs.runtime.http.routes.session_views import (
     session_reply,
     session_view,
 )
+from breadcrumbs.runtime.schema_names import SESSION_RECORD, STATE_CHANGE
 from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.session_facts import SessionFacts
-from breadcrumbs.runtime.store.state import (
-    PAUSED,
-    RESUMED,
-    SESSION_RECORD,
-    STATE_CHANGE,
-    sensitivity_of,
-    what_is_secret,
-)
+from breadcrumbs.runtime.store.state import PAUSED, RESUMED, sensitivity_of, what_is_secret
 
 MAX_LISTED_SESSIONS: Final = 500
 _LIMIT: Final = Parameter(

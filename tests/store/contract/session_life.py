@@ -16,6 +16,7 @@ from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import InvalidCursor, InvalidInput, NotFound, SessionGone, VersionMismatch
 from breadcrumbs.runtime.maintenance import export_import
+from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD, STATE_CHANGE
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store import script_calls as writes_module
 from breadcrumbs.runtime.store.batched_reads import pause_of
@@ -23,7 +24,7 @@ from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.session_store import Belonging
-from breadcrumbs.runtime.store.state import ADK_EVENT, SESSION_RECORD, STATE_CHANGE, STATE_HOLDER, About
+from breadcrumbs.runtime.store.state import STATE_HOLDER, About
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.dead_letters import DeadLetters
 from breadcrumbs.runtime.workers.leases import Leases
