@@ -17,7 +17,7 @@ import orjson
 from breadcrumbs.agents.definition import AgentDefinition
 from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags, without_session
-from breadcrumbs.runtime.breadcrumb.text import encodable_text, find_text
+from breadcrumbs.runtime.breadcrumb.text import encodable_text, find_text, shorten_line
 from breadcrumbs.runtime.errors import InvalidInput, StateTooLarge
 from breadcrumbs.runtime.schema_names import AGENT_RESPONSE, PROTECTED_SCHEMAS, RUNTIME_KEYS, SPEAKER_SCHEMAS
 from breadcrumbs.runtime.workers.errors import TurnFailed
@@ -124,7 +124,7 @@ def answer_breadcrumb(
         context["dropped_schema_name"] = dropped
     fields: dict[str, Any] = {
         "schema_name": schema_name,
-        "title": _one_line_title(answer.title or answer.text),
+        "title": shorten_line(answer.title or answer.text),
         "tags": tags,
         "context": context,
     }
@@ -136,7 +136,7 @@ def answer_breadcrumb(
         return BreadcrumbCreate.parse(
             {
                 "schema_name": _schema_names(Answer(answer.text), agent)[0],
-                "title": _one_line_title(answer.text),
+                "title": shorten_line(answer.text),
                 "tags": [*agent.emits.tags, *passed_on],
                 "context": plain,
             }
@@ -157,8 +157,3 @@ def _schema_names(answer: Answer, agent: AgentDefinition) -> tuple[str, str | No
     if wanted in SPEAKER_SCHEMAS or (wanted in PROTECTED_SCHEMAS and wanted != default):
         return allowed_default, wanted
     return wanted, None
-
-
-def _one_line_title(text: str) -> str:
-    words = " ".join("".join(c if c.isprintable() else " " for c in text[:400]).split())
-    return words if len(words) <= 80 else words[:79] + "…"

@@ -23,6 +23,7 @@ from breadcrumbs.agents.models.base import (
     ToolCall,
     TransientModelError,
 )
+from breadcrumbs.runtime.breadcrumb.text import printable_line
 
 MAX_TOOL_CALLS = 128
 
@@ -345,7 +346,7 @@ def parse_json_or_none(data: bytes) -> Any:
 def show_excerpt(content: bytes | str) -> str:
     """Something foreign on one line. Still long: whoever shows it removes secrets first, and then cuts it."""
     text = content[:4000].decode("utf-8", "replace") if isinstance(content, bytes) else content[:4000]
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return printable_line(text)
 
 
 def _content_text(content: Any) -> str:

@@ -16,7 +16,6 @@ from breadcrumbs.adk.wire import (
     check_depth,
     complete_event,
     public_event,
-    shorten_line,
     text_of,
 )
 from breadcrumbs.runtime.access import Principal, policy
@@ -24,10 +23,12 @@ from breadcrumbs.runtime.access.redaction import redact_event
 from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, build_content
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD
 from breadcrumbs.runtime.store.state import SHARED_DELTA, sensitivity_of, what_is_secret
 
+_TITLE_LENGTH: Final = 120
 _MAX_FIRST_EVENTS: Final = 1_000
 """One write stores them all, and blocks the Redis server meanwhile."""
 
@@ -44,7 +45,7 @@ def session_record(
     """Return the record that a session begins with."""
     of = names.of
     context: Json = {
-        "title": shorten_line(f"{of.app} · {of.user}"),
+        "title": shorten_line(f"{of.app} · {of.user}", _TITLE_LENGTH),
         "user_id": of.user,
         "adk": {"app_name": of.app, "user_id": of.user, "session_id": names.id},
         "state_delta": deltas.session,
@@ -76,7 +77,7 @@ def event_record(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCre
         context["message"] = text
     return BreadcrumbCreate(
         schema_name=ADK_EVENT,
-        title=shorten_line(event.get("author", "")),
+        title=shorten_line(event.get("author", ""), _TITLE_LENGTH),
         tags=names.tags,
         context=context,
         sensitivity=sensitivity_of(event),
@@ -88,7 +89,7 @@ def state_record(holder: str, delta: Json, tags: Iterable[str], source: Sequence
     """Return a change of the state of an app or a user. `holder` is the session that holds that state."""
     return BreadcrumbCreate(
         schema_name=ADK_EVENT,
-        title=shorten_line(f"state: {', '.join(delta)}"),
+        title=shorten_line(f"state: {', '.join(delta)}", _TITLE_LENGTH),
         tags=[SESSION + holder, *tags],
         context={"state_delta": delta, "source": list(source), **what_is_secret(delta)},
         sensitivity=sensitivity_of(delta),

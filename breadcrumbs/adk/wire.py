@@ -182,9 +182,3 @@ def text_of(event: Mapping[str, Any]) -> str:
     parts = (event.get("content") or {}).get("parts") or ()
     said = (part["text"] for part in parts if isinstance(part.get("text"), str) and not part.get("thought"))
     return encodable_text("".join(said))
-
-
-def shorten_line(text: str, length: int = 120) -> str:
-    """The beginning of a text, in one line."""
-    words = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * length]).split())
-    return words if len(words) <= length else words[: length - 1] + "…"

@@ -14,6 +14,7 @@ import orjson
 from breadcrumbs.client.errors import InvalidInput
 from breadcrumbs.client.options import EventOptions, Filters, Listing, Message, SessionChange, TokenRequest
 from breadcrumbs.client.values import SESSION
+from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.schema_names import AGENT_CANCEL, USER_MESSAGE
 
 _BREADCRUMBS_PER_PAGE = 500
@@ -90,7 +91,7 @@ def create_request(
 def message_request(text: str, session: str | None, message: Message) -> Request:
     fields = {
         "schema_name": USER_MESSAGE,
-        "title": title_of(text),
+        "title": shorten_line(text),
         "tags": list(dict.fromkeys(("user:message", *_as_list(message.get("tags", ()))))),
         "context": {**(message.get("context") or {}), "message": text},
     }
@@ -260,12 +261,6 @@ def json_of(document: Any, *, option: int = 0) -> bytes:
         return orjson.dumps(document, option=option)
     except orjson.JSONEncodeError as error:
         raise InvalidInput({"status": 422, "detail": f"this cannot be written as JSON: {error}"}) from None
-
-
-def title_of(text: str) -> str:
-    """Return the beginning of a text, in one line."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[:400]).split())
-    return line if len(line) <= 80 else line[:79] + "…"
 
 
 def _keyed_post(path: str, document: Mapping[str, Any], idempotency_key: str | None) -> Request:

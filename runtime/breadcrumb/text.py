@@ -30,6 +30,19 @@ def encodable_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def printable_line(text: str) -> str:
+    """Replace unprintable characters and runs of white space by single spaces."""
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(text.split())
+
+
+def shorten_line(text: str, max_length: int = 80) -> str:
+    """Return the beginning of a text as one line, with an ellipsis if it is cut."""
+    line = printable_line(text[: 5 * max_length])
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"
+
+
 def json_text(content: Any) -> str:
     """Render JSON without null members."""
     return orjson.dumps(_without_nulls(content)).decode()

@@ -22,7 +22,8 @@ class EventLog:
     def __init__(self, connection: Connection, keys: Keys) -> None:
         self._connection = connection
         self._keys = keys
-        self._lane_of = {keys.events(lane): lane for lane in range(keys.lanes)}
+        self._streams = [keys.events(lane) for lane in range(keys.lanes)]
+        self._lane_of = {stream: lane for lane, stream in enumerate(self._streams)}
 
     def zero_position(self) -> Position:
         """Return the position before all events."""
@@ -40,7 +41,7 @@ class EventLog:
         self, link: BlockingLink, position: Mapping[int, int], *, block_ms: int, count: int = 512
     ) -> list[Event]:
         """Return the next events of some lanes, in the order of their times. Blocks until there are any."""
-        streams = [self._keys.events(lane) for lane in position]
+        streams = [self._streams[lane] for lane in position]
         after = [b"%d-0" % at for at in position.values()]
         reply = await link.call((b"XREAD", b"COUNT", count, b"BLOCK", block_ms, b"STREAMS", *streams, *after))
         events = [
@@ -62,7 +63,7 @@ class EventLog:
                     lane,
                     (
                         b"XRANGE",
-                        self._keys.events(lane),
+                        self._streams[lane],
                         b"(%d-0" % after[lane],
                         b"%d-0" % until[lane],
                         b"COUNT",

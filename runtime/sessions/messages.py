@@ -12,7 +12,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_context
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
-from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text
+from breadcrumbs.runtime.breadcrumb.text import json_text, plain_text, shorten_line
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.schema_names import (
     AGENT_ERROR,
@@ -38,7 +38,6 @@ ROLES: Final[Mapping[str, Role]] = {
 }
 
 MOST_MESSAGES: Final = 1_000
-_SUMMARY: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +145,7 @@ def summary_of(message: Breadcrumb, principal: Principal) -> str | None:
     """What to show of a session that has no title: the beginning of its first message, in one line."""
     if not policy.may_read(principal, message):
         return None
-    return shortened(text_of(message)) or None
-
-
-def shortened(text: str) -> str:
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[:400]).split())
-    return line if len(line) <= _SUMMARY else line[: _SUMMARY - 1] + "…"
+    return shorten_line(text_of(message)) or None
 
 
 def _part(part: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import USER, USER_MESSAGE_TAG, Breadcrumb, user_in
-from breadcrumbs.runtime.schema_names import USER_MESSAGE_TAG as MESSAGE
+from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.batched_reads import Read, read_command
 from breadcrumbs.runtime.store.keys import Keys
@@ -174,7 +174,7 @@ def _counts_read(keys: Keys, owner: UUID, session: str, schemas: list[str]) -> R
 def _first_id_read(keys: Keys, owner: UUID, session: str) -> Read[bytes | None]:
     """Read the id of the first message in a session; None: there is no message."""
     lane = keys.session_lane(owner, session)
-    command = (b"ZRANGE", keys.by_session(lane, owner, session, MESSAGE), 0, 0)
+    command = (b"ZRANGE", keys.by_session(lane, owner, session, USER_MESSAGE), 0, 0)
     return read_command(lane, command, lambda ids: ids[0] if ids else None)
 
 

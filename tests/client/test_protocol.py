@@ -31,10 +31,11 @@ from breadcrumbs.client.errors import (
 )
 from breadcrumbs.client.http import ServerAccess, check_address
 from breadcrumbs.client.replies import ConnectionLost, Reply, backoff
-from breadcrumbs.client.requests import Request, title_of
+from breadcrumbs.client.requests import Request
 from breadcrumbs.client.sync import events, turns
 from breadcrumbs.client.sync.connection import ByteStream, ServerConnection
 from breadcrumbs.client.values import Answer, Delta, Event, Gap
+from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.sse import Parser, ServerSentEvent
 
 ID = "0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b"
@@ -325,7 +326,7 @@ def test_problems_that_say_next_to_nothing_are_still_problems() -> None:
 
 @given(st.text(max_size=1000))
 def test_any_text_has_a_title_in_one_line(text: str) -> None:
-    title = title_of(text)
+    title = shorten_line(text)
     assert len(title) <= 80 and all(char.isprintable() for char in title)
 
 

@@ -11,8 +11,9 @@ from breadcrumbs.client.aio.client import AsyncClient
 from breadcrumbs.client.entries import Entry, entry_digest
 from breadcrumbs.client.errors import NotFound, VersionMismatch
 from breadcrumbs.client.options import Listing
-from breadcrumbs.client.requests import breadcrumb_path, if_match, title_of
+from breadcrumbs.client.requests import breadcrumb_path, if_match
 from breadcrumbs.client.values import SESSION, Breadcrumb, Written
+from breadcrumbs.runtime.breadcrumb.text import shorten_line
 
 _ENTRY: Final = "entry:"
 _DIGESTS_PER_REQUEST: Final = 64
@@ -73,7 +74,7 @@ class AsyncHistory:
         return await self._client.create(
             self._schema_name,
             {"entry": entry.document},
-            title=title_of(entry.title),
+            title=shorten_line(entry.title),
             tags=[self._mark] if digest is None else [self._mark, _ENTRY + digest],
             session=self._session,
             idempotency_key=key,

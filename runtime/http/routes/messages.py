@@ -17,6 +17,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     user_tags,
 )
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.errors import (
     InvalidInput,
     NotFound,
@@ -71,7 +72,6 @@ from breadcrumbs.runtime.sessions.messages import (
     message_in,
     message_view,
     read_page,
-    shortened,
 )
 from breadcrumbs.runtime.sessions.outcomes import find_outcome, outcome_kind
 from breadcrumbs.runtime.sessions.retries import retry
@@ -270,7 +270,7 @@ def _message_breadcrumb(
         raise InvalidInput("the words go into `message`, not into context.message", where="context.message")
     fields = {
         "schema_name": USER_MESSAGE,
-        "title": shortened(said.message),
+        "title": shorten_line(said.message),
         "tags": list(dict.fromkeys([USER_MESSAGE_TAG, SESSION + session, *said.tags])),
         "context": {**said.context, "message": said.message},
     }

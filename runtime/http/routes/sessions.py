@@ -17,6 +17,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
 )
 from breadcrumbs.runtime.breadcrumb.ids import derived_id, new_id, parse_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.text import printable_line
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     AnotherSession,
@@ -380,4 +381,4 @@ def _title_text(text: str | None) -> str | None:
     """What a session is called, as a title of a breadcrumb: whoever gave it may have been less strict."""
     if text is None:
         return None
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:MAX_TITLE_LENGTH]
+    return printable_line(text)[:MAX_TITLE_LENGTH]
