@@ -61,7 +61,7 @@ class BreadcrumbSessionService(BaseSessionService):
     one for each event loop, and close with it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first are keywords, documented one by one
         self,
         where: str | Store | None = None,
         *,

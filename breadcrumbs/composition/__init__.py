@@ -1,5 +1,11 @@
-"""Wires processes from the parts: the store, the HTTP server, context builders and agent runners.
+"""Wires processes: storage, the HTTP server, workers. The CLI and the library both use it.
 
-The commands of `crumb` and the functions of `breadcrumbs.hosting` both start their processes here. Import the modules
-directly: some of them load the server.
+`__all__` lists the modules that other packages may import.
 """
+
+__all__ = [
+    "http_server",
+    "own_agents",
+    "processes",
+    "storage",
+]

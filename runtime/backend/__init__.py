@@ -1,4 +1,14 @@
-"""The Redis server or cluster behind the store: sockets, commands, scripts and the embedded server.
+"""Connections to Redis-protocol servers, standalone and cluster, and the embedded server.
 
-`connection.py` defines the interface, `standalone.py` and `cluster.py` implement it.
+`__all__` lists the modules that other packages may import.
 """
+
+__all__ = [
+    "address",
+    "cluster",
+    "connection",
+    "embedded",
+    "link",
+    "servers",
+    "standalone",
+]

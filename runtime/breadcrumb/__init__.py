@@ -1,0 +1,19 @@
+"""Pure values without I/O: breadcrumbs, ids, times, tags, selectors, queries, expiry, JSON input.
+
+`__all__` lists the modules that other packages may import.
+"""
+
+__all__ = [
+    "breadcrumb",
+    "cached",
+    "credentials",
+    "ids",
+    "json_input",
+    "names",
+    "query",
+    "selectors",
+    "tags",
+    "text",
+    "times",
+    "ttl",
+]

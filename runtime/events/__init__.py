@@ -1,5 +1,13 @@
-"""Events of the store: the value, the log, one reader per process, and deltas.
+"""Events: their value and encoding, the log per lane, one reader per process, deltas.
 
-`event.py` defines the event, `log.py` reads ranges, `reader.py` follows lanes, `bodies.py` loads the breadcrumbs that
-events name, `deltas.py` carries pieces of answers, `positions.py` encrypts positions for clients.
+`__all__` lists the modules that other packages may import.
 """
+
+__all__ = [
+    "bodies",
+    "deltas",
+    "event",
+    "log",
+    "positions",
+    "reader",
+]

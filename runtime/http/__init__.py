@@ -1,1 +1,11 @@
-"""The RCRT wire contract over HTTP."""
+"""The HTTP API: server, middleware, operations, routes.
+
+`__all__` lists the modules that other packages may import.
+"""
+
+__all__ = [
+    "api",
+    "app",
+    "routes",
+    "server",
+]

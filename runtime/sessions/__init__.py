@@ -1,0 +1,14 @@
+"""Sessions: facts and rules, messages, forks, retries, outcomes.
+
+`__all__` lists the modules that other packages may import.
+"""
+
+__all__ = [
+    "forks",
+    "messages",
+    "outcome_matching",
+    "outcomes",
+    "pauses",
+    "retries",
+    "sessions",
+]

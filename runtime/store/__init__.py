@@ -1,0 +1,35 @@
+"""Breadcrumbs, sessions and records in Redis: keys, scripts, indexes, listing, history.
+
+`__all__` lists the modules that other packages may import.
+"""
+
+__all__ = [
+    "batched_reads",
+    "breadcrumb_scan",
+    "cursors",
+    "dead_letter_store",
+    "expiry",
+    "fence",
+    "history",
+    "housekeeping",
+    "indexes",
+    "keys",
+    "lane_counts",
+    "lookup",
+    "opening",
+    "options",
+    "placement",
+    "quotas",
+    "record",
+    "records",
+    "scan",
+    "session_deletion",
+    "session_facts",
+    "session_store",
+    "state",
+    "store",
+    "turn_retries",
+    "worker_records",
+    "write_cache",
+    "written",
+]

@@ -1,5 +1,12 @@
-"""Event streams inside a process: fan-out of values to subscribers, and waiting for an answer.
+"""Streams: fan-out of events to the clients of a process, and waiting for an answer.
 
-`hub.py` reads and fans out, `subscription.py` is one subscriber's queue, `catch_up.py` replays the log for subscribers
-that resume, `condition_queues.py` and `conditions.py` evaluate conditions, `watch.py` waits for an answer.
+`__all__` lists the modules that other packages may import.
 """
+
+__all__ = [
+    "conditions",
+    "hub",
+    "stream_event",
+    "subscription",
+    "watch",
+]

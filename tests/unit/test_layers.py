@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,21 @@ REDIS_MODULES: Final = (
     "breadcrumbs.runtime.backend.cluster",
     "breadcrumbs.runtime.store.keys",
 )
+
+
+SURFACES: Final = (
+    *(
+        f"breadcrumbs.runtime.{name}"
+        for name in (
+            "access", "backend", "breadcrumb", "events", "hints", "http", "maintenance", "retrieval", "sessions",
+            "settings", "store", "streams", "workers",
+        )
+    ),
+    "breadcrumbs.agents",
+    "breadcrumbs.composition",
+    "breadcrumbs.context_builder",
+)  # fmt: skip
+"""Packages whose `__all__` lists the modules that other packages may import."""
 
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
@@ -76,6 +92,20 @@ def test_an_import_from_a_lower_layer_into_a_higher_one_is_found(tmp_path: Path,
     assert "breadcrumbs.runtime.store.violation" in checked.stdout
 
 
+def test_packages_import_only_public_modules_of_others() -> None:
+    found = []
+    for path in sorted(_modules()):
+        module = _module_name(path)
+        for line, name in _imported_names(ast.parse(path.read_text())):
+            package = _package_of(name)
+            if package is None or f"{module}.".startswith(f"{package}."):
+                continue
+            part = name.removeprefix(f"{package}.").split(".")[0]
+            if part not in importlib.import_module(package).__all__:
+                found.append(f"{path.relative_to(ROOT)}:{line}: {name} is private to {package}")
+    assert not found, "\n".join(found)
+
+
 def test_redis_is_used_only_below_the_interfaces_of_the_runtime() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {what}"
@@ -91,6 +121,25 @@ def test_a_use_of_redis_is_found() -> None:
         "async def peek(store):\n    return await store.connection.call(0, b'GET', store.keys.clock(0))\n"
     )
     assert {what for _, what in _redis_uses(ast.parse(source))} == {".connection", ".keys"}
+
+
+def _imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the full name of everything that is imported, functions and type checking included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _package_of(name: str) -> str | None:
+    """Return the package with a declared surface that a name lies in, or None."""
+    return next((package for package in SURFACES if name.startswith(package + ".")), None)
+
+
+def _module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return name if name.startswith("breadcrumbs") else f"breadcrumbs.{name}"
 
 
 def _modules() -> Iterator[Path]:

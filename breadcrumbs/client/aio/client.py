@@ -169,7 +169,7 @@ class AsyncClient:
         """Return a token for somebody else, narrowed to a session or a user if asked for."""
         return await self._connection.fetch(token_request(wanted), parse_token)
 
-    async def request(
+    async def request(  # noqa: PLR0913 - the same keywords as httpx
         self,
         method: str,
         path: str,

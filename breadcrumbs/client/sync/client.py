@@ -170,7 +170,7 @@ class Client:
         """Return a token for somebody else, narrowed to a session or a user if asked for."""
         return self._connection.fetch(token_request(wanted), parse_token)
 
-    def request(
+    def request(  # noqa: PLR0913 - the same keywords as httpx
         self,
         method: str,
         path: str,
