@@ -36,9 +36,9 @@ from breadcrumbs.context_builder.references import read_record
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.ids import home_lane
 from breadcrumbs.runtime.settings.settings import Settings
+from tests.support.conversations import ALICE, CONTEXT, RESPONSE, Chat
 from tests.support.fleet import LEASED, Fleet, fleet, share
 from tests.support.killable_worker import POINTS, Kind, Nursery, Running, Trap
-from tests.support.turns import ALICE, CONTEXT, RESPONSE, Chat
 
 AT_ANY_TIME = "at any time"
 PATIENCE = 300.0

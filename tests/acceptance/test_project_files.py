@@ -532,7 +532,7 @@ def test_every_command_and_option_that_the_documents_show_exists() -> None:
         if command in (
             "test",
             "lock",
-        ):  # commands of the launcher, checked in tests/unit/test_cli_launcher.py
+        ):  # commands of the launcher, checked in tests/unit/cli/test_launcher.py
             continue
         text = help_of(*command.split())
         for option in options:

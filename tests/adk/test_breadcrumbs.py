@@ -30,7 +30,7 @@ from breadcrumbs.runtime.maintenance.export_import import decode, export_lines
 from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.store.store import Store
 from tests.adk.support import APP, Parrot, event, runner_on, say, spoken, unique
-from tests.support.turns import ALICE, MESSAGE, config, opened, working
+from tests.support.conversations import ALICE, MESSAGE, config, opened, working
 
 
 async def test_a_session_is_a_session_here_too(served: str, user: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.store.store import Store
 from tests.support.adk_backend import FakeAdk, fake_adk
+from tests.support.conversations import opened
 from tests.support.model_server import ModelServer
-from tests.support.turns import opened
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.support.adk_agents import (
     talk,
 )
 from tests.support.adk_backend import APP, AdkApiServer, Exchange, FakeAdk, fake_adk
-from tests.support.turns import ALICE, BOB, Chat, config, eventually
+from tests.support.conversations import ALICE, BOB, Chat, config, eventually
 
 PATIENT = 60.0
 

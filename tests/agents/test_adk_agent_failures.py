@@ -21,7 +21,7 @@ from tests.support.adk_agents import (
     talk,
 )
 from tests.support.adk_backend import Exchange, FakeAdk, fake_adk, said
-from tests.support.turns import eventually
+from tests.support.conversations import eventually
 
 
 def _stream(*chunks: bytes, end: bool = True) -> Callable[[Exchange], None]:

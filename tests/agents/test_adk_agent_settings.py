@@ -26,8 +26,8 @@ from tests.support.adk_agents import (
     talk,
 )
 from tests.support.adk_backend import APP, Exchange, FakeAdk, fake_adk
+from tests.support.conversations import Chat, config
 from tests.support.events import reader_of
-from tests.support.turns import Chat, config
 
 
 async def test_P22_an_app_that_is_not_on_the_server_is_said_in_the_log_at_start_and_in_the_session(

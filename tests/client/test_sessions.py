@@ -24,7 +24,7 @@ from breadcrumbs import (
 )
 from breadcrumbs.cli.app import app
 from tests.client.support import CRUMB, CrumbUp, Line, client_of, environment
-from tests.support.turns import eventually
+from tests.support.conversations import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,9 @@ from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.store.store import Store
+from tests.http.answering import answering, echo, messages, patch, say, texts
 from tests.http.conftest import AGENT_A, AGENT_B, KEY, Site, problem
-from tests.http.turns import answering, echo, messages, patch, say, texts
-from tests.support.turns import MESSAGE, RESPONSE, spoken
+from tests.support.conversations import MESSAGE, RESPONSE, spoken
 
 
 def timeless(message: dict[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.store.state import ADK_SESSION, STATE_HOLDER
+from tests.http.answering import answering
 from tests.http.conftest import KEY, OWNER, WEAK_KEY, Site, problem
 from tests.http.sessions import begin, ids, read, say
-from tests.http.turns import answering
-from tests.support.turns import eventually
+from tests.support.conversations import eventually
 
 ALL = {"X-API-Key": KEY}
 

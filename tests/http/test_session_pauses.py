@@ -9,9 +9,9 @@ import pytest
 
 from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
+from tests.http.answering import Gate, answering, echo, has, more, patch, say
 from tests.http.conftest import Site
-from tests.http.turns import Gate, answering, echo, has, more, patch, say
-from tests.support.turns import CONTEXT, RESPONSE, Working, agent, config, eventually
+from tests.support.conversations import CONTEXT, RESPONSE, Working, agent, config, eventually
 
 
 async def consumers(team: Working, session: str) -> list[list[str]]:

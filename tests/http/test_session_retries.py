@@ -10,8 +10,7 @@ import pytest
 from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.settings.settings import DEVELOPER
-from tests.http.conftest import Site, problem
-from tests.http.turns import (
+from tests.http.answering import (
     LONG,
     Gate,
     answering,
@@ -24,7 +23,8 @@ from tests.http.turns import (
     say,
     texts,
 )
-from tests.support.turns import CONTEXT, agent, config, eventually, spoken
+from tests.http.conftest import Site, problem
+from tests.support.conversations import CONTEXT, agent, config, eventually, spoken
 
 
 async def test_P3_a_failed_turn_is_run_again_without_a_second_message(site: Site) -> None:

@@ -16,8 +16,7 @@ from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.settings.settings import DEVELOPER
-from tests.http.conftest import Site, problem, running_site
-from tests.http.turns import (
+from tests.http.answering import (
     LONG,
     Gate,
     answering,
@@ -30,7 +29,8 @@ from tests.http.turns import (
     stream,
     texts,
 )
-from tests.support.turns import MESSAGE, agent, eventually
+from tests.http.conftest import Site, problem, running_site
+from tests.support.conversations import MESSAGE, agent, eventually
 
 # Waiting
 

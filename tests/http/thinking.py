@@ -12,7 +12,7 @@ import anyio
 from breadcrumbs.agents.models.base import ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.settings.settings import DEVELOPER
-from tests.support.turns import opened, working
+from tests.support.conversations import opened, working
 
 
 async def think(request: ModelRequest) -> str:

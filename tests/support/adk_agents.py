@@ -18,8 +18,8 @@ from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.retries import TurnLimits
 from tests.support.adk_backend import APP, Exchange
+from tests.support.conversations import ALICE, Chat, Working, all_taken, config, eventually
 from tests.support.events import reader_of
-from tests.support.turns import ALICE, Chat, Working, all_taken, config, eventually
 
 RECORD = "adk.session.v1"
 MESSAGES = {"schema_name": "user.message.v1", "any_tags": ["user:message"]}

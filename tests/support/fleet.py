@@ -22,8 +22,8 @@ from breadcrumbs.runtime.errors import StoreError
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.turn import INTERNAL
+from tests.support.conversations import ALICE, CONTEXT, ERROR, MESSAGE, RESPONSE, Chat, eventually
 from tests.support.killable_worker import Kind, Nursery, Post, Running, Trap
-from tests.support.turns import ALICE, CONTEXT, ERROR, MESSAGE, RESPONSE, Chat, eventually
 
 LEASE = 0.8
 PATIENCE = 90.0

@@ -6,7 +6,7 @@ import pytest
 
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.store.store import Store
-from tests.support.turns import opened
+from tests.support.conversations import opened
 
 
 @pytest.fixture

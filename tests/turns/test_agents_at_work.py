@@ -15,8 +15,7 @@ from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbUpdate
 from breadcrumbs.runtime.store.store import Store
-from tests.support.tools import Counting, use
-from tests.support.turns import (
+from tests.support.conversations import (
     ASSISTANT,
     CONTEXT,
     ERROR,
@@ -31,6 +30,7 @@ from tests.support.turns import (
     recite,
     working,
 )
+from tests.support.tools import Counting, use
 
 # Functions
 

@@ -21,7 +21,7 @@ from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.workers.turn import INTERNAL
-from tests.support.turns import (
+from tests.support.conversations import (
     ASSISTANT,
     CONTEXT,
     MESSAGE,

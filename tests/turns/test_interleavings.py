@@ -38,8 +38,7 @@ from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.turn import INTERNAL
-from tests.support.servers import Server
-from tests.support.turns import (
+from tests.support.conversations import (
     ALICE,
     ASSISTANT,
     BOB,
@@ -55,6 +54,7 @@ from tests.support.turns import (
     events_of,
     last_words,
 )
+from tests.support.servers import Server
 from tests.turns.stepping import Crew, SteppedConnection, SteppedWorker
 
 # Each part plays at most 250 schedules: about 4 s of CPU time, so that a part ends in time on a loaded machine too.

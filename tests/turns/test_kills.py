@@ -27,9 +27,9 @@ from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
+from tests.support.conversations import ALICE, CONTEXT, RESPONSE, Chat, eventually
 from tests.support.fleet import LEASE, LEASED, PATIENCE, Fleet, fleet, shares
 from tests.support.killable_worker import POINTS, Kind, Nursery, Running, Trap
-from tests.support.turns import ALICE, CONTEXT, RESPONSE, Chat, eventually
 
 FULL = os.environ.get("CRUMB_FULL_KILLS") == "1"
 SESSIONS, MESSAGES, KILLS = (200, 2_000, 200) if FULL else (50, 300, 25)

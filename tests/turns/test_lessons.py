@@ -17,7 +17,7 @@ from breadcrumbs.runtime.sessions.retries import retry_letter
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.dead_letters import DeadLetters
 from tests.http.conftest import running_site
-from tests.support.turns import ALICE, MESSAGE, Chat, opened, recite, spoken, working
+from tests.support.conversations import ALICE, MESSAGE, Chat, opened, recite, spoken, working
 
 
 async def test_P1_the_version_returned_is_the_one_the_store_has(store: Store) -> None:

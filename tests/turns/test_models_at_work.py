@@ -11,7 +11,7 @@ from breadcrumbs.agents.models.base import ModelError, ModelRequest
 from breadcrumbs.agents.models.scripted import FunctionModel, ScriptedModel
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers import retries
-from tests.support.turns import (
+from tests.support.conversations import (
     CONTEXT,
     MESSAGE,
     RESPONSE,

@@ -23,7 +23,7 @@ from breadcrumbs.runtime.retrieval import sources
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.state import About
 from breadcrumbs.runtime.store.store import Store
-from tests.support.turns import (
+from tests.support.conversations import (
     ASSISTANT,
     BOB,
     CONTEXT,

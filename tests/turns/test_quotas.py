@@ -16,7 +16,7 @@ from breadcrumbs.runtime.sessions.retries import retry
 from breadcrumbs.runtime.store.options import StoreOptions
 from breadcrumbs.runtime.store.quotas import Quotas
 from breadcrumbs.runtime.store.store import Store
-from tests.support.turns import ALICE, MESSAGE, agent, recite, working
+from tests.support.conversations import ALICE, MESSAGE, agent, recite, working
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from breadcrumbs.runtime.backend.link import Command
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.settings.settings import Settings
 from breadcrumbs.runtime.store.store import Store
-from tests.support.turns import RESPONSE, Chat, compose, opened, recite
+from tests.support.conversations import RESPONSE, Chat, compose, opened, recite
 from tests.turns.stepping import Actor, SteppedConnection, SteppedWorker
 
 PATIENCE = 30

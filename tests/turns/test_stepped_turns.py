@@ -15,7 +15,17 @@ from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.backend.embedded import EmbeddedServer
 from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
 from breadcrumbs.runtime.store.store import Store
-from tests.support.turns import CONTEXT, MESSAGE, Chat, agent, compose, config, opened, recite, working
+from tests.support.conversations import (
+    CONTEXT,
+    MESSAGE,
+    Chat,
+    agent,
+    compose,
+    config,
+    opened,
+    recite,
+    working,
+)
 from tests.turns.stepping import SteppedConnection, SteppedWorker
 
 PATIENCE = 30

@@ -15,7 +15,7 @@ from breadcrumbs.runtime.breadcrumb.ids import new_id
 from breadcrumbs.runtime.errors import StoreFull, StoreUnavailable
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
-from tests.support.turns import (
+from tests.support.conversations import (
     CONTEXT,
     RESPONSE,
     agent,
@@ -117,7 +117,7 @@ async def test_what_was_imported_is_history_and_nobody_answers_it(store: Store) 
 
 
 async def test_a_message_that_was_deleted_while_it_waited_is_not_answered(store: Store) -> None:
-    from tests.support.turns import PacedModel
+    from tests.support.conversations import PacedModel
 
     model = PacedModel()
     async with working(store, model) as chat:

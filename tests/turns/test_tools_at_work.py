@@ -18,8 +18,7 @@ from breadcrumbs.agents.tools import Tool, tool
 from breadcrumbs.runtime.breadcrumb.ids import derived_id, home_lane, new_id
 from breadcrumbs.runtime.errors import StoreUnavailable
 from breadcrumbs.runtime.store.store import Store
-from tests.support.tools import Counting, use
-from tests.support.turns import (
+from tests.support.conversations import (
     ASSISTANT,
     agent,
     eventually,
@@ -27,6 +26,7 @@ from tests.support.turns import (
     function_agent,
     working,
 )
+from tests.support.tools import Counting, use
 
 
 async def test_P9_a_tool_call_leaves_request_and_response_with_ids_derived_from_trigger_and_step(

@@ -19,9 +19,9 @@ from breadcrumbs.runtime.workers.liveness import Liveness
 from breadcrumbs.runtime.workers.retries import TurnLimits
 from breadcrumbs.runtime.workers.turn import Turn
 from breadcrumbs.runtime.workers.worker import Worker
+from tests.support.conversations import Chat, eventually, opened
 from tests.support.events import reader_of
 from tests.support.servers import Cluster, Server
-from tests.support.turns import Chat, eventually, opened
 from tests.turns.test_worker_unit import Recorder, all_done, begun, done, running, taken
 
 KIND = Recorder.kind

@@ -31,8 +31,8 @@ from breadcrumbs.runtime.workers.leases import Leases
 from breadcrumbs.runtime.workers.retries import Reruns, Slot, TurnLimits
 from breadcrumbs.runtime.workers.turn import Turn
 from breadcrumbs.runtime.workers.worker import Worker
+from tests.support.conversations import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
 from tests.support.events import reader_of
-from tests.support.turns import ALICE, BOB, ERROR, MESSAGE, Chat, eventually, opened
 from tests.turns.stepping import SteppedConnection, SteppedWorker
 
 DONE = "done.v1"

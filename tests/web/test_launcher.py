@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_cli_launcher import Clone
+from tests.unit.cli.test_launcher import Clone
 
 NOTE = '#!/bin/sh\necho "${0##*/} $*" >>"$CALLS"\n'
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 PACKAGES: Final = ("agents", "breadcrumbs", "config", "context_builder", "runtime", "typings")
 
 MAY_USE_REDIS: Final = (

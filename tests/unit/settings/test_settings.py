@@ -15,7 +15,7 @@ from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.settings.settings import DEFAULT_TTLS, Settings, load_settings
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "config" / "crumb.example.toml"
 KEYS = '[{"key": "sixteen characters", "owner_id": "5f1c6f0e-0000-4000-8000-000000000001"}]'
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SHELLS = [shell for shell in ("dash", "bash", "sh") if shutil.which(shell)]
 
 # Answers as python3 does, as far as the launcher asks. Its virtual environments hold copies of itself.

@@ -15,7 +15,7 @@ from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.store import write_cache
 from breadcrumbs.runtime.store.batched_reads import newest_of, version_of
 from breadcrumbs.runtime.store.store import Store
-from tests.support.turns import opened
+from tests.support.conversations import opened
 
 OWNER, AGENT = UUID(int=7), UUID(int=8)
 

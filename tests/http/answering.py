@@ -14,7 +14,7 @@ from breadcrumbs.agents.models.scripted import FunctionModel
 from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.sse import Parser
 from tests.http.conftest import Site
-from tests.support.turns import Working, eventually, opened, spoken, working
+from tests.support.conversations import Working, eventually, opened, spoken, working
 
 LONG = "30"
 """Seconds that no test waits in full."""

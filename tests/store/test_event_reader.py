@@ -16,9 +16,9 @@ from breadcrumbs.runtime.events import reader
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.events.reader import Follower
 from breadcrumbs.runtime.store.store import Store
+from tests.support.conversations import eventually, opened
 from tests.support.events import reader_of
 from tests.support.servers import Server
-from tests.support.turns import eventually, opened
 
 OWNER = UUID(int=7)
 SOON = 2.0
