@@ -32,7 +32,7 @@ def _parse_definition(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
         )
 
 
-def _restriction(crumb: Breadcrumb) -> str:
+def _restriction_message(crumb: Breadcrumb) -> str:
     match find_restriction(crumb):
         case "narrowed":
             return "an agent is there for all sessions and users: post it without session: and user: tags"
@@ -47,7 +47,7 @@ AGENT_DEFINITIONS: Final[DefinitionType[AgentDefinition]] = DefinitionType(
     label="agent definition",
     parse=_parse_definition,
     key=lambda definition: definition.agent_id,
-    restriction=_restriction,
+    restriction=_restriction_message,
 )
 
 

@@ -151,7 +151,7 @@ class AgentRunner:
         if event.imported:
             return
         agents = await self._agents.get(event.owner_id)
-        trigger, last_words = await read_trigger(self._store, event)
+        trigger, recent_answers = await read_trigger(self._store, event)
         if trigger is None:
             return  # deleted or expired meanwhile: there is nothing to answer
         await self._check_contexts(event, agents)
@@ -160,7 +160,7 @@ class AgentRunner:
             for agent in agents
             if await self._answers(agent.definition, turn, trigger)
         ]
-        await self._answer_all(turn, requests, last_words)
+        await self._answer_all(turn, requests, recent_answers)
         self._refused.pop(_event_key(event), None)
 
     async def _check_contexts(self, event: Event, agents: list[ActiveAgent]) -> None:
@@ -173,13 +173,15 @@ class AgentRunner:
                 "consumer_id to the context builder's config"
             )
 
-    async def _answer_all(self, turn: Turn, requests: list[AnswerRequest], last_words: RecentAnswers) -> None:
+    async def _answer_all(
+        self, turn: Turn, requests: list[AnswerRequest], recent_answers: RecentAnswers
+    ) -> None:
         """Answer one request after the other. If some fail, the others are answered all the same."""
         failures: dict[str, Exception] = {}
         for request in requests:
             try:
                 last = request is requests[-1] and not failures
-                await self._answer(request, last_words, last=last)
+                await self._answer(request, recent_answers, last=last)
             except (LeaseLost, *STORE_UNAVAILABLE):
                 raise
             except Exception as error:
@@ -191,7 +193,7 @@ class AgentRunner:
             # All agents are asked again at the same time, after the longest pause that one of them asks for.
             raise max(retryable, key=_requested_pause) if retryable else errors[0]
 
-    async def _answer(self, request: AnswerRequest, last_words: RecentAnswers, *, last: bool) -> None:
+    async def _answer(self, request: AnswerRequest, recent_answers: RecentAnswers, *, last: bool) -> None:
         key, agent_id, message_id = (
             _event_key(request.turn.event),
             request.definition.agent_id,
@@ -204,7 +206,7 @@ class AgentRunner:
         with anyio.CancelScope() as scope:
             self._running[key] = _Running(agent_id, message_id, scope)
             try:
-                await self._turns.answer(request, last_words, last=last)
+                await self._turns.answer(request, recent_answers, last=last)
             finally:
                 del self._running[key]
         if scope.cancelled_caught:

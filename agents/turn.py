@@ -76,16 +76,16 @@ class AgentTurns:
         self._inherited = inherited
         self._remote = remote
 
-    async def answer(self, request: AnswerRequest, last_words: RecentAnswers, *, last: bool) -> None:
+    async def answer(self, request: AnswerRequest, recent_answers: RecentAnswers, *, last: bool) -> None:
         """Answer a trigger, unless it is answered, cancelled or deleted. `last`: acknowledge the event, too."""
         turn = request.turn
-        current = await self._current_request(request, last_words)
+        current = await self._current_request(request, recent_answers)
         if current is None:
             if last:
                 await turn.acknowledge()
             return
         await self._check_quota(request.owner)
-        new, content = await self._make(current)
+        new, content = await self._make_answer(current)
         try:
             await commit(self._store, turn, request.answer_id, new, content, acknowledge=last)
         except StateTooLarge as error:
@@ -97,26 +97,26 @@ class AgentTurns:
             )
 
     async def _current_request(
-        self, request: AnswerRequest, last_words: RecentAnswers
+        self, request: AnswerRequest, recent_answers: RecentAnswers
     ) -> AnswerRequest | None:
         """Return the request with an up-to-date context, or None if there is nothing to answer."""
-        if await self._is_answered(request, last_words):
+        if await self._is_answered(request, recent_answers):
             return None
         asked_at = max(request.origin.created, request.retried_at)
-        if any(cancel.created > asked_at for cancel in last_words.cancels):
+        if any(cancel.created > asked_at for cancel in recent_answers.cancels):
             raise TurnCancelled("cancelled")
         if _is_beyond_hop_limit(request):
             return None
         try:
-            return replace(request, trigger=await self._fresh_trigger(request, last_words.answers))
+            return replace(request, trigger=await self._fresh_trigger(request, recent_answers.answers))
         except NotFound:
             return None  # deleted or expired meanwhile
 
-    async def _is_answered(self, request: AnswerRequest, last_words: RecentAnswers) -> bool:
+    async def _is_answered(self, request: AnswerRequest, recent_answers: RecentAnswers) -> bool:
         answer_id = request.answer_id
-        if any(answer.id == answer_id for answer in last_words.answers):
+        if any(answer.id == answer_id for answer in recent_answers.answers):
             return True
-        return last_words.may_miss_answer(request) and await self._store.exists(request.owner, answer_id)
+        return recent_answers.may_miss_answer(request) and await self._store.exists(request.owner, answer_id)
 
     async def _check_quota(self, owner: UUID) -> None:
         """Fail before the model is called: its answer is stored in any case."""
@@ -142,7 +142,7 @@ class AgentTurns:
             raise TurnFailed(f"this context was not made by the context builder: {problem}")
         return trigger
 
-    async def _make(self, request: AnswerRequest) -> tuple[BreadcrumbCreate, Content]:
+    async def _make_answer(self, request: AnswerRequest) -> tuple[BreadcrumbCreate, Content]:
         """Let the agent answer, and return the answer as a breadcrumb."""
         definition, trigger = request.definition, request.trigger
         # Read before the model is called: an unavailable store must not cost its answer.
@@ -154,7 +154,7 @@ class AgentTurns:
         answer: Answer | None = None
         try:
             with anyio.move_on_after(definition.timeout_seconds):
-                answer = await self._speak(request)
+                answer = await self._run_agent(request)
         except ModelError as error:
             raise TurnFailed(error.reason, retry=error.retry, retry_after=error.retry_after) from error
         if answer is None:
@@ -170,7 +170,7 @@ class AgentTurns:
                 problem = error
         raise TurnFailed(f"the answer cannot be stored: {problem}") from problem
 
-    async def _speak(self, request: AnswerRequest) -> Answer:
+    async def _run_agent(self, request: AnswerRequest) -> Answer:
         """Call the function, the remote server or the model of the agent."""
         definition, origin = request.definition, request.origin
         parts = request.trigger.context.get("parts") if request.is_context else None

@@ -68,7 +68,7 @@ class BuiltFile:
         # Two forms of one thing have two tags: a cache must not mend one with the other.
         tag = f'"{self.etag}{"-gz" if packed else ""}"'
         headers = [*_SECURITY, self.cache, (b"etag", tag.encode()), (b"vary", b"Accept-Encoding")]
-        if tag in _tags(call.header(b"if-none-match") or ""):
+        if tag in _parse_etags(call.header(b"if-none-match") or ""):
             return Reply(304, headers=headers)
         if packed:
             headers.append((b"content-encoding", b"gzip"))
@@ -135,5 +135,5 @@ def _takes_gzip(accepted: str) -> bool:
     return False
 
 
-def _tags(header: str) -> set[str]:
+def _parse_etags(header: str) -> set[str]:
     return {tag.strip().removeprefix("W/") for tag in header.split(",")}

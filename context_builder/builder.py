@@ -68,7 +68,7 @@ class ContextBuilder:
             return event.schema_name == CONTEXT_CONFIG
         if _is_pausing(event):
             return True
-        return event.schema_name == CONTEXT_CONFIG or bool(await self._matching(event))
+        return event.schema_name == CONTEXT_CONFIG or bool(await self._triggered_configs(event))
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
         return False
@@ -112,7 +112,7 @@ class ContextBuilder:
 
     async def _build_all(self, turn: Turn) -> None:
         """Build the contexts of all configs that react to the event."""
-        configs = await self._matching(turn.event)
+        configs = await self._triggered_configs(turn.event)
         trigger, inputs = await self._inputs.load_with_trigger(configs, turn.event)
         if trigger is None:
             return
@@ -129,8 +129,8 @@ class ContextBuilder:
         if failures:
             raise next((error for error in failures if is_retryable(error)), failures[0])
 
-    async def _matching(self, event: Event) -> list[ContextConfig]:
-        return _matching(await self._configs.get(event.owner_id), event)
+    async def _triggered_configs(self, event: Event) -> list[ContextConfig]:
+        return _filter_triggered(await self._configs.get(event.owner_id), event)
 
     async def _build(
         self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs, *, last: bool
@@ -236,7 +236,7 @@ class ContextBuilder:
             return None
 
 
-def _matching(configs: Iterable[ContextConfig], event: Event) -> list[ContextConfig]:
+def _filter_triggered(configs: Iterable[ContextConfig], event: Event) -> list[ContextConfig]:
     return [
         config
         for config in configs

@@ -52,7 +52,7 @@ def _parse_config(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
     return config, "; ".join(f"{fault.where}: {fault.message}" for fault in faults)
 
 
-def _restriction(crumb: Breadcrumb) -> str:
+def _restriction_message(crumb: Breadcrumb) -> str:
     match find_restriction(crumb):
         case "narrowed":
             return "a config holds for all sessions and users: post it without session: and user: tags"
@@ -67,7 +67,7 @@ CONTEXT_CONFIGS: Final[DefinitionType[ContextConfig]] = DefinitionType(
     label="context config",
     parse=_parse_config,
     key=lambda config: config.consumer_id,
-    restriction=_restriction,
+    restriction=_restriction_message,
 )
 
 

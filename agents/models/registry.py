@@ -136,18 +136,18 @@ class ModelPool:
             return self._offline
         if "://" in spec:
             return self._by_url(spec, trusted=trusted)
-        provider, model = self._split(spec)
+        provider, model = self._split_spec(spec)
         if check_only:  # a key that nobody asks for need not be there
             return self._offline
-        return self._model(provider, model)
+        return self._open_model(provider, model)
 
-    def _split(self, spec: str) -> tuple[str, str]:
+    def _split_spec(self, spec: str) -> tuple[str, str]:
         ends = [position for position in (spec.find(":"), spec.find("/")) if position > 0]
         provider = spec[: min(ends)].lower() if ends else spec.lower()
         provider = provider if provider in self._settings.endpoints else _OTHER_NAMES.get(provider, provider)
         if provider not in PRESETS and provider not in self._settings.endpoints:
             raise InvalidInput(
-                f"there is no model {shorten(spec)!r}. {self._advice(spec, provider)}", where="model"
+                f"there is no model {shorten(spec)!r}. {self._spec_advice(spec, provider)}", where="model"
             )
         model = spec[min(ends) + 1 :].strip() if ends else ""
         if not model:
@@ -156,7 +156,7 @@ class ModelPool:
             )
         return provider, model
 
-    def _advice(self, spec: str, provider: str) -> str:
+    def _spec_advice(self, spec: str, provider: str) -> str:
         exists = f"There is {', '.join(self.names)} or http://host/v1#model"
         known = [OFFLINE, *self._settings.aliases, *PRESETS, *self._settings.endpoints]
         close = difflib.get_close_matches(provider, known, n=1, cutoff=0.75)
@@ -172,10 +172,10 @@ class ModelPool:
             raise InvalidInput("a model by URL is written http://host/v1#model", where="model")
         provider, endpoint = self._endpoints.find(address, trusted=trusted)
         if provider is not None:
-            return self._model(provider, model)
+            return self._open_model(provider, model)
         return OpenAICompatibleModel(model, endpoint, shares_endpoint=True)
 
-    def _model(self, provider: str, model: str) -> Model:
+    def _open_model(self, provider: str, model: str) -> Model:
         return OpenAICompatibleModel(
             model, self._endpoints.get(provider), name=f"{provider}:{model}", shares_endpoint=True
         )

@@ -40,7 +40,7 @@ class ScriptedModel:
         reply = self._replies[asked - 1]
         if isinstance(reply, Exception):
             raise reply
-        return await _give(reply, on_delta)
+        return await _stream_reply(reply, on_delta)
 
     async def close(self) -> None:
         return None
@@ -64,13 +64,13 @@ class FunctionModel:
         answer = self._function(request)
         if inspect.isawaitable(answer):
             answer = await answer
-        return await _give(answer, on_delta)
+        return await _stream_reply(answer, on_delta)
 
     async def close(self) -> None:
         return None
 
 
-async def _give(answer: ModelReply | str, on_delta: OnDelta | None) -> ModelReply:
+async def _stream_reply(answer: ModelReply | str, on_delta: OnDelta | None) -> ModelReply:
     reply = ModelReply(text=answer, finish_reason="stop") if isinstance(answer, str) else answer
     await stream_words(reply.text, on_delta)
     return reply

@@ -144,7 +144,7 @@ class Tool:
         output = None
         with anyio.move_on_after(self.timeout) as limit:
             try:
-                output = await (_finished(call()) if self._is_async else self._in_thread(call))
+                output = await (_await_json(call()) if self._is_async else self._in_thread(call))
             except (Exception, SystemExit):
                 if not limit.cancel_called:  # otherwise it is how the function took being stopped
                     raise
@@ -189,10 +189,10 @@ class Tool:
         await ended.wait()
         if failure:
             raise failure[0]
-        return await _finished(outcome[0]) if inspect.isawaitable(outcome[0]) else outcome[0]
+        return await _await_json(outcome[0]) if inspect.isawaitable(outcome[0]) else outcome[0]
 
 
-async def _finished(result: Awaitable[Any]) -> Any:
+async def _await_json(result: Awaitable[Any]) -> Any:
     return as_json(await result)
 
 
@@ -258,17 +258,17 @@ class Toolbox:
     def get(self, name: str) -> Tool:
         found = self._tools.get(name)
         if found is None:
-            raise self._unknown([name])
+            raise self._unknown_tools_error([name])
         return found
 
     def allowed(self, names: Iterable[str]) -> Toolbox:
         """Only these, in this order."""
         wanted = list(dict.fromkeys(names))
         if unknown := [name for name in wanted if name not in self._tools]:
-            raise self._unknown(unknown)
+            raise self._unknown_tools_error(unknown)
         return Toolbox(self._tools[name] for name in wanted)
 
-    def _unknown(self, names: list[str]) -> InvalidInput:
+    def _unknown_tools_error(self, names: list[str]) -> InvalidInput:
         missing = ", ".join(repr(name[:64]) for name in names)
         there_are = ", ".join(self.names) or "none"
         return InvalidInput(f"there is no tool {missing}; there are: {there_are}", where="tools")

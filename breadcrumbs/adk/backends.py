@@ -105,29 +105,33 @@ class HttpBackend:
         # The id is made up here: a server that made up another one for a second try would leave two sessions.
         wanted = {"sessionId": id.strip() if id and id.strip() else str(uuid4()), "state": state}
         key = {"idempotency-key": str(uuid4())}
-        return _object(await self._send("POST", _path(app, user, "sessions"), _WHOLE, wanted, key))
+        return _json_object(
+            await self._send("POST", _sessions_path(app, user, "sessions"), _WHOLE, wanted, key)
+        )
 
     async def get(self, app: str, user: str, id: str, wanted: EventRange) -> Json | None:
         limits = {"numRecentEvents": wanted.recent, "afterTimestamp": wanted.after}
         given = [(name, repr(value)) for name, value in limits.items() if value is not None]
         try:
-            return _object(await self._send("GET", _path(app, user, "sessions", id), [*given, *_WHOLE]))
+            return _json_object(
+                await self._send("GET", _sessions_path(app, user, "sessions", id), [*given, *_WHOLE])
+            )
         except NotFound:
             return None
 
     async def list_all(self, app: str, user: str | None) -> list[Json]:
-        found: list[Json] = (await self._send("GET", _path(app, user, "sessions"), _WHOLE)).json()
+        found: list[Json] = (await self._send("GET", _sessions_path(app, user, "sessions"), _WHOLE)).json()
         return found
 
     async def delete(self, app: str, user: str, id: str) -> None:
-        await self._send("DELETE", _path(app, user, "sessions", id))
+        await self._send("DELETE", _sessions_path(app, user, "sessions", id))
 
     async def append(self, app: str, user: str, id: str, event: Json) -> bool:
-        reply = await self._send("POST", _path(app, user, "sessions", id, "events"), (), event)
+        reply = await self._send("POST", _sessions_path(app, user, "sessions", id, "events"), (), event)
         return reply.headers.get("idempotency-replayed") == "true"
 
     async def user_state(self, app: str, user: str) -> Json:
-        return _object(await self._send("GET", _path(app, user, "state"), _WHOLE))
+        return _json_object(await self._send("GET", _sessions_path(app, user, "state"), _WHOLE))
 
     async def close(self) -> None:
         await self._client.close()
@@ -145,12 +149,12 @@ class HttpBackend:
         )
 
 
-def _path(app: str, user: str | None, *parts: str) -> str:
+def _sessions_path(app: str, user: str | None, *parts: str) -> str:
     segments = ["apps", app, *(() if user is None else ("users", user)), *parts]
     return "".join(f"/{segment(text)}" for text in segments)
 
 
-def _object(reply: Reply) -> Json:
+def _json_object(reply: Reply) -> Json:
     document: Json = reply.json()
     return document
 

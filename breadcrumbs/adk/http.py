@@ -108,7 +108,7 @@ class SessionView(TypedDict):
 async def create_session(call: HttpCall) -> Reply:
     document = await _read_document(call)
     wanted = parse_body(SessionRequest, document)
-    return await _create(call, wanted.session_id, wanted.state, wanted.events)
+    return await _create_session(call, wanted.session_id, wanted.state, wanted.events)
 
 
 async def create_session_with_id(call: HttpCall) -> Reply:
@@ -117,11 +117,11 @@ async def create_session_with_id(call: HttpCall) -> Reply:
     # of just an object called `state`.
     if document.keys() <= {"state", "events"} and isinstance(document.get("state"), dict | None):
         wanted = parse_body(SessionRequest, document)
-        return await _create(call, _path_names(call)["session"], wanted.state, wanted.events)
-    return await _create(call, _path_names(call)["session"], document, None)
+        return await _create_session(call, _path_names(call)["session"], wanted.state, wanted.events)
+    return await _create_session(call, _path_names(call)["session"], document, None)
 
 
-async def _create(
+async def _create_session(
     call: HttpCall, id: str | None, state: dict[str, Any] | None, events: list[dict[str, Any]] | None
 ) -> Reply:
     names = _path_names(call)
@@ -488,7 +488,7 @@ _ROUTES: Final = (
 )
 
 
-def _twice(operations: tuple[Operation, ...]) -> Iterator[Operation]:
+def _with_api_prefix(operations: tuple[Operation, ...]) -> Iterator[Operation]:
     for operation in operations:
         yield operation
         yield replace(
@@ -499,4 +499,4 @@ def _twice(operations: tuple[Operation, ...]) -> Iterator[Operation]:
         )
 
 
-OPERATIONS: Final = tuple(_twice(_ROUTES))
+OPERATIONS: Final = tuple(_with_api_prefix(_ROUTES))

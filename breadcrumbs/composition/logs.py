@@ -45,7 +45,7 @@ def configure_logs(settings: Settings) -> None:
             foreign_pre_chain=[structlog.stdlib.PositionalArgumentsFormatter(), *before],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_rendering(as_text),
+                *_render_processors(as_text),
             ],
         )
     )
@@ -55,7 +55,7 @@ def configure_logs(settings: Settings) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def _rendering(as_text: bool) -> list[Any]:
+def _render_processors(as_text: bool) -> list[Any]:
     if as_text:
         colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         return [without_secrets, structlog.dev.ConsoleRenderer(colors=colours)]

@@ -88,7 +88,9 @@ class WorkerParts:
 
 def context_worker(parts: WorkerParts) -> Worker:
     """Create a worker that builds contexts."""
-    return _worker(parts, ContextBuilder(parts.store, parts.configs, inherited=parts.settings.inherited_tags))
+    return _make_worker(
+        parts, ContextBuilder(parts.store, parts.configs, inherited=parts.settings.inherited_tags)
+    )
 
 
 @asynccontextmanager
@@ -145,13 +147,13 @@ async def agent_worker(
             inherited=settings.inherited_tags,
             kind=kind or AgentRunner.kind,
         )
-        yield _worker(parts, runner)
+        yield _make_worker(parts, runner)
     finally:
         await models.close()
         await adk.close()
 
 
-def _worker(parts: WorkerParts, handler: Handler) -> Worker:
+def _make_worker(parts: WorkerParts, handler: Handler) -> Worker:
     settings = parts.settings
     return Worker(
         parts.store,

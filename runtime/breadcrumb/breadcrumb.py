@@ -65,7 +65,7 @@ def check_name(text: str) -> str:
     return text
 
 
-def _lower(value: object) -> object:
+def _lower_text(value: object) -> object:
     # RCRT's server writes "Public", its SDK "public".
     return value.lower() if isinstance(value, str) else value
 
@@ -98,8 +98,8 @@ class BreadcrumbCreate(BaseModel):
         [], examples=[["user:message", "session:abc"]]
     )
     context: dict[str, Any] = Field({}, examples=[{"message": "Hello!", "session_id": "abc"}])
-    visibility: Annotated[Visibility, BeforeValidator(_lower)] | None = None
-    sensitivity: Annotated[Sensitivity, BeforeValidator(_lower)] | None = None
+    visibility: Annotated[Visibility, BeforeValidator(_lower_text)] | None = None
+    sensitivity: Annotated[Sensitivity, BeforeValidator(_lower_text)] | None = None
     llm_hints: dict[str, Any] | None = None
     ttl: AwareDatetime | None = Field(None, description="When it expires (RFC 3339)")
     ttl_type: TtlType | None = None
@@ -121,8 +121,8 @@ class BreadcrumbUpdate(BaseModel):
     semantic_version: Annotated[str, Field(max_length=100), AfterValidator(check_name)] | None = None
     tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] | None = None
     context: dict[str, Any] | None = None
-    visibility: Annotated[Visibility, BeforeValidator(_lower)] | None = None
-    sensitivity: Annotated[Sensitivity, BeforeValidator(_lower)] | None = None
+    visibility: Annotated[Visibility, BeforeValidator(_lower_text)] | None = None
+    sensitivity: Annotated[Sensitivity, BeforeValidator(_lower_text)] | None = None
     llm_hints: dict[str, Any] | None = None
     ttl: AwareDatetime | None = None
     ttl_type: TtlType | None = None

@@ -235,7 +235,7 @@ def _is_number(value: Any) -> bool:
 _Test: TypeAlias = Callable[[Any, Any, SearchBudget], bool]
 
 
-def _ordered(compare: Callable[[Any, Any], bool]) -> _Test:
+def _order_test(compare: Callable[[Any, Any], bool]) -> _Test:
     def test(found: Any, value: Any, budget: SearchBudget) -> bool:
         if isinstance(found, str) and isinstance(value, str):
             _charge(budget, min(len(found), len(value)) // _CHARACTERS_PER_UNIT)
@@ -263,10 +263,10 @@ def _contains_any(found: Any, value: Any, budget: SearchBudget) -> bool:
 
 _TESTS: Mapping[str, _Test] = {
     "eq": json_equal,
-    "gt": _ordered(operator.gt),
-    "lt": _ordered(operator.lt),
-    "gte": _ordered(operator.ge),
-    "lte": _ordered(operator.le),
+    "gt": _order_test(operator.gt),
+    "lt": _order_test(operator.lt),
+    "gte": _order_test(operator.ge),
+    "lte": _order_test(operator.le),
     "contains": _contains,
     "contains_any": _contains_any,
 }
@@ -286,12 +286,12 @@ def parse_selector(raw: bytes | str | dict[str, Any]) -> Selector:
         return Selector.model_validate(data)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
-        complaints = [_complaint(detail) for detail in details[:MAX_COMPLAINTS]]
+        complaints = [_selector_complaint(detail) for detail in details[:MAX_COMPLAINTS]]
     first = complaints[0]
     raise InvalidInput(f"bad selector: {first.where}: {first.message}", complaints=complaints)
 
 
-def _complaint(detail: ErrorDetails) -> Complaint:
+def _selector_complaint(detail: ErrorDetails) -> Complaint:
     where = ""
     for part in detail["loc"]:
         where += f"[{part}]" if isinstance(part, int) else f".{part[:64]}"

@@ -111,7 +111,7 @@ NEVER = Expiry()
 def plan_expiry(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | None) -> Expiry:
     """Turn the TTL fields of a breadcrumb into the limits that the store enforces, or say what is missing."""
     config = config or TtlConfig()
-    at, after, max_reads = _deadline(ttl), _lifetime(config), config.max_reads
+    at, after, max_reads = _deadline_microseconds(ttl), _lifetime_microseconds(config), config.max_reads
     match ttl_type or _implied_type(ttl, config):
         case "never":
             return NEVER
@@ -140,7 +140,7 @@ def _implied_type(ttl: datetime | None, config: TtlConfig) -> TtlType:
     return "usage" if config.max_reads else "never"
 
 
-def _deadline(ttl: datetime | None) -> int:
+def _deadline_microseconds(ttl: datetime | None) -> int:
     at = times.from_datetime(ttl) if ttl else 0
     if at > times.LATEST:
         raise InvalidInput("ttl is too far in the future: leave it out for no limit", where="ttl")
@@ -149,7 +149,7 @@ def _deadline(ttl: datetime | None) -> int:
     return at
 
 
-def _lifetime(config: TtlConfig) -> int:
+def _lifetime_microseconds(config: TtlConfig) -> int:
     return int(config.lifetime.total_seconds() * 1_000_000) if config.lifetime else 0
 
 

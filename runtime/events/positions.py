@@ -50,11 +50,11 @@ class PositionCodec:
         if len(sealed) == self._length:
             return None
         if len(sealed) != self._length + _NONCE_BYTES + _TAG_BYTES:
-            raise _unknown()
+            raise _unknown_position_error()
         try:
             raw = self._cipher(owner).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
         except InvalidTag:
-            raise _unknown() from None
+            raise _unknown_position_error() from None
         return [int.from_bytes(raw[at : at + _TIME_BYTES]) for at in range(0, len(raw), _TIME_BYTES)]
 
     def _cipher(self, owner: UUID) -> AESGCM:
@@ -69,7 +69,7 @@ class PositionCodec:
         return cipher
 
 
-def _unknown() -> InvalidInput:
+def _unknown_position_error() -> InvalidInput:
     return InvalidInput(
         "Last-Event-ID was not given out to this owner by this store: leave it out to start with what happens now",
         where="Last-Event-ID",

@@ -159,7 +159,7 @@ def compile_path(text: str) -> JsonPath:
     at = 1 if text[0] == "$" else 0
     while at < len(text):
         if len(steps) == MAX_STEPS:
-            raise _bad(text, at, f"more than {MAX_STEPS} steps")
+            raise _path_error(text, at, f"more than {MAX_STEPS} steps")
         step, at = _read_step(text, at)
         steps.append(step)
     return JsonPath(text, tuple(steps))
@@ -183,7 +183,7 @@ def _read_step(text: str, at: int) -> tuple[Step, int]:
     if text[at] == ".":
         at += 1
     elif at > 0:
-        raise _bad(text, at, "expected '.' or '['")
+        raise _path_error(text, at, "expected '.' or '['")
     if text.startswith("*", at):
         return Step(None), at + 1
     name, end = _read_name(text, at)
@@ -193,7 +193,7 @@ def _read_step(text: str, at: int) -> tuple[Step, int]:
 def _read_name(text: str, at: int) -> tuple[str, int]:
     found = _NAME.match(text, at)
     if found is None:
-        raise _bad(text, at, "expected a name; write unusual names as ['name']")
+        raise _path_error(text, at, "expected a name; write unusual names as ['name']")
     return found.group(), found.end()
 
 
@@ -211,9 +211,9 @@ def _read_bracket(text: str, at: int) -> tuple[Step, int]:
 def _read_quoted(text: str, at: int, otherwise: str) -> tuple[str, int]:
     found = _QUOTED.match(text, at)
     if found is None:
-        raise _bad(text, at, otherwise)
+        raise _path_error(text, at, otherwise)
     return _ESCAPE.sub(r"\1", found["name"]), found.end()
 
 
-def _bad(text: str, at: int, why: str) -> InvalidInput:
+def _path_error(text: str, at: int, why: str) -> InvalidInput:
     return InvalidInput(f"bad path {text!r} at character {at + 1}: {why}")

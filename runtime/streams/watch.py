@@ -102,7 +102,7 @@ class AnswerWatch:
                 return
             if not values and not look_first:
                 yield None
-            for said in self._relevant(values, message):
+            for said in self._relevant_values(values, message):
                 yield said
                 if isinstance(said, Breadcrumb):
                     return
@@ -114,13 +114,15 @@ class AnswerWatch:
         await self.begin()
         return not self._subscription.dropped
 
-    def _relevant(self, values: list[StreamValue], message: Breadcrumb) -> Iterator[Delta | Breadcrumb]:
+    def _relevant_values(
+        self, values: list[StreamValue], message: Breadcrumb
+    ) -> Iterator[Delta | Breadcrumb]:
         """Yield the deltas and outcomes of a message. Raises SessionGone at the deletion of the session."""
         for value in values:
-            if (said := self._match(value, message)) is not None:
+            if (said := self._match_event(value, message)) is not None:
                 yield said
 
-    def _match(self, value: StreamValue, message: Breadcrumb) -> Delta | Breadcrumb | None:
+    def _match_event(self, value: StreamValue, message: Breadcrumb) -> Delta | Breadcrumb | None:
         if isinstance(value, Delta):
             return value if value.trigger_id == str(message.id) else None
         event = value.event

@@ -43,7 +43,7 @@ def build_document(
     schemas = _Schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation_document(
             operation, schemas, development_mode
         )
     used = {operation.group for operation in operations}
@@ -91,26 +91,26 @@ class _Schemas:
         return self._by_name[repr(type)]
 
 
-def _operation(operation: Operation, schemas: _Schemas, development_mode: bool) -> dict[str, Any]:
+def _operation_document(operation: Operation, schemas: _Schemas, development_mode: bool) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.group],
         "summary": operation.summary,
-        "description": _description(operation),
-        "security": _security(operation, development_mode),
+        "description": _operation_description(operation),
+        "security": _security_requirement(operation, development_mode),
         "responses": {
             **_success_replies(operation.successes, schemas),
-            **_problems(operation.problems, schemas),
+            **_problem_replies(operation.problems, schemas),
         },
     }
     if operation.parameters:
-        described["parameters"] = [_parameter(parameter) for parameter in operation.parameters]
+        described["parameters"] = [_parameter_document(parameter) for parameter in operation.parameters]
     if operation.body is not None:
-        described["requestBody"] = _body(operation.body, schemas)
+        described["requestBody"] = _body_document(operation.body, schemas)
     return described
 
 
-def _description(operation: Operation) -> str:
+def _operation_description(operation: Operation) -> str:
     parts = [operation.description] if operation.description else []
     if roles := operation.rule.roles:
         named = " and ".join(f"`{role}`" for role in roles)
@@ -120,14 +120,14 @@ def _description(operation: Operation) -> str:
     return " ".join(parts) or operation.summary
 
 
-def _security(operation: Operation, development_mode: bool) -> list[dict[str, list[str]]]:
+def _security_requirement(operation: Operation, development_mode: bool) -> list[dict[str, list[str]]]:
     if operation.rule.access == "open":
         return []
     anybody: list[dict[str, list[str]]] = [{}] if development_mode else []
     return [*anybody, {"token": []}, {"apiKey": []}]
 
 
-def _parameter(parameter: Parameter) -> dict[str, Any]:
+def _parameter_document(parameter: Parameter) -> dict[str, Any]:
     schema = dict(parameter.schema)
     described: dict[str, Any] = {
         "name": parameter.name,
@@ -143,7 +143,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     return described
 
 
-def _body(body: Body, schemas: _Schemas) -> dict[str, Any]:
+def _body_document(body: Body, schemas: _Schemas) -> dict[str, Any]:
     content = {"schema": schemas.of(body.model), "example": dict(body.example)}
     return {"required": body.required, "content": dict.fromkeys(body.media_types, content)}
 
@@ -178,7 +178,7 @@ def _success_reply(answer: SuccessReply, schemas: _Schemas) -> dict[str, Any]:
     return described
 
 
-def _problems(problems: list[ProblemType], schemas: _Schemas) -> dict[str, Any]:
+def _problem_replies(problems: list[ProblemType], schemas: _Schemas) -> dict[str, Any]:
     by_status: dict[str, Any] = {}
     for status, group in groupby(problems, key=lambda kind: kind.status):
         kinds = list(group)

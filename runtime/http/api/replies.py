@@ -48,12 +48,12 @@ class Reply:
         """`without_body` answers HEAD: the headers are those of GET, the length included."""
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         if not without_body:
-            for chunk in self._chunks():
+            for chunk in self._body_chunks():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         last = b"" if without_body else self._last()
         await send({"type": "http.response.body", "body": last})
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _body_chunks(self) -> Iterator[bytes]:
         """Yield the body except for its last message."""
         if len(self.body) > CHUNK_BYTES:
             yield from _split_chunks(self.body)
@@ -86,7 +86,7 @@ class ListReply(Reply):
     def size(self) -> int:
         return len(self.body) + sum(map(len, self._pieces))
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _body_chunks(self) -> Iterator[bytes]:
         waiting: list[bytes] = []
         size = 0
         while self._pieces:

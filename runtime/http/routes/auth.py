@@ -36,9 +36,9 @@ routes = Routes("Access")
 )
 async def issue_token(call: HttpCall) -> Reply:
     services = call.services
-    holder = None if services.auth.development_mode else _key_holder(call)
-    wanted = await _request(call)
-    principal = await _narrowed(call, wanted, _principal(wanted, holder))
+    holder = None if services.auth.development_mode else _require_key_holder(call)
+    wanted = await _read_token_request(call)
+    principal = await _narrow_principal(call, wanted, _token_principal(wanted, holder))
     lifetime = wanted.ttl_sec or services.settings.token_ttl.total_seconds()
     # As in RCRT, whoever gets a token is known as an agent from then on.
     await services.registry.put_agent(principal.owner_id, principal.agent_id, sorted(principal.roles))
@@ -57,7 +57,7 @@ async def issue_token(call: HttpCall) -> Reply:
     return Reply.json(answer)
 
 
-def _key_holder(call: HttpCall) -> KeyHolder:
+def _require_key_holder(call: HttpCall) -> KeyHolder:
     auth = call.services.auth
     holder = auth.key_holder(call.headers)
     if holder is not None:
@@ -68,12 +68,12 @@ def _key_holder(call: HttpCall) -> KeyHolder:
     raise Forbidden("a token cannot be used to get another token: send an API key in X-API-Key")
 
 
-async def _request(call: HttpCall) -> TokenRequest:
+async def _read_token_request(call: HttpCall) -> TokenRequest:
     document = await call.optional_json()
     return parse_body(TokenRequest, document, error="the token request is not valid")
 
 
-def _principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
+def _token_principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
     """Return the principal that the token is for, without its narrowing."""
     owner = None if wanted.owner_id is None else parse_id(wanted.owner_id, what="owner_id")
     agent = None if wanted.agent_id is None else parse_id(wanted.agent_id, what="agent_id")
@@ -84,7 +84,7 @@ def _principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
     )
 
 
-async def _narrowed(call: HttpCall, wanted: TokenRequest, principal: Principal) -> Principal:
+async def _narrow_principal(call: HttpCall, wanted: TokenRequest, principal: Principal) -> Principal:
     session = None if wanted.session_id is None else check_new_session_id(wanted.session_id)
     if session is not None:
         policy.check_no_state_holder(session, where="session_id")

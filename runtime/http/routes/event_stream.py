@@ -102,7 +102,7 @@ class EventStream:
         with self._services.streams.count_stream(principal):
             client = _StreamConnection(Subscription(filter), receive, send)
             await self._serve(client, principal, start, headers)
-            await _finish(scope, client)
+            await _end_reply(scope, client)
 
     async def _serve(
         self, client: _StreamConnection, principal: Principal, start: _Start, headers: list[Header]
@@ -233,7 +233,7 @@ class _StreamConnection:
         cancel()
 
 
-async def _finish(scope: Scope, client: _StreamConnection) -> None:
+async def _end_reply(scope: Scope, client: _StreamConnection) -> None:
     abort = scope.get("extensions", {}).get(ABORT)
     if client.subscription.overflowed and abort is not None:
         abort()

@@ -143,7 +143,7 @@ class AnswerStream(Reply):
 
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         awaited = self._awaited
-        yield _frame("message", awaited.posted)
+        yield _encode_frame("message", awaited.posted)
         ping_seconds = awaited.call.services.settings.ping_interval.total_seconds()
         try:
             async with aclosing(awaited.until_answered(patience=ping_seconds)) as heard:
@@ -155,15 +155,17 @@ class AnswerStream(Reply):
             # The status was sent long ago: the problem document becomes an event.
             yield encode_event(problem_from_error(error).body, event="problem")
             return
-        yield _frame("timeout", {"message_id": str(awaited.message.id), "seconds": awaited.seconds})
+        yield _encode_frame("timeout", {"message_id": str(awaited.message.id), "seconds": awaited.seconds})
 
     def _piece_frame(self, piece: Delta | Breadcrumb | None) -> bytes:
         if piece is None:
             return encode_comment("ping")
         if isinstance(piece, Delta):
-            return _frame("delta", {"text": piece.text, "offset": piece.offset, "agent_id": piece.agent_id})
-        return _frame(outcome_kind(piece), self._awaited.view_outcome(piece))
+            return _encode_frame(
+                "delta", {"text": piece.text, "offset": piece.offset, "agent_id": piece.agent_id}
+            )
+        return _encode_frame(outcome_kind(piece), self._awaited.view_outcome(piece))
 
 
-def _frame(event: str, document: Any) -> bytes:
+def _encode_frame(event: str, document: Any) -> bytes:
     return encode_event(orjson.dumps(document), event=event)

@@ -27,16 +27,16 @@ async def check_events(store: Store, *, window: int) -> list[Finding]:
         "oldest_seconds": age // 1_000_000,
         "trimmed_below": max(marks),
     }
-    shown = f"{total:,} kept, the oldest from {_span(age)} ago" if total else "none kept"
-    behind = await _behind(store, store.now() - window, [bool(length) for length in lengths])
+    shown = f"{total:,} kept, the oldest from {_duration_text(age)} ago" if total else "none kept"
+    behind = await _find_laggards(store, store.now() - window, [bool(length) for length in lengths])
     if behind:
         worst = max(behind, key=lambda one: one.lag)
         return [
             Finding(
                 "events",
                 "wrong",
-                f"{worst.name} has not taken events of lane {worst.lane} that are {_span(worst.lag)} old; "
-                f"the window is {_span(window)}. Nothing is lost, but the streams cannot be trimmed",
+                f"{worst.name} has not taken events of lane {worst.lane} that are {_duration_text(worst.lag)} old; "
+                f"the window is {_duration_text(window)}. Nothing is lost, but the streams cannot be trimmed",
                 "start its worker again; if it is gone for good, remove it: " + worst.removal,
                 details | {"behind": sorted({one.name for one in behind})},
             )
@@ -47,7 +47,7 @@ async def check_events(store: Store, *, window: int) -> list[Finding]:
             Finding(
                 "events",
                 "wrong",
-                f"{shown}, but the window is {_span(window)}",
+                f"{shown}, but the window is {_duration_text(window)}",
                 "no process trims them: is crumb up or crumb serve running?",
                 details,
             )
@@ -63,7 +63,7 @@ class _Laggard:
     removal: str
 
 
-async def _behind(store: Store, floor: int, has_stream: Sequence[bool]) -> list[_Laggard]:
+async def _find_laggards(store: Store, floor: int, has_stream: Sequence[bool]) -> list[_Laggard]:
     """Consumer groups and kinds of workers that still need an event from before `floor`."""
     call, keys, now = store.connection.call, store.keys, store.now()
     found = []
@@ -101,7 +101,7 @@ def _stream_time(id: bytes) -> int:
     return int(id.partition(b"-")[0])
 
 
-def _span(microseconds: int) -> str:
+def _duration_text(microseconds: int) -> str:
     seconds = microseconds // 1_000_000
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
