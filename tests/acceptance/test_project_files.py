@@ -449,6 +449,14 @@ def test_links_and_paths_in_documents_lead_somewhere(document: str) -> None:
             assert list(ROOT.glob(token.content.rstrip("/"))), token.content
 
 
+def test_the_design_follows_one_message_through_few_files_that_exist() -> None:
+    text = (ROOT / "docs" / "design.md").read_text("utf-8")
+    section = text.partition("## One message, file by file")[2].partition("\n## ")[0]
+    files = set(re.findall(r"`([\w/.-]+\.(?:py|lua|tsx?))`", section))
+    assert 30 <= len(files) <= 45
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
 def test_tests_that_the_readme_names_exist() -> None:
     named = re.findall(r"\[`(test_\w+)`\]\(([\w/.]+)\)", read("README.md"))
     assert len(named) >= 8
