@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import AgentFunction
 from breadcrumbs.runtime.access.policy import find_restriction
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, to_complaints
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.validation import error_lines, to_complaints
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.schema_names import AGENT_DEFINITION
@@ -111,5 +112,4 @@ def _parse_file(name: str, raw: bytes) -> AgentDefinition:
     except orjson.JSONDecodeError as error:
         raise StartupError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except ValidationError as error:
-        lines = "\n".join(f"  {c.where}: {c.message}" for c in to_complaints(error))
-        raise StartupError(f"{name} is no agent definition:\n{lines}") from None
+        raise StartupError(f"{name} is no agent definition:\n{error_lines(error)}") from None

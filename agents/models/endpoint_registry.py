@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from breadcrumbs.agents.models.endpoint import Endpoint, EndpointLimits, ServerKind
+from breadcrumbs.runtime.breadcrumb.validation import error_lines
 from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -95,11 +96,8 @@ def validate_settings(
     try:
         return model.model_validate(dict(settings or {}))
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join(str(part) for part in (*prefix, *detail['loc']))}: {detail['msg']}"
-            for detail in error.errors(include_url=False, include_input=False)
-        ]
-        raise StartupError(f"these {label} are not usable:\n" + "\n".join(lines)) from None
+        lines = error_lines(error, prefix=prefix)
+        raise StartupError(f"these {label} are not usable:\n{lines}") from None
 
 
 def shorten(text: str) -> str:

@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from breadcrumbs.runtime.breadcrumb.json_input import parse_json
+from breadcrumbs.runtime.breadcrumb.validation import validation_details
 from breadcrumbs.runtime.errors import InvalidInput
 
 MAX_ARGUMENT_BYTES: Final = 64 * 1024
@@ -254,18 +255,18 @@ def _parse_object(arguments: str | Mapping[str, Any]) -> bytes:
 
 def _validation_text(error: ValidationError) -> str:
     found = []
-    details = error.errors(include_url=False, include_context=False, include_input=False)
+    details = list(validation_details(error))
     for detail in details[:MAX_COMPLAINTS]:
-        # What pydantic adds to tell the branches of a union apart is of no use to a model.
-        where = ".".join(str(part) for part in detail["loc"] if "[" not in str(part))
-        said = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        match detail["type"]:
+        # The parts that pydantic adds to tell the branches of a union apart are of no use to a model.
+        where = ".".join(part for part in detail.path if "[" not in part)
+        match detail.kind:
             case "extra_forbidden":
                 found.append(f"there is no argument {where!r}")
             case "missing":
                 found.append(f"{where!r} is missing")
             case _:
-                found.append(f"{where!r}: {said[:1].lower()}{said[1:]}" if where else said)
+                message = detail.message
+                found.append(f"{where!r}: {message[:1].lower()}{message[1:]}" if where else message)
     if len(details) > MAX_COMPLAINTS:
         found.append(f"and {len(details) - MAX_COMPLAINTS} more")
     return "; ".join(found)

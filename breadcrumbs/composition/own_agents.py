@@ -16,7 +16,7 @@ from breadcrumbs.agents.definition import AgentDefinition, definition_fields
 from breadcrumbs.agents.functions import FunctionAgent
 from breadcrumbs.agents.tools import Tool
 from breadcrumbs.agents.tools.output import error_text
-from breadcrumbs.runtime.breadcrumb.breadcrumb import to_complaints
+from breadcrumbs.runtime.breadcrumb.validation import error_lines
 from breadcrumbs.runtime.errors import StartupError
 
 OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]
@@ -63,8 +63,9 @@ def _as_agent(one: OwnAgent) -> ActiveAgent:
     try:
         return ActiveAgent(AgentDefinition.model_validate(definition_fields(dict(one))), trusted=True)
     except ValidationError as error:
-        lines = "\n".join(f"  {c.where}: {c.message}" for c in to_complaints(error))
-        raise StartupError(f"{one.get('agent_id', 'this')!r} is no agent definition:\n{lines}") from None
+        raise StartupError(
+            f"{one.get('agent_id', 'this')!r} is no agent definition:\n{error_lines(error)}"
+        ) from None
 
 
 def _is_agent_or_tool(value: object) -> bool:

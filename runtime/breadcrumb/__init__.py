@@ -16,4 +16,5 @@ __all__ = [
     "text",
     "times",
     "ttl",
+    "validation",
 ]

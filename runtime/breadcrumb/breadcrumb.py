@@ -31,7 +31,8 @@ from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry, TtlConfig, TtlType, plan_expiry
-from breadcrumbs.runtime.errors import Complaint, InvalidInput, SessionConflict
+from breadcrumbs.runtime.breadcrumb.validation import to_complaints
+from breadcrumbs.runtime.errors import InvalidInput, SessionConflict
 from breadcrumbs.runtime.hints.hints import check_hints
 
 MAX_TAGS: Final = 64
@@ -79,10 +80,6 @@ def _check_one_line(text: str) -> str:
 Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH), AfterValidator(check_name)]
 SchemaName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_name)]
 Title = Annotated[str, Field(max_length=MAX_TITLE_LENGTH), AfterValidator(_check_one_line)]
-
-_SET_BY_THE_STORE = {
-    "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "checksum", "size_bytes",
-}  # fmt: skip
 
 
 class BreadcrumbCreate(BaseModel):
@@ -141,22 +138,6 @@ def _validate_model(model: type[_BodyModel], document: object) -> _BodyModel:
         return model.model_validate(document)
     except ValidationError as error:
         raise InvalidInput("the breadcrumb is not valid", complaints=to_complaints(error)) from None
-
-
-def to_complaints(error: ValidationError) -> list[Complaint]:
-    """Convert the errors of pydantic to complaints that say what to do."""
-    found = []
-    for detail in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
-        where = ".".join(str(part) for part in detail["loc"])
-        message = detail["msg"].removeprefix("Value error, ")
-        if detail["type"] == "extra_forbidden":
-            message = (
-                "this field is set by the store: leave it out"
-                if where in _SET_BY_THE_STORE
-                else "there is no such field: put data of your own into `context`"
-            )
-        found.append(Complaint(where, message))
-    return found
 
 
 def session_of(tags: Sequence[str]) -> str | None:

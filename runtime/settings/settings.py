@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from breadcrumbs.runtime.breadcrumb.tags import DEFAULT_INHERITED
 from breadcrumbs.runtime.breadcrumb.ttl import Duration, Expiry
+from breadcrumbs.runtime.breadcrumb.validation import error_lines
 from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 from breadcrumbs.runtime.settings.rates import RateLimits
@@ -227,11 +228,7 @@ def load_settings(*, config: Path | None = None, **flags: Any) -> Settings:
     try:
         settings = Settings(**{k: v for k, v in from_file.items() if k not in in_environment} | given)
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join(str(part) for part in detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
-            for detail in error.errors(include_url=False, include_input=False)
-        ]
-        raise StartupError("these settings are not usable:\n" + "\n".join(lines)) from None
+        raise StartupError(f"these settings are not usable:\n{error_lines(error)}") from None
     except ValueError as error:  # an environment variable that should be JSON and is not
         raise StartupError(f"these settings are not usable: {error}") from None
     settings.check()

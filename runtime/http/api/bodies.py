@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import to_complaints
+from breadcrumbs.runtime.breadcrumb.validation import to_complaints
 from breadcrumbs.runtime.errors import InvalidInput
 
 _BodyModel = TypeVar("_BodyModel", bound=BaseModel)
