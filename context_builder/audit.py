@@ -6,7 +6,6 @@ session. For each context: every item is in a place where its source may look.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from breadcrumbs.context_builder.assembly import ItemPlace
 from breadcrumbs.context_builder.explain import is_context
 from breadcrumbs.context_builder.references import ContextRecord, ItemReference, NotAContext, read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 from breadcrumbs.runtime.store.breadcrumb_scan import (
     StoredBreadcrumb,
@@ -158,7 +158,7 @@ async def _load_items(
 ) -> dict[UUID, Breadcrumb | None]:
     """Return the items of some contexts. A breadcrumb never changes its session, so the newest version will do."""
     ids = list({item.id for record in records for item in record.items})
-    found = await asyncio.gather(*(get_stored(store, owner, id) for id in ids))
+    found = await gather(*(get_stored(store, owner, id) for id in ids))
     return dict(zip(ids, found, strict=True))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,6 +10,7 @@ from typing import Any
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.context_breadcrumb import context_id
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.retrieval.sources import Fetching
@@ -88,7 +88,7 @@ class InputLoader:
         if not listings:
             return await self._store.read_batch(*reads)
         results: Sequence[Any]
-        results, *_ = await asyncio.gather(self._store.read_batch(*reads), *listings)
+        results, *_ = await gather(self._store.read_batch(*reads), *listings)
         return results
 
 

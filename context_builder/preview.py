@@ -5,7 +5,6 @@ A breadcrumb that the reader may not see is treated as missing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.breadcrumb.selectors import Selector
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.retrieval.schema_hints import SchemaHints
 from breadcrumbs.runtime.store.store import Store
@@ -98,7 +98,7 @@ async def _newest_trigger(store: Store, wanted: PreviewInput) -> Breadcrumb:
 
         return Query(session_id=wanted.session_id, schema_name=selector.schema_name, limit=1, keep=keep)
 
-    pages = await asyncio.gather(
+    pages = await gather(
         *(store.list(wanted.owner_id, newest(selector)) for selector in wanted.config.update_triggers)
     )
     found = [crumb for page in pages for crumb in page.items]

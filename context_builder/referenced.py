@@ -5,7 +5,6 @@ A stored context keeps references to its items. Explanations and rebuilt prompts
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -13,6 +12,7 @@ from uuid import UUID
 
 from breadcrumbs.context_builder.references import ContextRecord, NotAContext, Reference, read_record
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content
 from breadcrumbs.runtime.retrieval.schema_hints import DEFINES_PREFIX, applies_to_all_sessions
@@ -80,7 +80,7 @@ class ReferencedBreadcrumbs:
     ) -> ReferencedBreadcrumbs:
         """Load each referenced version once, all concurrently."""
         wanted = list({(reference.id, reference.version) for reference in references})
-        loaded = await asyncio.gather(*(load_version(store, owner, *key) for key in wanted))
+        loaded = await gather(*(load_version(store, owner, *key) for key in wanted))
         versions = {key: found for key, found in zip(wanted, loaded, strict=True) if found is not None}
         # A breadcrumb that became secret is secret in its older versions too.
         hidden = {
@@ -159,7 +159,7 @@ async def _load_definitions(
 ) -> dict[str, Breadcrumb]:
     """Return the schema definitions whose hints the context used, by schema."""
     wanted = list(schemas & record.hints.keys())
-    loaded = await asyncio.gather(*(load_version(store, owner, *record.hints[name]) for name in wanted))
+    loaded = await gather(*(load_version(store, owner, *record.hints[name]) for name in wanted))
     return {
         schema: found.then
         for schema, found in zip(wanted, loaded, strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from uuid import UUID, uuid4
+
+import anyio
+import anyio.to_thread
 
 from breadcrumbs.adk.ledger import AdkSessions, NewSession
 from breadcrumbs.adk.naming import session_names
@@ -197,7 +199,7 @@ class DirectoryAddress:
         self._server: EmbeddedServer | None = None
 
     async def open(self) -> Backend:
-        url = await asyncio.to_thread(self._address)
+        url = await anyio.to_thread.run_sync(self._address)
         return StoreBackend(await Store.open(url, namespace=self._namespace), self._owner, owned=True)
 
     def stop(self) -> None:

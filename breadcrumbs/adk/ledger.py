@@ -10,7 +10,6 @@ One script writes an event and its change of the session's state. Changes of sha
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -34,6 +33,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     IdempotencyMismatch,
@@ -196,7 +196,7 @@ class AdkSessions:
         for group in _in_groups(await self._recorded_names(who, app, user)):
             created = await self._sessions.creation_times(who.owner_id, [names.name for names in group])
             there = [(names, begun) for names, begun in zip(group, created, strict=True) if begun is not None]
-            times = await asyncio.gather(
+            times = await gather(
                 *(self._events.last_update(who, names.name, begun) for names, begun in there)
             )
             found += [AdkListedSession(names, time) for (names, _), time in zip(there, times, strict=True)]
@@ -206,9 +206,9 @@ class AdkSessions:
         """Yield sessions with their state, a few in memory at a time, without those deleted since."""
         for group in _in_groups(listed):
             users = {one.names.of.user: one.names.of for one in group}
-            found, states = await asyncio.gather(
+            found, states = await gather(
                 self._sessions.open_sessions(who, [one.names.name for one in group]),
-                asyncio.gather(*(self._shared.read(who, of) for of in users.values())),
+                gather(*(self._shared.read(who, of) for of in users.values())),
             )
             shared = dict(zip(users, states, strict=True))
             for one, session in zip(group, found, strict=True):

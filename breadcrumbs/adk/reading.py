@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,6 +20,7 @@ from breadcrumbs.adk.wire import Json
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.schema_names import ADK_EVENT
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.store import Store
@@ -152,7 +152,7 @@ class SessionReading:
     async def end(self) -> Json | None:
         """Return the session without events, once these were read: their changes are then in the state."""
         who, names = self._who, self._names
-        (found,), shared = await asyncio.gather(
+        (found,), shared = await gather(
             self._sources.sessions.open_sessions(who, [names.name]), self._sources.shared.read(who, names.of)
         )
         if found is None or self._began not in (None, found.created):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
 
+import anyio
+import anyio.to_thread
 import orjson
 from google.adk.cli.service_registry import get_service_registry
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -162,7 +164,7 @@ class BreadcrumbSessionService(BaseSessionService):
         if opening is not None:
             await (await opening).keeper.aclose()
         if self._given is None and isinstance(self._location, DirectoryAddress) and not self._by_loop:
-            await asyncio.to_thread(self._location.stop)
+            await anyio.to_thread.run_sync(self._location.stop)
 
     async def __aenter__(self) -> Self:
         return self

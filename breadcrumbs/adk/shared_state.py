@@ -7,14 +7,16 @@ and the second write is made or found too.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Final
+
+import anyio
 
 from breadcrumbs.adk.naming import SessionNames, UserNames
 from breadcrumbs.adk.records import json_digest, state_record
 from breadcrumbs.adk.wire import APP, USER, Json, StateChanges
 from breadcrumbs.runtime.access import Principal, policy
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import AlreadyExists, SessionGone
 from breadcrumbs.runtime.schema_names import ADK_EVENT
 from breadcrumbs.runtime.sessions.sessions import Sessions
@@ -48,7 +50,7 @@ class SharedState:
             holders.append((APP, of.app_state))
         if policy.may_read_user_state(who, of.user):
             holders.append((USER, of.user_state))
-        states = await asyncio.gather(*(self._sessions.state_for(who, holder) for _, holder in holders))
+        states = await gather(*(self._sessions.state_for(who, holder) for _, holder in holders))
         return {
             prefix + name: value
             for (prefix, _), state in zip(holders, states, strict=True)
@@ -59,7 +61,7 @@ class SharedState:
         """Write the changes that an event or a new session makes, once. `source` is its id."""
         of = names.of
         changes = ((of.app_state, deltas.app, ()), (of.user_state, deltas.user, of.plain_user_tag))
-        await asyncio.gather(
+        await gather(
             *(
                 self._write_one(who, holder, delta, tags, (names.name, source))
                 for holder, delta, tags in changes
@@ -78,7 +80,7 @@ class SharedState:
             try:
                 await self._store.create(who.owner_id, change, by=who.agent_id, id=id)
             except SessionGone:  # the state is being deleted: the next one begins with this change
-                await asyncio.sleep(_RETRY_SECONDS)
+                await anyio.sleep(_RETRY_SECONDS)
             else:
                 return
         raise AlreadyExists(f"the state in {holder!r} is being deleted: try again in a moment")

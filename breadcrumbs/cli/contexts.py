@@ -448,8 +448,7 @@ def _load_settings(config: Path | None, data: Path | None, redis: str | None) ->
 
 def _on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
     """Run `work` on the store of the settings. A server without a store is a `CommandError`."""
-    import asyncio
-
+    from breadcrumbs.composition.event_loop import run_async
     from breadcrumbs.composition.storage import has_store, open_store, server_address, shown_address
 
     async def main(url: str) -> T:
@@ -464,7 +463,7 @@ def _on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
             await store.close()
 
     with server_address(settings, create=False) as url:
-        return asyncio.run(main(url))
+        return run_async(main(url))
 
 
 def _choose_owner(settings: Settings, named: UUID | None) -> UUID:

@@ -87,8 +87,7 @@ def _check_api(url: str) -> Finding:
 
 
 def _check_storage(settings: Settings, *, served: bool, fix: bool) -> list[Finding]:
-    import asyncio
-
+    from breadcrumbs.composition.event_loop import run_async
     from breadcrumbs.composition.storage import (
         data_directory,
         has_data,
@@ -112,7 +111,7 @@ def _check_storage(settings: Settings, *, served: bool, fix: bool) -> list[Findi
             return [*findings, Finding("store", "skipped", f"there is no data yet: {command()} up makes it")]
     try:
         with server_address(settings, create=False) as url:
-            findings += asyncio.run(_check_store(settings, url, served=served, fix=fix))
+            findings += run_async(_check_store(settings, url, served=served, fix=fix))
     except BreadcrumbsError as error:
         where = "" if settings.redis is None else f"{shown_address(settings.redis)}: "
         findings.append(Finding("store", "wrong", f"{where}{error}", "mend that, then ask again"))

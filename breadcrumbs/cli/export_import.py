@@ -108,9 +108,9 @@ class _Export:
 
     def write_to(self, file: IO[bytes]) -> int:
         """Write the lines. Returns the number of breadcrumbs."""
-        import asyncio
+        from breadcrumbs.composition.event_loop import run_async
 
-        return asyncio.run(self._write(file))
+        return run_async(self._write(file))
 
     async def _write(self, file: IO[bytes]) -> int:
         from breadcrumbs.composition.storage import has_store, open_store, shown_address
@@ -193,15 +193,14 @@ def import_(
 
     Bad lines are named and left out, the others are imported, and the exit code is 1.
     """
-    import asyncio
-
+    from breadcrumbs.composition.event_loop import run_async
     from breadcrumbs.composition.storage import server_address
     from breadcrumbs.runtime.settings.settings import load_settings
 
     settings = load_settings(config=config, data=data, redis=redis)
     owned_by = read_owner(owner)
     with _open_source(file) as source, server_address(settings, create=True) as server:
-        result = asyncio.run(_import(settings, server, source, owned_by, dry_run))
+        result = run_async(_import(settings, server, source, owned_by, dry_run))
     if for_people(as_json):
         _print_import(result, dry_run)
     else:

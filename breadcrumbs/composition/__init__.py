@@ -4,6 +4,7 @@
 """
 
 __all__ = [
+    "event_loop",
     "http_server",
     "own_agents",
     "processes",

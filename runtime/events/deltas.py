@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
+import anyio
 import orjson
 import structlog
 
@@ -98,7 +99,7 @@ async def listen(store: Store, on_delta: Callable[[Delta], None]) -> None:
             pass
         except Exception:
             _log.exception("listening for pieces of answers failed, trying again")
-        await asyncio.sleep(_RETRY_SECONDS)
+        await anyio.sleep(_RETRY_SECONDS)
 
 
 class DeltaWriter:
@@ -115,7 +116,7 @@ class DeltaWriter:
         )
         self._pending = ""
         self._sent = 0
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()  # anyio has no timers that call a function
         self._next_flush = 0.0
         """The earliest time of the next piece, by the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
+import anyio
 import structlog
 
 from breadcrumbs.runtime.backend.connection import BlockingLink
@@ -59,6 +60,7 @@ class EventReader:
         self._connection = store.connection
         self.log = EventLog(store.connection, store.keys)
         self._lanes: dict[int, _SharedLane] = {}
+        # asyncio tasks: a follower starts them and another may end them, in no task group.
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """Read tasks, by the first lane of their group (see `Connection.reader_groups`)."""
         self._blocked: set[int] = set()
@@ -148,7 +150,7 @@ class EventReader:
             finally:
                 await link.close()
             self._blocked.discard(group[0])
-            await asyncio.sleep(wait)
+            await anyio.sleep(wait)
             wait = min(_MAX_RETRY_SECONDS, wait * 2)
 
     async def _read_once(self, link: BlockingLink, group: list[int]) -> None:
@@ -179,7 +181,7 @@ class Follower(Generic[T]):
         self._idle = False
         self._positions: dict[int, _LanePosition[T]] = {}
         self._buffer: deque[tuple[Event, _LanePosition[T]]] = deque()
-        self._ready = asyncio.Event()
+        self._ready = asyncio.Event()  # anyio's event cannot be cleared
 
     def follow(self, lane: int, after: int, note: T) -> None:
         """Follow a lane from a time on. A lane that is followed already starts again there."""

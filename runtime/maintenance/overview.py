@@ -6,13 +6,13 @@ are those of one owner.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.store.lane_counts import KindCounts, LaneCounts, count_lanes, read_server_infos
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import WorkerRecord, read_worker_kinds, read_workers
@@ -89,7 +89,7 @@ async def overview(store: Store, owner: UUID) -> Overview:
     now = store.now()
     since = now - RECENT_SECONDS * 1_000_000
     # Sent together, in one write per server.
-    lanes, workers, servers = await asyncio.gather(
+    lanes, workers, servers = await gather(
         count_lanes(store, owner, kinds, since), read_workers(store, kinds), read_server_infos(store)
     )
     return Overview(

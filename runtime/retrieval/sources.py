@@ -6,7 +6,6 @@ If the trigger has no session, such a source finds nothing, and a note says so.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Keep, Read, recent_of, recent_shared
 from breadcrumbs.runtime.store.store import Store
@@ -140,7 +140,7 @@ class Fetched:
             return not waits(crumb) and (keep is None or keep(crumb))
 
         request = _FetchRequest(store, trigger, counts, RECENT_BYTES // len(full), self.notes)
-        further = await asyncio.gather(
+        further = await gather(
             *(_fetch_further(request, self.sources[number], trigger) for number, _ in full)
         )
         for (number, crumbs), more in zip(full, further, strict=True):
@@ -229,9 +229,7 @@ class Fetching:
         """Run the listings. They may run beside the reads."""
         numbers = [number for number, plan in enumerate(self._plans) if plan.listing is not None]
         try:
-            listed = await asyncio.gather(
-                *(plan.listing() for plan in self._plans if plan.listing is not None)
-            )
+            listed = await gather(*(plan.listing() for plan in self._plans if plan.listing is not None))
             self._listed = dict(zip(numbers, listed, strict=True))
         except Exception as error:  # other contexts that are loaded together must not fail with this one
             self._failure = error
@@ -264,7 +262,7 @@ async def fetch(
 ) -> Fetched:
     """Fetch all sources concurrently."""
     fetching = Fetching(store, sources, trigger, keep=keep, max_bytes=max_bytes)
-    results, _ = await asyncio.gather(store.read_batch(*fetching.reads), fetching.list_all())
+    results, _ = await gather(store.read_batch(*fetching.reads), fetching.list_all())
     fetching.take_results(iter(results))
     return fetching.fetched()
 
@@ -337,7 +335,7 @@ async def _list_session_or_shared(request: _FetchRequest, source: Source) -> lis
     shared = request.find(replace(query, sessionless=True, keep=keep_shared))
     if session is None:
         return await shared
-    own, of_no_session = await asyncio.gather(request.find(replace(query, session_id=session)), shared)
+    own, of_no_session = await gather(request.find(replace(query, session_id=session)), shared)
     return own or of_no_session
 
 

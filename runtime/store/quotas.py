@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple
 from uuid import UUID
 
+import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from breadcrumbs.runtime.backend.connection import Connection, Script
@@ -91,14 +92,14 @@ class LaneCount(NamedTuple):
 class _Account:
     """Cached usage of an owner."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
     known: Usage | None = None
     known_at: float = 0.0
     since: Usage = _NOTHING
     """Admitted here since then; it may be part of `known`."""
     under_way: Usage = _NOTHING
     writes: int = 0
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)  # anyio's event cannot be cleared
 
 
 class QuotaGate:

@@ -37,7 +37,7 @@ class _Queue:
 
     events: deque[_PendingEvent] = field(default_factory=deque)
     bytes: int = 0
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None  # asyncio: started on demand, in no task group
 
     @property
     def is_too_long(self) -> bool:

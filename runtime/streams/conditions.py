@@ -10,11 +10,12 @@ Conditions come from clients and run on every event. Three rules keep them from 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
+
+import anyio
 
 from breadcrumbs.runtime.access import Principal
 from breadcrumbs.runtime.access.redaction import redact_context
@@ -80,15 +81,15 @@ class Pacer:
     """Runs evaluations in turns with pauses in between, so that they do not delay the rest of the event loop."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._token_locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._turn = anyio.Lock(fast_acquire=True)
+        self._token_locks: WeakValueDictionary[Hashable, anyio.Lock] = WeakValueDictionary()
         self._worked_seconds = 0.0
 
     async def run(self, token: Hashable, work: Callable[[], _T]) -> _T:
         """Run `work` when it is the token's turn. A token has one place in the queue, however much it has to do."""
         token_lock = self._token_locks.get(token)
         if token_lock is None:
-            token_lock = self._token_locks[token] = asyncio.Lock()
+            token_lock = self._token_locks[token] = anyio.Lock(fast_acquire=True)
         async with token_lock, self._turn:
             began = time.thread_time()
             try:
@@ -98,4 +99,4 @@ class Pacer:
                 if self._worked_seconds >= _MAX_WORK_SECONDS:
                     pause = min(self._worked_seconds * _PAUSE_FACTOR, _MAX_PAUSE_SECONDS)
                     self._worked_seconds = 0.0
-                    await asyncio.sleep(pause)
+                    await anyio.sleep(pause)

@@ -16,6 +16,8 @@ from contextlib import aclosing
 from typing import Final
 from uuid import UUID
 
+import anyio
+import anyio.lowlevel
 import structlog
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
@@ -52,8 +54,9 @@ class EventHub:
         self._store = store
         self._reader = reader
         self._position: Position = self.log.zero_position()
+        # asyncio tasks: they start with the first client and end with the last, whichever task that is in.
         self._tasks: list[asyncio.Task[None]] = []
-        self._starting = asyncio.Lock()
+        self._starting = anyio.Lock(fast_acquire=True)
         self._closed = False
         self._positions = PositionCodec(store.secret, len(self._position))
         self._pacer = Pacer()
@@ -170,7 +173,7 @@ class EventHub:
                 except Exception:
                     # If this task ended, all subscribers would get nothing but pings.
                     _log.exception("event hub failed, trying again", wait=wait)
-                await asyncio.sleep(wait)
+                await anyio.sleep(wait)
                 wait = min(_MAX_RETRY_SECONDS, wait * 2)
         finally:
             follower.leave_all()
@@ -201,7 +204,7 @@ class EventHub:
                 size += self._hand_out(event, loaded.pop(number, None))
                 number += 1
             if number < len(events):
-                await asyncio.sleep(0)
+                await anyio.lowlevel.checkpoint()
 
     async def _load_wanted(
         self, events: list[Event], loaded: dict[int, Breadcrumb | None], start: int, end: int

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 from weakref import WeakValueDictionary
+
+import anyio
 
 
 class Slots:
@@ -16,11 +17,11 @@ class Slots:
     """
 
     def __init__(self, *, total: int, per_owner: int, per_token: int) -> None:
-        self._total = asyncio.Semaphore(total)
+        self._total = anyio.Semaphore(total, fast_acquire=True)
         self._per_owner = per_owner
         self._per_token = per_token
         # An entry exists as long as its semaphore is held or waited for.
-        self._semaphores: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        self._semaphores: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def hold(self, owner: UUID, token: Hashable) -> AsyncIterator[None]:
@@ -31,8 +32,8 @@ class Slots:
             await stack.enter_async_context(self._total)
             yield
 
-    def _semaphore(self, key: Hashable, limit: int) -> asyncio.Semaphore:
+    def _semaphore(self, key: Hashable, limit: int) -> anyio.Semaphore:
         semaphore = self._semaphores.get(key)
         if semaphore is None:
-            semaphore = self._semaphores[key] = asyncio.Semaphore(limit)
+            semaphore = self._semaphores[key] = anyio.Semaphore(limit, fast_acquire=True)
         return semaphore

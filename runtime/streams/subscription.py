@@ -40,7 +40,7 @@ class Subscription:
         self.on_drop: Callable[[], None] | None = None
         self._queue: deque[StreamValue] = deque()
         self._queued_bytes = 0
-        self._ready = asyncio.Event()
+        self._ready = asyncio.Event()  # anyio's event cannot be cleared
         self._dropped = False
         self._seen_until: ReachedPosition | None = None
         """What it saw while it caught up, if that is more than the hub had read then."""

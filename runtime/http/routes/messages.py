@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
@@ -18,6 +17,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
 )
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
+from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import (
     InvalidInput,
     NotFound,
@@ -111,7 +111,7 @@ routes = Routes("Sessions")
 async def list_messages(call: HttpCall) -> Reply:
     principal, session, given = call.principal, named_session(call), call.query()
     # Side by side: of a session that is not there, or is just being deleted, nothing is shown.
-    page, _ = await asyncio.gather(
+    page, _ = await gather(
         read_page(
             call.services.store,
             principal,
