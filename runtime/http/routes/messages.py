@@ -125,17 +125,17 @@ async def list_messages(call: HttpCall) -> Reply:
         ),
         load_facts(call, session),
     )
-    answer: dict[str, Any] = {
+    body: dict[str, Any] = {
         "messages": encode_items(
             message_view(crumb.without_parsed_json(), principal) for crumb in page.messages
         ),
         "has_more": page.has_more,
     }
     if page.before is not None:
-        answer["before"] = page.before
+        body["before"] = page.before
     if page.after is not None:
-        answer["after"] = page.after
-    return Reply.json(answer)
+        body["after"] = page.after
+    return Reply.json(body)
 
 
 @routes.operation(
@@ -158,11 +158,11 @@ async def get_message(call: HttpCall) -> Reply:
     agent = call.query().get("agent_id")
     await load_facts(call, session)
     message = await message_in(store, principal, session, call.message_id())
-    answer = {"message": message_view(message, principal)}
+    body = {"message": message_view(message, principal)}
     outcome = await find_outcome(store, principal, message, agent=agent)
     if outcome is not None:
-        answer[outcome_kind(outcome)] = message_view(outcome, principal)
-    return Reply.json(answer)
+        body[outcome_kind(outcome)] = message_view(outcome, principal)
+    return Reply.json(body)
 
 
 @routes.operation(

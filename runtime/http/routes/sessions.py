@@ -129,13 +129,13 @@ async def list_sessions(call: HttpCall) -> Reply:
             keep=keep if filtered else None,
         )
         found, cursor = page.items, page.next_cursor
-    answer: dict[str, Any] = {
+    body: dict[str, Any] = {
         "sessions": [session_view(facts, principal, state=False) for facts in found],
         "has_more": cursor is not None,
     }
     if cursor is not None:
-        answer["next_cursor"] = cursor
-    return Reply.json(answer)
+        body["next_cursor"] = cursor
+    return Reply.json(body)
 
 
 @routes.operation(
