@@ -15,7 +15,8 @@ from typing import Any, Final
 import orjson
 
 from breadcrumbs.agents.definition import AgentDefinition
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags, without_session
 from breadcrumbs.runtime.breadcrumb.text import encodable_text, find_text, shorten_line
 from breadcrumbs.runtime.errors import InvalidInput, StateTooLarge

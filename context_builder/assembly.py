@@ -13,7 +13,8 @@ import orjson
 
 from breadcrumbs.context_builder.config import ContextConfig
 from breadcrumbs.context_builder.tokens import TokenCounter
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, users_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
 from breadcrumbs.runtime.retrieval.sources import Source, SourceItem

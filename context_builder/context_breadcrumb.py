@@ -9,7 +9,8 @@ from uuid import UUID
 from breadcrumbs.context_builder.assembly import Assembled
 from breadcrumbs.context_builder.config import CONSUMER, ContextConfig
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAGS, SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAGS, SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.placement import derive_id_beside

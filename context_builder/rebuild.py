@@ -16,7 +16,7 @@ from breadcrumbs.context_builder.referenced import (
     load_version,
 )
 from breadcrumbs.context_builder.references import Reference
-from breadcrumbs.runtime.breadcrumb.breadcrumb import users_of
+from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.store.store import Store
 
 

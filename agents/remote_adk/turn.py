@@ -31,9 +31,10 @@ from breadcrumbs.agents.remote_adk.answer import TEMPORARY, AdkReply
 from breadcrumbs.agents.remote_adk.client import UnknownSession
 from breadcrumbs.agents.remote_adk.servers import AdkServers, RemoteApp
 from breadcrumbs.agents.request import AnswerRequest
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.breadcrumb.tags import inherited_tags
 from breadcrumbs.runtime.breadcrumb.text import plain_text
 from breadcrumbs.runtime.errors import InvalidInput, NotFound

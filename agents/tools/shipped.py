@@ -15,8 +15,9 @@ from pydantic import Field
 
 from breadcrumbs.agents.tools.base import Tool, Toolbox, ToolContext, tool
 from breadcrumbs.agents.tools.calculator import MAX_LENGTH, evaluate
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.retrieval.model_view import find_hints, model_content, withheld_reason
 from breadcrumbs.runtime.retrieval.schema_hints import load_all_definitions

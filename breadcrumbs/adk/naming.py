@@ -14,13 +14,13 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+from breadcrumbs.runtime.breadcrumb.names import hidden_character
+from breadcrumbs.runtime.breadcrumb.session_rule import (
     MAX_TAG_LENGTH,
     SESSION,
     check_not_message_tag,
     user_tags,
 )
-from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.store.state import ADK_SESSION, STATE_HOLDER
 

@@ -20,9 +20,10 @@ from breadcrumbs.adk.wire import (
 )
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import redact_event
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, build_content
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, build_content
 from breadcrumbs.runtime.breadcrumb.ids import derived_id
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD

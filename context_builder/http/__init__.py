@@ -1,0 +1,6 @@
+"""The operations on contexts and context configs.
+
+`__all__` lists the modules that other packages may import.
+"""
+
+__all__ = ["configs", "contexts"]

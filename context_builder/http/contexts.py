@@ -18,8 +18,8 @@ from breadcrumbs.context_builder.preview import PreviewInput, preview
 from breadcrumbs.context_builder.rebuild import RebuiltContext, rebuild
 from breadcrumbs.context_builder.referenced import Reader
 from breadcrumbs.runtime.access import policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import check_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.session_rule import check_session_id
 from breadcrumbs.runtime.errors import Complaint, InvalidCursor, InvalidInput, NotFound
 from breadcrumbs.runtime.http.api.bodies import parse_body
 from breadcrumbs.runtime.http.api.call import HttpCall

@@ -16,18 +16,16 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from breadcrumbs.runtime.access.principal import Principal
-from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.session_rule import (
     MAX_TAGS,
     SESSION,
     USER,
-    Breadcrumb,
-    BreadcrumbCreate,
-    BreadcrumbUpdate,
     check_new_user_tags,
     session_of,
     users_of,
 )
-from breadcrumbs.runtime.breadcrumb.query import Query
 from breadcrumbs.runtime.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD, STATE_CHANGE
 from breadcrumbs.runtime.settings.settings import Role

@@ -10,8 +10,9 @@ import orjson
 
 from breadcrumbs.runtime.access import policy
 from breadcrumbs.runtime.access.principal import Principal
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, users_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
+from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.store.state import SHARED_DELTA, decode_state
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "names",
     "query",
     "selectors",
+    "session_rule",
     "tags",
     "text",
     "times",

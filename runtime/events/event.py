@@ -13,8 +13,8 @@ from uuid import UUID
 import orjson
 import structlog
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION
 from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 
 EventOperation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
 """`retried` is not a write: it asks a worker to handle an older event again. Streams do not show it.

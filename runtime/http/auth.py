@@ -24,15 +24,15 @@ from joserfc.jwk import OctKey
 from starlette.requests import HTTPConnection
 
 from breadcrumbs.runtime.access import Principal
-from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.names import hidden_character
+from breadcrumbs.runtime.breadcrumb.session_rule import (
     MAX_TAG_LENGTH,
     USER,
     check_name,
     check_not_message_tag,
     check_session_id,
 )
-from breadcrumbs.runtime.breadcrumb.ids import parse_id
-from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.errors import InvalidInput, Unauthenticated
 from breadcrumbs.runtime.settings.settings import ALL_ROLES, DEVELOPER, ApiKey, Role, Settings
 from breadcrumbs.runtime.store.store import Store

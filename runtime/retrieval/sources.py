@@ -14,8 +14,9 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag, user_tags, users_of
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, SchemaName, Tag
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.session_rule import user_tags, users_of
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.batched_reads import RECENT_BYTES, Keep, Read, recent_of, recent_shared

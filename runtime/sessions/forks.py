@@ -16,9 +16,10 @@ import anyio
 import orjson
 
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb, BreadcrumbCreate, user_tags
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.credentials import strip_credentials
 from breadcrumbs.runtime.breadcrumb.query import Query, SortKey
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, user_tags
 from breadcrumbs.runtime.errors import AlreadyExists, InvalidInput, NotFound, VersionMismatch
 from breadcrumbs.runtime.schema_names import (
     AGENT_CANCEL,

@@ -15,16 +15,9 @@ import orjson
 
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import visible_state
-from breadcrumbs.runtime.breadcrumb.breadcrumb import (
-    LARGE_BYTES,
-    SESSION,
-    Breadcrumb,
-    BreadcrumbCreate,
-    check_session_id,
-    session_of,
-    user_tags,
-)
+from breadcrumbs.runtime.breadcrumb.breadcrumb import LARGE_BYTES, Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, check_session_id, session_of, user_tags
 from breadcrumbs.runtime.errors import AnotherSession, NotFound, StoreUnavailable
 from breadcrumbs.runtime.sessions.messages import text_of
 from breadcrumbs.runtime.store.cursors import decrypt_session_cursor, encrypt_session_cursor

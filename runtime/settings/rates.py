@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -11,7 +11,6 @@ from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
 RouteClass = Literal["posting", "managing", "reading"]
 """What a request spends: each class of routes has a budget of its own, so that no one starves the others."""
-CLASSES: tuple[RouteClass, ...] = get_args(RouteClass)
 
 _MAX_RATE = 1_000_000_000
 

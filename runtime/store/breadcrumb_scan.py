@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.keys import BODY
 from breadcrumbs.runtime.store.scan import FoundKey, scan

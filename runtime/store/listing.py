@@ -12,8 +12,9 @@ from typing import Final
 from uuid import UUID
 
 from breadcrumbs.runtime.backend.connection import Script, ScriptCall
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.query import Page, Query, SortKey
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.lookup import ReadContext, list_schemas

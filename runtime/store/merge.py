@@ -27,7 +27,7 @@ class Merge:
     def __init__(
         self, indexes: list[Index], read: RangeReader, *, descending: bool, start: SortKey | None, piece: int
     ) -> None:
-        self._sources = [_Source(index, start.score if start else None) for index in indexes]
+        self._readers = [_IndexReader(index, start.score if start else None) for index in indexes]
         self._read = read
         self._descending = descending
         self._start = start
@@ -35,30 +35,30 @@ class Merge:
         self._last: SortKey | None = None
 
     async def take(self, count: int) -> list[tuple[SortKey, Index]]:
-        """The next `count` places; fewer mean that there are no more."""
+        """The next `count` keys; fewer mean that there are no more."""
         taken: list[tuple[SortKey, Index]] = []
         sign = -1 if self._descending else 1
         while len(taken) < count:
             await self._refill()
             heap = [
-                (sign * source.head.score, _ordered(source.head.id, self._descending), number)
-                for number, source in enumerate(self._sources)
-                if source.pending
+                (sign * reader.head.score, _ordered(reader.head.id, self._descending), number)
+                for number, reader in enumerate(self._readers)
+                if reader.pending
             ]
             if not heap:
                 break
             heapify(heap)
             while heap and len(taken) < count:
                 number = heap[0][2]
-                source = self._sources[number]
-                place = source.pop()
-                if place != self._last:  # the same breadcrumb may stand in several indexes
-                    taken.append((place, source.index))
-                    self._last = place
-                if source.pending:
-                    head = source.head
+                reader = self._readers[number]
+                key = reader.pop()
+                if key != self._last:  # the same breadcrumb may stand in several indexes
+                    taken.append((key, reader.index))
+                    self._last = key
+                if reader.pending:
+                    head = reader.head
                     heapreplace(heap, (sign * head.score, _ordered(head.id, self._descending), number))
-                elif source.exhausted:
+                elif reader.exhausted:
                     heappop(heap)
                 else:
                     break  # the next of this index may come before the heads of the others
@@ -67,18 +67,20 @@ class Merge:
     async def _refill(self) -> None:
         edge = (1 << 60) if self._descending else 0
         # More than once where a whole piece lies before the start, among breadcrumbs of the same microsecond.
-        while empty := [source for source in self._sources if not source.pending and not source.exhausted]:
+        while empty := [reader for reader in self._readers if not reader.pending and not reader.exhausted]:
             asked = [
-                (source.index, edge if source.score is None else source.score, source.passed, self._piece)
-                for source in empty
+                (reader.index, edge if reader.score is None else reader.score, reader.passed, self._piece)
+                for reader in empty
             ]
-            for source, places in zip(empty, await self._read(asked), strict=True):
-                source.accept(places, self._piece, self._start, self._descending)
-            # Who needs a second piece looks for something rare: do not ask for it in small coin.
+            for reader, keys in zip(empty, await self._read(asked), strict=True):
+                reader.accept(keys, self._piece, self._start, self._descending)
+            # A caller that needs a second piece may reject most of it: read larger pieces.
             self._piece = min(1_000, 2 * self._piece)
 
 
-class _Source:
+class _IndexReader:
+    """One index, and the keys that were read from it and not yet taken."""
+
     def __init__(self, index: Index, score: int | None) -> None:
         self.index = index
         self.score = score
@@ -94,16 +96,16 @@ class _Source:
     def pop(self) -> SortKey:
         return self.pending.pop()
 
-    def accept(self, places: list[SortKey], asked: int, start: SortKey | None, descending: bool) -> None:
-        self.exhausted = len(places) < asked
-        for place in places:
-            if place.score == self.score:
+    def accept(self, keys: list[SortKey], asked: int, start: SortKey | None, descending: bool) -> None:
+        self.exhausted = len(keys) < asked
+        for key in keys:
+            if key.score == self.score:
                 self.passed += 1
             else:
-                self.score, self.passed = place.score, 1
+                self.score, self.passed = key.score, 1
         if start is not None:
-            places = [place for place in places if (place < start if descending else place > start)]
-        self.pending = places[::-1]
+            keys = [key for key in keys if (key < start if descending else key > start)]
+        self.pending = keys[::-1]
 
 
 def _ordered(id: bytes, descending: bool) -> int:

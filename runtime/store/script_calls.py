@@ -14,8 +14,9 @@ import orjson
 
 from breadcrumbs.runtime.backend.connection import Script
 from breadcrumbs.runtime.breadcrumb import ttl
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content, user_in
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate, Content
 from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.session_rule import user_in
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.fence import Fence
 from breadcrumbs.runtime.store.indexes import indexes, indexes_of

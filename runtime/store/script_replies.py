@@ -11,7 +11,8 @@ from enum import IntEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, check_new_session_id
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.session_rule import check_new_session_id
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     AnotherSession,

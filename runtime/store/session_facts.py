@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import USER, USER_MESSAGE_TAG, Breadcrumb, user_in
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.session_rule import USER, USER_MESSAGE_TAG, user_in
 from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.batched_reads import Read, read_command

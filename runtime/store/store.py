@@ -24,12 +24,11 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import (
     BreadcrumbUpdate,
     Content,
     build_content,
-    check_name,
-    check_new_session_id,
 )
 from breadcrumbs.runtime.breadcrumb.ids import home_lane, lane_for, new_id
 from breadcrumbs.runtime.breadcrumb.names import hidden_character
 from breadcrumbs.runtime.breadcrumb.query import MAX_LIMIT, Page, Query
+from breadcrumbs.runtime.breadcrumb.session_rule import check_name, check_new_session_id
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
     InvalidInput,

@@ -9,7 +9,8 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import SESSION, Breadcrumb
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.errors import SessionGone
 from breadcrumbs.runtime.events.deltas import Delta
 from breadcrumbs.runtime.events.event import Event

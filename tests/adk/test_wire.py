@@ -159,7 +159,7 @@ def test_no_two_sessions_share_a_name(one: tuple[str, str, str], other: tuple[st
 
 @pytest.mark.parametrize("key", [key for key in ODD if key[2]])
 def test_every_name_is_one_that_the_store_takes(key: tuple[str, str, str]) -> None:
-    from breadcrumbs.runtime.breadcrumb.breadcrumb import check_name, check_session_id
+    from breadcrumbs.runtime.breadcrumb.session_rule import check_name, check_session_id
 
     names = naming.session_names(*key)
     for session in (names.name, names.of.app_state, names.of.user_state):

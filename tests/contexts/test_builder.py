@@ -9,8 +9,9 @@ import pytest
 
 from breadcrumbs.context_builder.builder import ContextBuilder
 from breadcrumbs.context_builder.context_breadcrumb import MAX_HOPS
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAGS, Breadcrumb, BreadcrumbUpdate
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbUpdate
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAGS
 from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.worker import Worker

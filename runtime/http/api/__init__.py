@@ -1,0 +1,19 @@
+"""Describes operations, and reads requests and writes replies for them.
+
+`__all__` lists the modules that other packages may import.
+"""
+
+__all__ = [
+    "bodies",
+    "call",
+    "conditions",
+    "docs",
+    "listing",
+    "openapi",
+    "operations",
+    "parameters",
+    "problems",
+    "replies",
+    "schemas",
+    "session_schemas",
+]

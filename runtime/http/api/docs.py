@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 
 import orjson
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS
 from breadcrumbs.runtime.breadcrumb.json_input import MAX_DEPTH
 from breadcrumbs.runtime.breadcrumb.query import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS
 from breadcrumbs.runtime.http.api.problems import PROBLEM_TYPES
 from breadcrumbs.runtime.settings.settings import Settings
 

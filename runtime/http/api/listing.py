@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, check_session_id, parse_time
+from breadcrumbs.runtime.breadcrumb.breadcrumb import parse_time
 from breadcrumbs.runtime.breadcrumb.query import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -17,6 +17,7 @@ from breadcrumbs.runtime.breadcrumb.query import (
     Sort,
     check_limit,
 )
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, check_session_id
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.http.api.operations import UUID_SCHEMA, Parameter
 from breadcrumbs.runtime.http.api.parameters import read_tags

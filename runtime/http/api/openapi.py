@@ -76,7 +76,7 @@ class _Schemas:
         wanted: dict[str, TypeAdapter[Any]] = {repr(Problem): TypeAdapter(Problem)}
         for operation in operations:
             for type in (
-                *(answer.schema for answer in operation.successes),
+                *(reply.schema for reply in operation.successes),
                 operation.body and operation.body.model,
             ):
                 if type is not None:
@@ -148,32 +148,32 @@ def _body_document(body: Body, schemas: _Schemas) -> dict[str, Any]:
     return {"required": body.required, "content": dict.fromkeys(body.media_types, content)}
 
 
-def _success_replies(answers: Sequence[SuccessReply], schemas: _Schemas) -> dict[str, Any]:
+def _success_replies(replies: Sequence[SuccessReply], schemas: _Schemas) -> dict[str, Any]:
     """Describe the replies by status. Several forms of one status (JSON, a stream) become one reply."""
     by_status: dict[str, Any] = {}
-    for answer in answers:
-        described = _success_reply(answer, schemas)
-        first = by_status.setdefault(str(answer.status), described)
+    for reply in replies:
+        described = _success_reply(reply, schemas)
+        first = by_status.setdefault(str(reply.status), described)
         if first is not described:
             first["content"] |= described["content"]
             first["description"] += " " + described["description"]
     return by_status
 
 
-def _success_reply(answer: SuccessReply, schemas: _Schemas) -> dict[str, Any]:
-    described: dict[str, Any] = {"description": answer.description}
-    if answer.schema is not None:
-        described["content"] = {answer.media_type: {"schema": schemas.of(answer.schema)}}
-    elif answer.media_type != "application/json":
-        described["content"] = {answer.media_type: {"schema": {"type": "string"}}}
-    if answer.headers:
+def _success_reply(reply: SuccessReply, schemas: _Schemas) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": reply.description}
+    if reply.schema is not None:
+        described["content"] = {reply.media_type: {"schema": schemas.of(reply.schema)}}
+    elif reply.media_type != "application/json":
+        described["content"] = {reply.media_type: {"schema": {"type": "string"}}}
+    if reply.headers:
         described["headers"] = {
             name: {
                 "description": text,
-                "required": name not in answer.optional_headers,
+                "required": name not in reply.optional_headers,
                 "schema": {"type": "string"},
             }
-            for name, text in answer.headers.items()
+            for name, text in reply.headers.items()
         }
     return described
 

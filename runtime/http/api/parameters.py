@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 from starlette.datastructures import QueryParams
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS
 from breadcrumbs.runtime.errors import InvalidInput
 
 _ARRAY_PARAMETERS: Final = frozenset(("any_tags", "all_tags"))

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS, SESSION, USER, Tag, Title
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Tag, Title
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS, SESSION, USER
 from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
 
 _closed = with_config(extra="forbid")

@@ -149,7 +149,7 @@ def _origin_advice(origin: str) -> str:
 def _preflight(headers: dict[bytes, bytes]) -> Reply | None:
     if b"access-control-request-method" not in headers:
         return None
-    answer = [*_PREFLIGHT]
+    allowed = [*_PREFLIGHT]
     if headers.get(b"access-control-request-private-network") == b"true":
-        answer.append((b"access-control-allow-private-network", b"true"))
-    return Reply(204, headers=answer)
+        allowed.append((b"access-control-allow-private-network", b"true"))
+    return Reply(204, headers=allowed)

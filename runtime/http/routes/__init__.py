@@ -1,0 +1,17 @@
+"""The handlers of the operations, one module per kind of resource.
+
+`__all__` lists the modules that other packages may import.
+"""
+
+__all__ = [
+    "auth",
+    "breadcrumbs",
+    "dead_letters",
+    "event_stream",
+    "events",
+    "messages",
+    "operations",
+    "records",
+    "sessions",
+    "system",
+]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from breadcrumbs.runtime.access import Principal, policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import check_new_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.session_rule import check_new_session_id
 from breadcrumbs.runtime.errors import Forbidden, Unauthenticated
 from breadcrumbs.runtime.http.api.bodies import parse_body
 from breadcrumbs.runtime.http.api.call import HttpCall
@@ -43,7 +43,7 @@ async def issue_token(call: HttpCall) -> Reply:
     # As in RCRT, whoever gets a token is known as an agent from then on.
     await services.registry.put_agent(principal.owner_id, principal.agent_id, sorted(principal.roles))
     token, expires = services.auth.issue(principal, lifetime)
-    answer: IssuedToken = {
+    body: IssuedToken = {
         "token": token,
         "owner_id": str(principal.owner_id),
         "agent_id": str(principal.agent_id),
@@ -51,10 +51,10 @@ async def issue_token(call: HttpCall) -> Reply:
         "exp": expires,
     }
     if principal.session_id is not None:
-        answer["session_id"] = principal.session_id
+        body["session_id"] = principal.session_id
     if principal.user_id is not None:
-        answer["user_id"] = principal.user_id
-    return Reply.json(answer)
+        body["user_id"] = principal.user_id
+    return Reply.json(body)
 
 
 def _require_key_holder(call: HttpCall) -> KeyHolder:

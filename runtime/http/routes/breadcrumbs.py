@@ -120,7 +120,7 @@ async def create(call: HttpCall) -> Reply:
         principal, new, idempotency_key=idempotency_key(call)
     )
     created_at = times.to_text(written.created)
-    answer: Created = {
+    body: Created = {
         "id": str(written.id),
         "version": written.version,
         "created_at": created_at,
@@ -128,14 +128,14 @@ async def create(call: HttpCall) -> Reply:
     }
     session = _session_named_in(new)
     if session is not None:
-        answer["session_id"] = session
+        body["session_id"] = session
     headers: list[Header] = [
-        (b"location", b"/breadcrumbs/%s" % answer["id"].encode()),
+        (b"location", b"/breadcrumbs/%s" % body["id"].encode()),
         (b"etag", version_etag(written.version)),
     ]
     if written.replayed:
         headers.append((b"idempotency-replayed", b"true"))
-    return Reply.json(answer, status=201, headers=headers)
+    return Reply.json(body, status=201, headers=headers)
 
 
 @routes.operation(
@@ -171,13 +171,13 @@ async def update(call: HttpCall) -> Reply:
             merge_context=media_type == MERGE_PATCH_TYPE, admit=partial(policy.admit_change, principal)
         ),
     )
-    answer: Updated = {
+    body: Updated = {
         "ok": True,
         "id": str(id),
         "version": written.version,
         "updated_at": times.to_text(written.updated),
     }
-    return Reply.json(answer, headers=[(b"etag", version_etag(written.version))])
+    return Reply.json(body, headers=[(b"etag", version_etag(written.version))])
 
 
 @routes.operation(
@@ -198,8 +198,8 @@ async def delete(call: HttpCall) -> Reply:
     await call.services.store.delete(
         principal.owner_id, id, expected_version=expected, allowed=partial(policy.may_see, principal)
     )
-    answer: Done = {"ok": True}
-    return Reply.json(answer)
+    body: Done = {"ok": True}
+    return Reply.json(body)
 
 
 def idempotency_key(call: HttpCall) -> str | None:

@@ -20,9 +20,9 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from breadcrumbs.runtime.access import Principal, policy, saved_selectors
-from breadcrumbs.runtime.breadcrumb.breadcrumb import check_session_id
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.breadcrumb.selectors import Selector, parse_selector
+from breadcrumbs.runtime.breadcrumb.session_rule import check_session_id
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events.log import Position
 from breadcrumbs.runtime.http.api.call import budget_headers

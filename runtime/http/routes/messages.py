@@ -7,15 +7,9 @@ from typing import Any, Final, Literal
 
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.breadcrumb.breadcrumb import (
-    SESSION,
-    USER_MESSAGE_TAG,
-    Breadcrumb,
-    BreadcrumbCreate,
-    user_in,
-    user_tags,
-)
+from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, BreadcrumbCreate
 from breadcrumbs.runtime.breadcrumb.ids import parse_id
+from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, USER_MESSAGE_TAG, user_in, user_tags
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.concurrency import gather
 from breadcrumbs.runtime.errors import (
@@ -125,17 +119,17 @@ async def list_messages(call: HttpCall) -> Reply:
         ),
         load_facts(call, session),
     )
-    answer: dict[str, Any] = {
+    body: dict[str, Any] = {
         "messages": encode_items(
             message_view(crumb.without_parsed_json(), principal) for crumb in page.messages
         ),
         "has_more": page.has_more,
     }
     if page.before is not None:
-        answer["before"] = page.before
+        body["before"] = page.before
     if page.after is not None:
-        answer["after"] = page.after
-    return Reply.json(answer)
+        body["after"] = page.after
+    return Reply.json(body)
 
 
 @routes.operation(
@@ -158,11 +152,11 @@ async def get_message(call: HttpCall) -> Reply:
     agent = call.query().get("agent_id")
     await load_facts(call, session)
     message = await message_in(store, principal, session, call.message_id())
-    answer = {"message": message_view(message, principal)}
+    body = {"message": message_view(message, principal)}
     outcome = await find_outcome(store, principal, message, agent=agent)
     if outcome is not None:
-        answer[outcome_kind(outcome)] = message_view(outcome, principal)
-    return Reply.json(answer)
+        body[outcome_kind(outcome)] = message_view(outcome, principal)
+    return Reply.json(body)
 
 
 @routes.operation(

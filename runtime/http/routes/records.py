@@ -257,8 +257,8 @@ async def delete_tenant(call: HttpCall) -> Reply:
     known = await call.services.registry.forget(owner)
     if not known and not deleted:
         raise NotFound("there is nothing of this tenant")
-    answer: TenantDeleted = {"ok": True, "deleted": deleted}
-    return Reply.json(answer)
+    body: TenantDeleted = {"ok": True, "deleted": deleted}
+    return Reply.json(body)
 
 
 def _own_tenant(call: HttpCall) -> UUID:

@@ -8,11 +8,7 @@ from urllib.parse import quote
 from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb import times
-from breadcrumbs.runtime.breadcrumb.breadcrumb import (
-    MAX_TAG_LENGTH,
-    SESSION,
-    check_session_id,
-)
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, SESSION, check_session_id
 from breadcrumbs.runtime.errors import (
     NotFound,
 )

@@ -6,17 +6,16 @@ from hashlib import sha256
 from typing import Any, Final
 
 from breadcrumbs.runtime.access import policy
-from breadcrumbs.runtime.breadcrumb.breadcrumb import (
+from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TITLE_LENGTH, BreadcrumbCreate
+from breadcrumbs.runtime.breadcrumb.ids import derived_id, new_id, parse_id
+from breadcrumbs.runtime.breadcrumb.json_input import canonical
+from breadcrumbs.runtime.breadcrumb.session_rule import (
     MAX_TAG_LENGTH,
-    MAX_TITLE_LENGTH,
     SESSION,
     USER,
-    BreadcrumbCreate,
     check_new_session_id,
     user_tags,
 )
-from breadcrumbs.runtime.breadcrumb.ids import derived_id, new_id, parse_id
-from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.text import printable_line
 from breadcrumbs.runtime.errors import (
     AlreadyExists,
@@ -129,13 +128,13 @@ async def list_sessions(call: HttpCall) -> Reply:
             keep=keep if filtered else None,
         )
         found, cursor = page.items, page.next_cursor
-    answer: dict[str, Any] = {
+    body: dict[str, Any] = {
         "sessions": [session_view(facts, principal, state=False) for facts in found],
         "has_more": cursor is not None,
     }
     if cursor is not None:
-        answer["next_cursor"] = cursor
-    return Reply.json(answer)
+        body["next_cursor"] = cursor
+    return Reply.json(body)
 
 
 @routes.operation(

@@ -27,8 +27,8 @@ routes = Routes("System")
     successes=(SuccessReply(200, "It is.", Health),),
 )
 async def health(call: HttpCall) -> Reply:
-    answer: Health = {"status": "ok", "version": VERSION}
-    return Reply.json(answer)
+    body: Health = {"status": "ok", "version": VERSION}
+    return Reply.json(body)
 
 
 @routes.operation(
@@ -66,13 +66,13 @@ async def metrics(call: HttpCall) -> Reply:
 )
 async def run_hygiene(call: HttpCall) -> Reply:
     report = await call.services.hygiene.run_once()
-    answer: Swept = {
+    body: Swept = {
         "ok": report.errors == 0,
         "purged": report.purged,
         "trimmed": report.trimmed,
         "duration_ms": report.duration_ms,
     }
-    return Reply.json(answer)
+    return Reply.json(body)
 
 
 @routes.operation(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from breadcrumbs.runtime.breadcrumb.breadcrumb import MAX_TAG_LENGTH, MAX_TAGS
 from breadcrumbs.runtime.breadcrumb.query import Query
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS
 from breadcrumbs.runtime.errors import InvalidInput, SessionConflict
 from breadcrumbs.runtime.store.options import UpdateOptions
 from breadcrumbs.runtime.store.store import Store

@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import (
-    MAX_TAG_LENGTH,
-    MAX_TAGS,
     Breadcrumb,
     BreadcrumbCreate,
     BreadcrumbUpdate,
     build_content,
     merge_patch,
     parse_time,
-    session_of,
 )
+from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS, session_of
 from breadcrumbs.runtime.breadcrumb.ttl import NEVER, Expiry
 from breadcrumbs.runtime.errors import InvalidInput, SessionConflict
 from breadcrumbs.runtime.store import record
