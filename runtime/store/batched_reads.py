@@ -46,7 +46,7 @@ class IndexHead(NamedTuple):
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that doubles the time to create one, and every turn creates many
 class Read(Generic[T]):
     """The commands of a read, each with its lane, and how to decode their replies."""
 
@@ -224,8 +224,12 @@ def recent_of(
     head = IndexHead(
         keys.by_session(lane, owner, session_id, schema_name), keys.body(lane, owner, b""), limit
     )
-    query = Query(session_id=session_id, schema_name=schema_name, limit=limit, max_bytes=max_bytes)
-    return _read_heads(context, owner, [(lane, head)], query)
+
+    def build_query() -> Query:
+        return Query(session_id=session_id, schema_name=schema_name, limit=limit, max_bytes=max_bytes)
+
+    wanted = _HeadFilter(schema_name, limit, None)
+    return _read_heads(context, owner, [(lane, head)], wanted, build_query)
 
 
 def recent_shared(
@@ -239,16 +243,23 @@ def recent_shared(
 ) -> Read[list[Breadcrumb]]:
     """Read the last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
     heads = _sessionless_heads(context.keys, owner, schema_name, limit)
-    query = Query(sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep)
-    return _read_heads(context, owner, heads, query)
+
+    def build_query() -> Query:
+        return Query(sessionless=True, schema_name=schema_name, limit=limit, max_bytes=max_bytes, keep=keep)
+
+    return _read_heads(context, owner, heads, _HeadFilter(schema_name, limit, keep), build_query)
 
 
 def newest_tagged(
     context: ReadContext, owner: UUID, schema_name: str, tag: str, keep: Keep
 ) -> Read[list[Breadcrumb]]:
     """Read the newest breadcrumb of a schema with a tag that `keep` admits: a list of one, or an empty one."""
-    query = Query(schema_name=schema_name, all_tags=(tag,), limit=1, max_bytes=RECENT_BYTES, keep=keep)
-    return _read_heads(context, owner, _tag_heads(context.keys, owner, tag), query)
+
+    def build_query() -> Query:
+        return Query(schema_name=schema_name, all_tags=(tag,), limit=1, max_bytes=RECENT_BYTES, keep=keep)
+
+    heads = _tag_heads(context.keys, owner, tag)
+    return _read_heads(context, owner, heads, _HeadFilter(schema_name, 1, keep), build_query)
 
 
 @lru_cache(1_024)
@@ -270,27 +281,42 @@ def _tag_heads(keys: Keys, owner: UUID, tag: str) -> tuple[tuple[int, IndexHead]
     )
 
 
+class _HeadFilter(NamedTuple):
+    """Which entries of an index head count, and how many are wanted."""
+
+    schema_name: str
+    limit: int
+    keep: Keep | None
+
+
 def _read_heads(
-    context: ReadContext, owner: UUID, heads: Sequence[tuple[int, IndexHead]], query: Query
+    context: ReadContext,
+    owner: UUID,
+    heads: Sequence[tuple[int, IndexHead]],
+    wanted: _HeadFilter,
+    build_query: Callable[[], Query],
 ) -> Read[list[Breadcrumb]]:
-    """Read the result of a query from the heads of one index in some lanes, if they are enough for it."""
-    check_limit(query.limit)
+    """Read the result of a query from the heads of one index in some lanes, if they are enough for it.
+
+    The query itself is built only if they are not: this is the hot path.
+    """
+    check_limit(wanted.limit)
 
     def decode(replies: list[Any]) -> list[Breadcrumb]:
-        return _merge_heads(replies, owner, query, context.clock.now())
+        return _merge_heads(replies, owner, wanted, context.clock.now())
 
     async def fallback() -> list[Breadcrumb]:
-        return (await listing.page(context, owner, query)).items
+        return (await listing.page(context, owner, build_query())).items
 
     return Read(heads, decode, fallback)
 
 
-def _merge_heads(replies: list[Any], owner: UUID, query: Query, now: int) -> list[Breadcrumb]:
-    limit = query.limit
+def _merge_heads(replies: list[Any], owner: UUID, wanted: _HeadFilter, now: int) -> list[Breadcrumb]:
+    limit = wanted.limit
     found: list[Breadcrumb] = []
     known_since = 0
     for head in replies:
-        accepted, oldest = _decode_head(head, owner, query, now)
+        accepted, oldest = _decode_head(head, owner, wanted, now)
         found += accepted
         if 2 * len(accepted) < len(head) >= 2 * limit:
             # Entries that do not count fill a part of the head: older ones that count may lie behind it.
@@ -302,9 +328,9 @@ def _merge_heads(replies: list[Any], owner: UUID, query: Query, now: int) -> lis
     return found[:limit]
 
 
-def _decode_head(head: list[Any], owner: UUID, query: Query, now: int) -> tuple[list[Breadcrumb], int]:
-    """Return the breadcrumbs of a head that the query accepts, and when the oldest of all was created."""
-    schema, keep = query.schema_name, query.keep
+def _decode_head(head: list[Any], owner: UUID, wanted: _HeadFilter, now: int) -> tuple[list[Breadcrumb], int]:
+    """Return the breadcrumbs of a head that count, and when the oldest of all was created."""
+    schema, _, keep = wanted
     accepted: list[Breadcrumb] = []
     oldest = 0
     for number in range(0, len(head), 2):
