@@ -46,7 +46,8 @@ class Listener:
     async def _listen(self) -> None:
         while True:
             for event, note in await self.follower.next():
-                await asyncio.sleep(self.pause)
+                if self.pause:  # without one, an event is noted in the step that takes it: see `follow` below
+                    await asyncio.sleep(self.pause)
                 self.heard.setdefault(event.lane, []).append(event.at)
                 self.notes.add(note)
 
