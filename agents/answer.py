@@ -39,7 +39,7 @@ class Answer:
     tags: list[str] = field(default_factory=list)
     context: dict[str, Any] = field(default_factory=dict)
     runtime_fields: dict[str, Any] = field(default_factory=dict)
-    """What the runtime adds to the context of the answer."""
+    """Fields that the runtime adds to the context of the answer."""
 
 
 def check_text(text: str, speaker: str = "the model") -> str:

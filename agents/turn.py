@@ -161,7 +161,7 @@ class AgentTurns:
             raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True)
         fields = _runtime_fields(request, merged) | answer.runtime_fields
         problem: InvalidInput | None = None
-        # What a model adds to its words may be impossible to store: then the words alone are stored.
+        # Fields that a model adds beside its text may be impossible to store. Then only the text is stored.
         for said in (answer, Answer(answer.text)):
             try:
                 new = answer_breadcrumb(said, definition, trigger.tags, fields, self._inherited)

@@ -50,7 +50,7 @@ class Violation:
 
 @dataclass(slots=True)
 class AuditReport:
-    """What was checked, and the violations."""
+    """Counts of an audit, and the violations it found."""
 
     owners: set[UUID] = field(default_factory=set)
     breadcrumbs: int = 0

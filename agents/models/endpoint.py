@@ -49,12 +49,12 @@ class EndpointLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """What distinguishes model servers from ADK servers in URLs and messages."""
+    """The words in URLs and messages that differ between model servers and ADK servers."""
 
     label: str
     """With its article, such as "a model server"."""
     settings_name: str
-    """What the settings call it."""
+    """The name of this kind in the settings."""
     field: str
     """The field of an agent definition that names it."""
     url_example: str

@@ -98,7 +98,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Export:
-    """What to export, and from where."""
+    """The selection of breadcrumbs to export, and their source."""
 
     settings: Settings
     server: str

@@ -17,7 +17,7 @@ from breadcrumbs.client.values import Answer, Delta, Event, Gap, Written
 _DEFAULT_TIMEOUT_SECONDS: Final = 120.0
 
 Show: TypeAlias = Literal["everything", "pieces", "answer"]
-"""What the caller sees of a turn: each event of the session, the pieces of the answer, or only the answer."""
+"""The part of a turn that the caller sees: each event of the session, the pieces of the answer, or only the answer."""
 
 
 class AsyncAnswerFollower:
