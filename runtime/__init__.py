@@ -1,1 +1,4 @@
-"""The breadcrumb, its store and its HTTP: everything else stands on this and it knows nothing of them."""
+"""The breadcrumb, its store, its workers and its HTTP API.
+
+All other packages build on this one. It imports none of them.
+"""

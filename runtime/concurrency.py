@@ -1,7 +1,7 @@
-"""`gather` of asyncio, for reads beside each other.
+"""`asyncio.gather`, for concurrent reads.
 
-anyio is used elsewhere. Three awaits take 43 µs with `gather` and 135 µs in a task group of anyio (uvloop, 2 cores).
-Every turn reads several things beside each other.
+The rest of the code uses anyio. Every turn runs several reads at the same time, and `gather` is faster for that: three
+awaits take 43 µs with `gather` and 135 µs in an anyio task group (uvloop, 2 cores).
 """
 
 from __future__ import annotations

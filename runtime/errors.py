@@ -1,27 +1,27 @@
-"""Everything that can go wrong, as one tree.
+"""All errors that Breadcrumbs raises, as one tree.
 
 BreadcrumbsError
-├── InvalidInput             the request itself is wrong; says where and what to do
-│   ├── SessionConflict      two sessions claim one breadcrumb
-│   └── InvalidCursor        a page cursor that was changed, or belongs to another query
-├── Unauthenticated          no token, or one that is not good
-├── Forbidden                a good token that does not allow this
-├── NotFound                 no such thing, or not yours: the two look the same on purpose
+├── InvalidInput             the request is invalid; names each field and how to correct it
+│   ├── SessionConflict      a breadcrumb names two different sessions
+│   └── InvalidCursor        a page cursor was modified, or is for another query
+├── Unauthenticated          the token or API key is missing, invalid or expired
+├── Forbidden                the token is valid but does not allow the operation
+├── NotFound                 the resource does not exist, or is invisible to the caller (deliberately the same error)
 ├── AlreadyExists            the id is taken
-├── NothingToRetry           no turn has failed there
-├── RateLimited              too much at once; says for how long to wait
-├── SessionGone              the session is being deleted, or was since the turn began that writes into it
-├── AnotherSession           a session ended and one of the same name began; whoever is told looks again
-├── VersionMismatch          somebody else wrote first; carries the version the store has
-├── IdempotencyMismatch      the key was used for another body
+├── NothingToRetry           the session has no failed turn
+├── RateLimited              a rate limit is exceeded; carries the time to wait
+├── SessionGone              the session is being deleted, or was deleted after the turn began
+├── AnotherSession           the session began or ended after the caller read it; the caller reads it again
+├── VersionMismatch          another client wrote first; carries the current version
+├── IdempotencyMismatch      the idempotency key was used for another body
 ├── StateTooLarge            a session's state would exceed its limit; carries both sizes
-├── QuotaExceeded            an owner has used up a quota; carries what is used and what is allowed
-├── StoreError               the server behind the store cannot do it now
-│   ├── StoreUnavailable     it does not answer
-│   │   └── CommandRefused   it refuses the login or the command (a password, an ACL)
-│   └── StoreFull            it answers, but has no memory left
-└── StartupError             found while starting, before any request; says how to mend it
-    └── DataDirectoryInUse   another process holds the data directory
+├── QuotaExceeded            an owner has used up a quota; carries the usage and the limit
+├── StoreError               Redis cannot execute the command now
+│   ├── StoreUnavailable     Redis does not respond
+│   │   └── CommandRefused   Redis refuses the login or the command (password, ACL)
+│   └── StoreFull            Redis has no memory left
+└── StartupError             the process cannot start; explains how to fix it
+    └── DataDirectoryInUse   another process uses the data directory
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """One thing that is wrong with an input: where it is and what to do about it."""
+    """One validation error of an input."""
 
     where: str
+    """The field, such as `context.session_id`."""
     message: str
+    """States the problem and how to correct it."""
 
 
 class BreadcrumbsError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base class of all errors above."""
 
 
 class InvalidInput(BreadcrumbsError):
-    """The input is wrong. Nothing was written."""
+    """The input is invalid. Nothing was written."""
 
     def __init__(self, message: str, *, where: str = "", complaints: list[Complaint] | None = None) -> None:
         super().__init__(message)
@@ -51,82 +53,82 @@ class InvalidInput(BreadcrumbsError):
 
 
 class SessionConflict(InvalidInput):
-    """A breadcrumb belongs to at most one session, and stays in it."""
+    """The breadcrumb names two sessions, or a session other than its own."""
 
 
 class InvalidCursor(InvalidInput):
-    """The cursor was not made by this store for this query."""
+    """The cursor was not created by this store for this query."""
 
 
 class Unauthenticated(BreadcrumbsError):
-    """Nobody we know."""
+    """The token or API key is missing, invalid or expired."""
 
 
 class Forbidden(BreadcrumbsError):
-    """Somebody we know, who may not do this."""
+    """The principal is authenticated, but may not do this."""
 
 
 class NotFound(BreadcrumbsError):
-    """There is no such thing, or it belongs to somebody else."""
+    """The resource does not exist, or is invisible to the principal."""
 
 
 class AlreadyExists(BreadcrumbsError):
-    """A breadcrumb with this id is there already."""
+    """A breadcrumb with this id already exists."""
 
 
 class NothingToRetry(BreadcrumbsError):
-    """No turn has failed there, or it was answered since."""
+    """No turn of the session has failed, or the failed turn was answered later."""
 
 
 class RateLimited(BreadcrumbsError):
-    """Too much was asked for at once. Nothing was done."""
+    """A rate limit or a concurrency limit is exceeded. Nothing was done."""
 
     def __init__(self, message: str, retry_after: int, *, limit: int) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds."""
+        """Time to wait, in seconds."""
         self.limit = limit
 
 
 class SessionGone(BreadcrumbsError):
-    """The session is being deleted, or was deleted after the event that this write is an answer to."""
+    """The session is being deleted, or was deleted after the event that this write answers."""
 
 
 class AnotherSession(BreadcrumbsError):
-    """The session is not the one that the write was meant for: it began since, or ended, or both."""
+    """The write is for another session: this one began or ended after the caller read it."""
 
 
 class VersionMismatch(BreadcrumbsError):
-    """The update was based on a version that is no longer the newest."""
+    """The update is based on an outdated version."""
 
     def __init__(self, current: int, expected: int) -> None:
-        super().__init__(f"expected version {expected}, but the newest is {current}")
+        super().__init__(f"expected version {expected}, but the current version is {current}")
         self.current = current
         self.expected = expected
 
 
 class IdempotencyMismatch(BreadcrumbsError):
-    """The idempotency key was used before, for another body."""
+    """The idempotency key was used before with another body."""
 
 
 class StateTooLarge(BreadcrumbsError):
-    """A change would make the state of a session larger than allowed. Nothing was written."""
+    """The change would make a session's state larger than allowed. Nothing was written."""
 
     def __init__(self, session: str, size: int, limit: int) -> None:
         super().__init__(
-            f"the state of session {session!r} would have {size:,} bytes, and {limit:,} are allowed: remove names "
-            "from it, or keep large values in breadcrumbs of their own"
+            f"the state of session {session!r} would be {size:,} bytes, and the limit is {limit:,}: remove names "
+            "from it, or store large values in separate breadcrumbs"
         )
         self.size = size
         self.limit = limit
 
 
 class QuotaExceeded(BreadcrumbsError):
-    """A write would exceed a quota of its owner. Nothing was written."""
+    """The write would exceed a quota of its owner. Nothing was written."""
 
     def __init__(self, quota: str, used: int, limit: int) -> None:
         super().__init__(
-            f"the quota of {quota} is used up: {used:,} of {limit:,}. Delete some, or let the operator raise the quota"
+            f"the quota of {quota} is used up: {used:,} of {limit:,}. Delete some, or ask the operator for more"
         )
         self.quota = quota
         """`bytes`, `breadcrumbs` or `sessions`."""
@@ -135,24 +137,24 @@ class QuotaExceeded(BreadcrumbsError):
 
 
 class StoreError(BreadcrumbsError):
-    """The store cannot do it now; the same call may work later."""
+    """The store cannot execute the call now. The same call can succeed later."""
 
 
 class StoreUnavailable(StoreError):
-    """The server behind the store does not answer."""
+    """Redis does not respond."""
 
 
 class CommandRefused(StoreUnavailable):
-    """The server behind the store refuses the login or the command: change its password or its ACL."""
+    """Redis refuses the login or the command: correct the password or the ACL."""
 
 
 class StoreFull(StoreError):
-    """The server behind the store has no memory left and refuses writes."""
+    """Redis has no memory left and refuses writes."""
 
 
 class StartupError(BreadcrumbsError):
-    """Something is wrong with the set-up. The message says how to mend it."""
+    """The process cannot start. The message explains how to fix it."""
 
 
 class DataDirectoryInUse(StartupError):
-    """Another process holds the data directory."""
+    """Another process uses the data directory."""

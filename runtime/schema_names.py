@@ -1,6 +1,6 @@
-"""Schema names that the runtime knows, their classes, and the context keys that it owns.
+"""Schema names and context keys that have a meaning to the runtime.
 
-A schema name says what a breadcrumb is. Users may choose any name; the names below have a meaning to the runtime.
+A schema name is the type of a breadcrumb. Clients may use any name. The runtime treats the names below specially.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ INTERNAL_SCHEMAS: Final = frozenset(
         SCHEMA_DEFINITION,
     )
 )
-"""Written by the system for the system. Models never see them."""
+"""Schemas that the system writes for itself. Models never see them."""
 
 PROTECTED_SCHEMAS: Final = INTERNAL_SCHEMAS | {SESSION_RECORD, STATE_CHANGE, ADK_EVENT, TOOL_CATALOG}
-"""The runtime acts on these: the owner and state of a session, agents, what an agent sees.
+"""Schemas that control the runtime: owner and state of sessions, agents, contents of contexts.
 
 An answer cannot have one of these schemas, unless the definition of its agent names it.
 """
 
 SPEAKER_SCHEMAS: Final = frozenset((USER_MESSAGE, AGENT_ERROR, TOOL_RESPONSE))
-"""These name the speaker: a user, the runtime, a tool. An answer of an agent never has one of these schemas."""
+"""Schemas that identify the author as a user, the runtime or a tool. An agent's answer never has one of these."""
 
 RUNTIME_KEYS: Final = frozenset(
     (
@@ -68,10 +68,10 @@ RUNTIME_KEYS: Final = frozenset(
         "state_delta",
     )
 )
-"""Context keys that the runtime sets. A model cannot set them, and they are not part of a message's text."""
+"""Context keys that only the runtime sets. Models cannot set them, and they are not part of a message's text."""
 
 HIDDEN_KEYS: Final = RUNTIME_KEYS | {"conversation_id", "llm_hints"}
 """Context keys that models do not see."""
 
 TEXT_KEYS: Final = ("message", "content", "text", "response_text", "formatted")
-"""Context keys that may hold the text of a message. The first one that is a string counts."""
+"""Context keys that can contain the text of a message. The first one with a string value is used."""

@@ -1,4 +1,7 @@
-"""Server-sent events: encoding, and a parser for bytes that arrive in pieces. Pure; imports nothing of the runtime."""
+"""Encoder and incremental parser for server-sent events.
+
+This module does no I/O and imports nothing from the runtime.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Final
 
 _MAX_STRAY_BYTES: Final = 64 << 10
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_OTHER_FIELDS: Final = (b"", b"retry")  # comments, and a field that no consumer uses
+_IGNORED_FIELDS: Final = (b"", b"retry")  # comments, and a field that no consumer uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +19,18 @@ class ServerSentEvent:
 
     event: str
     data: bytes | None
-    """None: the event has no data and only sets the id."""
+    """None if the event has no data and only sets the id."""
     id: str | None
-    """The last id so far, of this event or of an earlier one."""
+    """The id of this event, or else of the last event that had one."""
 
     @property
     def text(self) -> str:
+        """The data as text."""
         return "" if self.data is None else self.data.decode(errors="replace")
 
 
 class LineTooLong(ValueError):
-    """A line of the stream is longer than the parser accepts."""
+    """A line of the stream is longer than `max_line_bytes`."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"a line is longer than {limit:,} bytes")
@@ -34,7 +38,7 @@ class LineTooLong(ValueError):
 
 
 def encode_event(data: bytes, *, event: str | None = None, id: str | None = None) -> bytes:
-    """Encode one event. `data` must not contain line breaks, which holds for JSON."""
+    """Encode one event. `data` must not contain line breaks. Encoded JSON has none."""
     head = b"" if id is None else b"id: %s\n" % id.encode()
     if event is not None:
         head += b"event: %s\n" % event.encode()
@@ -47,12 +51,12 @@ def encode_comment(text: str) -> bytes:
 
 
 class Parser:
-    """Takes the bytes of a stream in any pieces and returns the events that are complete."""
+    """Incremental parser. Accepts chunks of any size and returns the completed events."""
 
     def __init__(self, *, max_line_bytes: int | None = None) -> None:
-        """`max_line_bytes`: None: lines are not limited."""
+        """Create a parser. The line length is unlimited if `max_line_bytes` is None."""
         self.stray = bytearray()
-        """The first lines that are no fields: a body that is not an event stream ends up here."""
+        """The first 64 KiB of lines that are not fields. If the response is not an event stream, this is its body."""
         self._max_line_bytes = max_line_bytes
         self._unfinished = bytearray()
         self._at_start = True
@@ -62,7 +66,7 @@ class Parser:
         self._has_id = False
 
     def feed(self, piece: bytes) -> list[ServerSentEvent]:
-        """Return the events that this piece completes. Raises LineTooLong."""
+        """Return the events that this chunk completes. Raises LineTooLong."""
         searched = len(self._unfinished)
         self._unfinished += piece
         # Split at line feeds only: str.splitlines also splits at characters that occur inside JSON strings.
@@ -77,7 +81,7 @@ class Parser:
         return [event for event in events if event is not None]
 
     def end(self) -> ServerSentEvent | None:
-        """Return the event at the end of the stream if the empty line after it is missing."""
+        """Return the last event of the stream if its closing empty line is missing."""
         if self._unfinished:
             self._take_line(bytes(self._unfinished))
             self._unfinished.clear()
@@ -97,16 +101,16 @@ class Parser:
         return None
 
     def _set_field(self, name: bytes, value: bytes) -> bool:
-        """Apply a field. Returns False if there is no such field."""
+        """Apply a field. Return False if the field is unknown."""
         if name == b"data":
             self._data.append(value)
         elif name == b"event":
             self._event = value.decode(errors="replace")
         elif name == b"id":
-            if b"\0" not in value:  # the standard ignores such ids
+            if b"\0" not in value:  # the standard requires ids with NUL to be ignored
                 self._id, self._has_id = value.decode(errors="replace"), True
         else:
-            return name in _OTHER_FIELDS
+            return name in _IGNORED_FIELDS
         return True
 
     def _finish_event(self) -> ServerSentEvent | None:

@@ -1,7 +1,7 @@
-"""Access: principals, the policy that decides, redaction, rate limits.
+"""Access control: principals, the policy, redaction, rate limits.
 
-`policy` is the only module that decides what a principal may do. Everything else asks it. `__all__` lists the value and
-the modules that other packages may import.
+Only `policy` decides what a principal may do. All other code calls it. `__all__` lists the value and the modules that
+other packages may import.
 """
 
 from breadcrumbs.runtime.access.principal import Principal

@@ -1,11 +1,11 @@
-"""The access policy: decides, for each operation, what a principal may do.
+"""The access policy: decides for each operation what a principal may do.
 
-Routes, streams, sessions, ADK, contexts and records call these functions and hold no rules of their own. A `check_…`
-function raises, a `may_…` function returns a bool, an `admit_…` function returns what is written in the end.
+Routes, streams, sessions, ADK, contexts and records call these functions and contain no rules themselves. A `check_…`
+function raises an error, a `may_…` function returns a bool, and an `admit_…` function returns the value to write.
 
-An invisible resource is `NotFound`, in the words for one that never existed. `Forbidden` is for what the principal
-knows to exist but may not do. The owner is part of every key in the store, so the breadcrumbs and sessions that reach
-these functions are always the principal's own tenant's.
+For an invisible resource the functions raise `NotFound`, with the same message as for a missing one. They raise
+`Forbidden` if the principal can see the resource but may not use it. The owner is part of every key in the store, so
+the breadcrumbs and sessions passed to these functions always belong to the principal's tenant.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from breadcrumbs.runtime.store.state import (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Conditions for calling an operation at all."""
+    """Conditions for calling an operation."""
 
     roles: tuple[Role, ...] = ()
-    """Roles that are needed, all of them. A curator has every role."""
+    """Required roles, all of them. A curator has every role."""
     narrowed: bool = True
     """Whether a token narrowed to a session or a user may call it."""
     access: Literal["open", "token", "key"] = "token"
-    """`open` needs no credentials, `token` a token or an API key, `key` an API key unless in development mode."""
+    """`open` requires no credentials, `token` a token or an API key, `key` an API key except in development mode."""
 
 
 _READ: Final = Rule(("subscriber",))
@@ -128,20 +128,23 @@ RULES: Final[Mapping[str, Rule]] = {
     "startPage": _OPEN,
     "pageAsset": _OPEN,
 }
-"""The rule of every operation, by its id. An operation without a rule cannot be served."""
+"""The rule of every operation, by operation id. An operation without a rule cannot be served."""
 
 
 def check_operation(principal: Principal, operation: str) -> None:
-    """Check that the principal may call the operation. Resources are checked by the functions below."""
+    """Check that the principal may call the operation. The functions below check the resources."""
     rule = RULES[operation]
     for role in rule.roles:
         if not has_role(principal, role):
-            raise Forbidden(f"this needs the role {role!r}: get a token that has it")
+            raise Forbidden(f"this operation requires the role {role!r}: use a token that has it")
     if principal.is_narrowed and not rule.narrowed:
-        raise Forbidden("a token that is narrowed to a session or a user may not do this")
+        raise Forbidden(
+            "this operation is not allowed for a token that is narrowed to a session or a user: use another token"
+        )
 
 
 def has_role(principal: Principal, role: Role) -> bool:
+    """Return whether the principal has a role. A curator has every role."""
     return role in principal.roles or "curator" in principal.roles
 
 
@@ -156,23 +159,23 @@ def admit_token_request(
     agent_id: UUID | None,
     roles: Iterable[Role] | None,
 ) -> Principal:
-    """Return the principal that a token for an API key is issued to. Its narrowing is added by the caller."""
+    """Return the principal of a new token for an API key. The caller adds the narrowing."""
     if owner_id not in (None, key.owner_id):
-        raise Forbidden("this API key belongs to another owner_id: leave it out")
+        raise Forbidden("this API key belongs to another owner_id: omit it")
     if agent_id is not None and agent_id not in key_agents:
         raise Forbidden(
-            "this API key may not act as that agent_id: leave it out, or list the id in the key's agent_ids"
+            "this API key may not act as this agent_id: omit it, or add the id to the key's agent_ids"
         )
     wanted = frozenset(roles or key.roles)
     if excess := wanted - key.roles:
-        raise Forbidden(f"this API key does not have the role {', '.join(sorted(excess))}")
+        raise Forbidden(f"this API key does not have the role {', '.join(sorted(excess))}: omit it")
     return replace(key, agent_id=agent_id or key.agent_id, roles=wanted)
 
 
 def check_session_not_deleted(principal: Principal, last_deletion: int) -> None:
     """Refuse a token whose session was deleted after the token was issued.
 
-    A later session of the same name may belong to somebody else. `last_deletion` is 0 if there was none.
+    A later session of the same name can belong to another user. `last_deletion` is 0 if there was none.
     """
     if principal.session_id is not None and last_deletion and principal.issued <= last_deletion:
         raise Unauthenticated(
@@ -184,12 +187,12 @@ def check_session_not_deleted(principal: Principal, last_deletion: int) -> None:
 
 
 def may_see(principal: Principal, crumb: Breadcrumb) -> bool:
-    """Whether the breadcrumb exists for the principal."""
+    """Return whether the breadcrumb is visible to the principal."""
     return may_see_event(principal, crumb.tags, crumb.created_by if crumb.visibility == "private" else None)
 
 
 def may_see_event(principal: Principal, tags: list[str], private_to: UUID | None) -> bool:
-    """The same decision from the tags of an event. `private_to` is the creator of a private breadcrumb."""
+    """Make the same decision from the tags of an event. `private_to` is the creator of a private breadcrumb."""
     return (
         (principal.session_id is None or SESSION + principal.session_id in tags)
         and (principal.user_id is None or USER + principal.user_id in tags)
@@ -198,11 +201,12 @@ def may_see_event(principal: Principal, tags: list[str], private_to: UUID | None
 
 
 def may_read_secrets(principal: Principal) -> bool:
+    """Return whether the principal may read secret breadcrumbs and private ones of other agents."""
     return "curator" in principal.roles
 
 
 def may_read_content(principal: Principal, crumb: Breadcrumb) -> bool:
-    """Whether the principal may read the context of a breadcrumb that it sees."""
+    """Return whether the principal may read the context of a breadcrumb that is visible to it."""
     return crumb.sensitivity != "secret" or may_read_secrets(principal)
 
 
@@ -212,13 +216,13 @@ def may_read(principal: Principal, crumb: Breadcrumb) -> bool:
 
 def check_readable(principal: Principal, crumb: Breadcrumb) -> None:
     if not may_see(principal, crumb):
-        raise NotFound("no such breadcrumb")
+        raise NotFound("breadcrumb not found")
     if not may_read_content(principal, crumb):
-        raise Forbidden("this breadcrumb is secret: reading it needs the role 'curator'")
+        raise Forbidden("this breadcrumb is secret: reading it requires the role 'curator'")
 
 
 def restrict_query(principal: Principal, query: Query) -> Query:
-    """Return the query with conditions that exclude what the principal must not see."""
+    """Return the query with conditions that exclude breadcrumbs invisible to the principal."""
     tags = query.all_tags
     if principal.session_id is not None:
         tags += (SESSION + principal.session_id,)
@@ -231,7 +235,7 @@ def restrict_query(principal: Principal, query: Query) -> Query:
 
 
 def admit_new(principal: Principal, new: BreadcrumbCreate) -> BreadcrumbCreate:
-    """Check a new breadcrumb of the principal and put the tags of a narrowed token on it."""
+    """Check a new breadcrumb, and add the tags of a narrowed token."""
     check_new_user_tags(new.tags)
     if not principal.is_narrowed:
         return new
@@ -249,19 +253,19 @@ def admit_new(principal: Principal, new: BreadcrumbCreate) -> BreadcrumbCreate:
 
 
 def admit_change(principal: Principal, crumb: Breadcrumb, change: BreadcrumbUpdate) -> BreadcrumbUpdate:
-    """Check a change of a breadcrumb. A narrowed token cannot take `user:` tags away: they are put back."""
+    """Check a change of a breadcrumb. A narrowed token cannot remove `user:` tags, so they are added again."""
     if not may_see(principal, crumb):
-        raise NotFound("no such breadcrumb")
+        raise NotFound("breadcrumb not found")
     if not may_read_content(principal, crumb):
         _check_change_of_secret(crumb, change)
-    check_new_user_tags(change.tags or (), known=crumb.tags)
+    check_new_user_tags(change.tags or (), existing=crumb.tags)
     if not principal.is_narrowed:
         return change
-    # A value that equals the old one is no change. Where the old one is secret, that would tell it.
+    # A value that equals the old one is not a change. For a secret breadcrumb this comparison would reveal the old one.
     before = crumb.context if may_read_content(principal, crumb) else {}
     after = change.context or {}
     if SESSION_RECORD in (crumb.schema_name, change.schema_name):
-        raise Forbidden("a narrowed token cannot change session records: use PATCH /sessions/{id}")
+        raise Forbidden("a narrowed token cannot change session records: use PATCH /sessions/{id} instead")
     _check_shared_state(principal, after, before)
     added = [tag for tag in users_of(change.tags or []) if tag not in crumb.tags]
     user = after.get("user_id")
@@ -273,20 +277,20 @@ def admit_change(principal: Principal, crumb: Breadcrumb, change: BreadcrumbUpda
 
 
 def needs_session_user(principal: Principal) -> bool:
-    """Whether `check_session_user` depends on the user of the session: then the caller has to look it up."""
+    """Return whether the caller must look up the user of the session for `check_session_user`."""
     return principal.user_id is not None
 
 
 def check_session_user(principal: Principal, session: str, user: str | None) -> None:
-    """Check that a breadcrumb in a session of `user` may be changed or deleted.
+    """Check that the principal may change or delete breadcrumbs in a session of `user`.
 
-    A change leads to a new context of the session, which shows the token what others said there.
+    A change creates a new context of the session, which would show messages of other users to the token.
     """
     if principal.is_narrowed and session.startswith(STATE_HOLDER):
-        raise Forbidden("shared state is changed with the routes below /apps")
+        raise Forbidden("shared state cannot be changed here: use the routes below /apps")
     if principal.user_id not in (None, user):
         raise Forbidden(
-            f"session {session!r} does not belong to user {principal.user_id!r}, whom this token is for"
+            f"session {session!r} belongs to another user, and this token is for user {principal.user_id!r} only"
         )
 
 
@@ -302,25 +306,25 @@ def _own_tags(principal: Principal) -> list[str]:
 def _with_tags(tags: list[str], added: Iterable[str]) -> list[str]:
     joined = list(dict.fromkeys([*tags, *added]))
     if len(joined) > MAX_TAGS:
-        raise InvalidInput(f"at most {MAX_TAGS} tags, those of the token included", where="tags")
+        raise InvalidInput(f"at most {MAX_TAGS} tags are allowed, including those of the token", where="tags")
     return joined
 
 
 def _check_users(principal: Principal, tags: Iterable[str], user_id: object) -> None:
-    """Check that a narrowed token names no user but its own, in tags or in `context.user_id`."""
+    """Check that a narrowed token names only its own user, in tags and in `context.user_id`."""
     named = [tag[len(USER) :] for tag in tags] + ([] if user_id is None else [user_id])
     if all(user == principal.user_id for user in named):
         return
     if principal.user_id is None:
-        raise Forbidden("this token was issued for no user: leave user: tags and user_id out")
+        raise Forbidden("this token was issued without a user: omit user: tags and user_id")
     raise Forbidden(f"this token is for user {principal.user_id!r} only")
 
 
 def _check_schema(principal: Principal, new: BreadcrumbCreate) -> None:
-    """Check that a narrowed token writes no record that says more about a session than the token may."""
+    """Refuse records that would change more of a session than a narrowed token may change."""
     if new.schema_name == SESSION_RECORD:
         raise Forbidden(
-            "a narrowed token cannot post session records: use POST /sessions or PATCH /sessions/{id}"
+            "a narrowed token cannot post session records: use POST /sessions or PATCH /sessions/{id} instead"
         )
     if principal.user_id is None:
         return
@@ -334,24 +338,24 @@ def _check_schema(principal: Principal, new: BreadcrumbCreate) -> None:
 def _check_shared_state(principal: Principal, context: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     if SHARED_DELTA in context and context[SHARED_DELTA] != before.get(SHARED_DELTA):
         raise Forbidden(
-            f"a narrowed token cannot set {SHARED_DELTA}, which changes the state of all users: leave it out"
+            f"a narrowed token cannot set {SHARED_DELTA}, which changes the state of all users: omit it"
         )
 
 
 def _check_change_of_secret(crumb: Breadcrumb, change: BreadcrumbUpdate) -> None:
     if "sensitivity" in change.model_fields_set and change.sensitivity != "secret":
-        raise Forbidden("taking the sensitivity 'secret' off a breadcrumb needs the role 'curator'")
+        raise Forbidden("removing the sensitivity 'secret' from a breadcrumb requires the role 'curator'")
     if (change.context or {}).get(ONLY_CREDENTIALS) is True and crumb.context.get(
         ONLY_CREDENTIALS
     ) is not True:
-        raise Forbidden(f"setting {ONLY_CREDENTIALS} on a secret breadcrumb needs the role 'curator'")
+        raise Forbidden(f"setting {ONLY_CREDENTIALS} on a secret breadcrumb requires the role 'curator'")
 
 
 # Sessions
 
 
 def may_see_session(principal: Principal, session: str, user: str | None) -> bool:
-    """Whether a session that belongs to `user` exists for the principal."""
+    """Return whether a session of `user` is visible to the principal."""
     return (
         not session.startswith(STATE_HOLDER)
         and principal.session_id in (None, session)
@@ -360,17 +364,20 @@ def may_see_session(principal: Principal, session: str, user: str | None) -> boo
 
 
 def may_name_session(principal: Principal, session: str) -> bool:
-    """The same decision before the session is looked up: False if it cannot be the principal's."""
+    """Return whether a session can be visible, before it is looked up. `may_see_session` also checks its user."""
     return not session.startswith(STATE_HOLDER) and principal.session_id in (None, session)
 
 
 def may_begin_session(principal: Principal, session: str) -> bool:
-    """Whether a write may begin a session of this name. A name of ADK contains a user."""
+    """Return whether a write may create a session of this name.
+
+    A narrowed token may not create ADK sessions this way, because the name of an ADK session contains its user.
+    """
     return not principal.is_narrowed or not session.startswith((STATE_HOLDER, ADK_SESSION))
 
 
 def admit_session_name(principal: Principal, wanted: str | None) -> str | None:
-    """Check the name for a new session. Returns None if the caller may make one up."""
+    """Check the name of a new session. Return None if the caller is to generate one."""
     name = principal.session_id if wanted is None else wanted
     if name is None:
         return None
@@ -379,26 +386,26 @@ def admit_session_name(principal: Principal, wanted: str | None) -> str | None:
         raise Forbidden(f"this token is for session {principal.session_id!r} only")
     if principal.is_narrowed and name.startswith(ADK_SESSION):
         raise Forbidden(
-            f"a session whose id begins with {ADK_SESSION!r} is created with the routes below /apps"
+            f"a session whose id begins with {ADK_SESSION!r} cannot be created here: use the routes below /apps"
         )
     return name
 
 
 def check_no_state_holder(session: str, *, where: str) -> None:
-    """Check that a client names a conversation, and not a session that holds shared state."""
+    """Refuse an id that is reserved for the sessions that contain ADK's shared state."""
     if session.startswith(STATE_HOLDER):
-        raise InvalidInput(f"a session id does not begin with {STATE_HOLDER!r}", where=where)
+        raise InvalidInput(f"a session id must not begin with {STATE_HOLDER!r}", where=where)
 
 
 def admit_session_user(principal: Principal, wanted: str | None) -> str | None:
-    """Check the user that a new session is for, and return it."""
+    """Check the user of a new session, and return it."""
     if wanted is not None and principal.is_narrowed:
         _check_users(principal, (), wanted)
     return principal.user_id if wanted is None else wanted
 
 
 def check_state_names(principal: Principal, delta: Mapping[str, Any]) -> None:
-    """Check that a narrowed token sets no state of a session that ADK would take for shared state."""
+    """Check that a narrowed token sets no names that ADK treats as shared state."""
     app, user = may_see_shared_names(principal)
     if any(
         (name.startswith("app:") and not app) or (name.startswith("user:") and not user) for name in delta
@@ -407,14 +414,15 @@ def check_state_names(principal: Principal, delta: Mapping[str, Any]) -> None:
 
 
 def check_fork(principal: Principal) -> None:
+    """Check that the principal may fork a session, which creates another session."""
     if principal.session_id is not None:
         raise Forbidden(
-            f"this token is for session {principal.session_id!r} only: it cannot make another one"
+            f"this token is for session {principal.session_id!r} only: it cannot create another one"
         )
 
 
 def may_read_state(principal: Principal, guard: StateReaders) -> bool:
-    """Whether the principal may read a value of a session's state."""
+    """Return whether the principal may read a value of a session's state."""
     if may_read_secrets(principal):
         return True
     return not guard.secret and guard.private_to in (None, principal.agent_id)
@@ -429,28 +437,31 @@ def may_see_adk_session(principal: Principal, session: str, user: str) -> bool:
 
 def check_adk_write(principal: Principal, session: str, user: str) -> None:
     if not may_see_adk_session(principal, session, user):
-        raise Forbidden("this token is for another session or another user only")
+        raise Forbidden("this token is for another session or another user: use another token")
 
 
 def check_adk_create(principal: Principal, session: str, user: str) -> None:
-    """Check that the principal may begin an ADK session, which names its user."""
+    """Check that the principal may create an ADK session, which always has a user."""
     check_adk_write(principal, session, user)
     if principal.session_id is not None and principal.user_id is None:
-        raise Forbidden("this token was issued for no user: it cannot create a session of one")
+        raise Forbidden("this token was issued without a user: it cannot create a session of a user")
 
 
 def may_read_app_state(principal: Principal) -> bool:
-    """The `app:` state is shared by all users of an app."""
+    """Return whether the principal may read the `app:` state, which all users of an app share."""
     return not principal.is_narrowed
 
 
 def may_see_shared_names(principal: Principal) -> tuple[bool, bool]:
-    """Whether the principal sees and sets `app:` and `user:` names in breadcrumbs of a session that it sees."""
+    """Return whether the principal may see and set shared state names in a visible session.
+
+    The first value is for `app:` names, the second for `user:` names.
+    """
     return not principal.is_narrowed, principal.session_id is None
 
 
 def may_read_user_state(principal: Principal, user: str) -> bool:
-    """The `user:` state is shared by all sessions of a user of an app."""
+    """Return whether the principal may read the `user:` state, which all sessions of a user in an app share."""
     return principal.session_id is None and principal.user_id in (None, user)
 
 
@@ -467,9 +478,9 @@ def check_shared_delta(principal: Principal, user: str, *, app_changes: bool, us
 
 
 def may_see_context_item(principal: Principal, place: Any, users: Any) -> bool:
-    """Whether an item of a context is shown to the principal.
+    """Return whether an item of a context is visible to the principal.
 
-    `place` is the part that it stands in, `users` are the `user:` tags of the item.
+    `place` is the place of its part, and `users` are the `user:` tags of the item.
     """
     if not principal.is_narrowed:
         return True
@@ -477,7 +488,7 @@ def may_see_context_item(principal: Principal, place: Any, users: Any) -> bool:
         return False
     is_own = principal.user_id is not None and USER + principal.user_id in users
     if place == "shared":
-        # A catalogue is for all users. A sessionless breadcrumb of one user is not.
+        # A shared breadcrumb without users, such as a tool catalog, is for all users. One with users is only for them.
         return not users or is_own
     if principal.session_id is not None and place != "conversation":
         return False
@@ -489,10 +500,13 @@ def may_edit_config_file(principal: Principal) -> bool:
 
 
 def find_restriction(crumb: Breadcrumb) -> Literal["narrowed", "hidden"] | None:
-    """Return why a config, an agent or a schema definition does not apply to all sessions, or None if it does.
+    """Return why a definition does not apply to all sessions, or None if it does.
 
-    A narrowed token leaves its tag on everything that it writes. Its breadcrumbs must not decide what other sessions
-    show or answer. Private and secret breadcrumbs must not show through what others see because of them.
+    `crumb` is a context config, an agent definition or a schema definition.
+
+    All breadcrumbs of a narrowed token have its session tag or its user tag. They must not control the contexts and
+    answers of other sessions. Private and secret breadcrumbs must not become visible through the contexts and answers
+    that they control.
     """
     if any(tag.startswith((SESSION, USER)) for tag in crumb.tags):
         return "narrowed"
@@ -508,11 +522,11 @@ def may_see_agent(principal: Principal, agent_id: UUID) -> bool:
 
 def check_agent_change(principal: Principal, agent_id: UUID) -> None:
     if agent_id != principal.agent_id and not has_role(principal, "curator"):
-        raise Forbidden("an agent may change its own record; those of others need the role 'curator'")
+        raise Forbidden("changing the record of another agent requires the role 'curator'")
 
 
 def owns_selector(principal: Principal, agent_id: UUID, session_id: str | None, user_id: str | None) -> bool:
-    """Whether a selector is the principal's to list and change. The ids are those of the token that saved it."""
+    """Return whether the principal may list and change a selector. The ids are those of the token that saved it."""
     same_narrowing = (session_id, user_id) == (principal.session_id, principal.user_id)
     return agent_id == principal.agent_id and (same_narrowing or not principal.is_narrowed)
 
@@ -520,10 +534,10 @@ def owns_selector(principal: Principal, agent_id: UUID, session_id: str | None, 
 def may_use_selector(
     principal: Principal, agent_id: UUID, session_id: str | None, user_id: str | None
 ) -> bool:
-    """Whether a stream of the principal may apply a saved selector. A match tells something about its content."""
+    """Return whether a stream of the principal may use a saved selector. Matches reveal its content."""
     return not principal.is_narrowed or owns_selector(principal, agent_id, session_id, user_id)
 
 
 def check_tenant(principal: Principal, owner_id: UUID) -> None:
     if owner_id != principal.owner_id:
-        raise NotFound("no such tenant")
+        raise NotFound("tenant not found")

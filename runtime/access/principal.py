@@ -1,4 +1,4 @@
-"""The holder of a credential, as a value. It holds facts; `policy` decides what they allow."""
+"""The identity behind a request, as a value. It contains facts, and `policy` decides what they allow."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from breadcrumbs.runtime.settings.settings import ALL_ROLES, Role
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The holder of an API key or a token. The owner comes from here and never from a request."""
+    """The holder of an API key or a token. The owner is always taken from here, never from the request."""
 
     owner_id: UUID
     agent_id: UUID
     roles: frozenset[Role] = frozenset(ALL_ROLES)
     session_id: str | None = None
-    """The only session that the token is for. None: it is not narrowed to a session."""
+    """The session that the token is narrowed to. None: not narrowed to a session."""
     user_id: str | None = None
-    """The only user that the token is for. None: it is not narrowed to a user."""
+    """The user that the token is narrowed to. None: not narrowed to a user."""
     key_id: str | None = None
-    """Names the API key behind the token, for rate limits. None in development mode."""
+    """Id of the API key, for rate limits. None in development mode."""
     issued: int = field(default=0, compare=False)
-    """When the token was issued, in microseconds of the store's clock. 0: it is no token."""
+    """Time when the token was issued, in microseconds of the store's clock. 0 if there is no token."""
     expires: float = field(default=math.inf, compare=False)
-    """When the token expires, in seconds since 1970. Streams and waits end with it."""
+    """Time when the token expires, in seconds since 1970. Streams and waiting requests end then."""
 
     @property
     def is_narrowed(self) -> bool:
+        """Whether the token is narrowed to a session or a user."""
         return self.session_id is not None or self.user_id is not None
 
     @property
     def seconds_left(self) -> float:
+        """Time until the token expires."""
         return max(0.0, self.expires - time.time())

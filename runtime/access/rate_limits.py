@@ -1,5 +1,7 @@
-"""Rate limits: budgets per class of routes, per token and per owner. They are in the store, so they hold for all
-processes together."""
+"""Rate limits: budgets per class of routes, for each token, API key and owner.
+
+The budgets are in the store, so they apply to all processes together.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +22,38 @@ from breadcrumbs.runtime.store.store import Store
 
 _SPEND_SCRIPT = Script("spend")
 
-_MAX_CACHED_BUDGETS: Final = 10_000
-_KEPT_SECONDS: Final = 1.0
-_COARSENESS: Final = 200
-"""Of a budget of n requests a process takes n/200 at a time, and asks the store that much less often."""
+_MAX_CACHED_BUDGETS: Final = 10_000  # a cache is cleared above this size
+_RESERVED_SECONDS: Final = 1.0  # reserved requests that are not used within this time are lost
+_RESERVATIONS_PER_BUDGET: Final = 200
+"""A process reserves 1/200 of a budget at a time, so that it does not call the store for each request."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemainingBudget:
-    """The rest of the tightest budget after a request."""
+    """The budget with the fewest requests left, after a request."""
 
     limit: int
     remaining: int
     reset: int
-    """Seconds until the whole budget is available again."""
+    """Seconds until the budget is full again."""
 
 
-class _TakenRequests:
-    """Requests that were taken from the store and not made yet."""
+class _ReservedRequests:
+    """Requests that were reserved in the store and not made yet."""
 
     __slots__ = ("count", "left", "taking", "until")
 
     def __init__(self) -> None:
         self.count = 0
         self.left = RemainingBudget(0, 0, 0)
+        """Reply of the store to the reservation. It does not include the reserved requests."""
         self.until = 0.0
+        """Time (`time.monotonic`) when the reservation ends."""
         self.taking = anyio.Lock()
-        """One of several concurrent requests asks the store for all of them."""
+        """Held during a reservation, so that concurrent requests share one call to the store."""
 
     def take(self) -> RemainingBudget | None:
-        """Take one request, or return None. Requests that were not used for a while are lost."""
+        """Use one reserved request, or return None if there is none left."""
         if not self.count or time.monotonic() >= self.until:
             return None
         self.count -= 1
@@ -57,19 +61,19 @@ class _TakenRequests:
 
 
 class RateLimiter:
-    """Takes requests from their budgets, and refuses those that exceed them."""
+    """Charges requests to their budgets, and refuses those that exceed a budget."""
 
     def __init__(self, store: Store, limits: RateLimits) -> None:
         self._store = store
         self._limits = limits
-        self._taken_requests: dict[tuple[RouteClass, Principal], _TakenRequests] = {}
+        self._reserved: dict[tuple[RouteClass, Principal], _ReservedRequests] = {}
         self._exhausted_until: dict[bytes, int] = {}
-        """Until when a budget is known to be exhausted. Until then, requests are refused without the store."""
+        """Time until which a budget is exhausted, by its key. Until then, requests are refused without the store."""
 
     async def spend(self, principal: Principal, route_class: RouteClass) -> RemainingBudget | None:
-        """Take one request from the budgets of a class. None: it has none. Raises `RateLimited`."""
-        taken = self._taken_requests.get((route_class, principal))
-        if taken is not None and (left := taken.take()) is not None:
+        """Charge one request to the budgets of a class. Return None if there are none. Raises `RateLimited`."""
+        reserved = self._reserved.get((route_class, principal))
+        if reserved is not None and (left := reserved.take()) is not None:
             return left
         rates = self._applicable_rates(principal, route_class)
         if not rates:
@@ -78,32 +82,35 @@ class RateLimiter:
         for key, (rate, whose) in rates.items():
             if (until := self._exhausted_until.get(key, 0)) > now:
                 raise _rate_limited_error(route_class, rate, whose, until - now)
-        some = min(max(1, rate.count // _COARSENESS) for rate, _ in rates.values())
-        if some == 1:
+        batch = min(max(1, rate.count // _RESERVATIONS_PER_BUDGET) for rate, _ in rates.values())
+        if batch == 1:
             return await self._take_from_store(principal.owner_id, rates, route_class, 1)
-        if taken is None:
-            if len(self._taken_requests) >= _MAX_CACHED_BUDGETS:
-                self._taken_requests.clear()
-            taken = self._taken_requests.setdefault((route_class, principal), _TakenRequests())
-        async with taken.taking:
-            if (left := taken.take()) is not None:
+        if reserved is None:
+            if len(self._reserved) >= _MAX_CACHED_BUDGETS:
+                self._reserved.clear()
+            reserved = self._reserved.setdefault((route_class, principal), _ReservedRequests())
+        async with reserved.taking:
+            if (left := reserved.take()) is not None:
                 return left
             try:
-                taken.left = await self._take_from_store(principal.owner_id, rates, route_class, some)
-            except RateLimited:  # not as many any more, but perhaps one
+                reserved.left = await self._take_from_store(principal.owner_id, rates, route_class, batch)
+            except RateLimited:  # the batch does not fit, but a single request might
                 return await self._take_from_store(principal.owner_id, rates, route_class, 1)
-            taken.count, taken.until = some, time.monotonic() + _KEPT_SECONDS
-            return taken.take()
+            reserved.count, reserved.until = batch, time.monotonic() + _RESERVED_SECONDS
+            return reserved.take()
 
     def _applicable_rates(
         self, principal: Principal, route_class: RouteClass
     ) -> dict[bytes, tuple[Rate, str]]:
-        """Return the rates that apply to a request, and whose they are."""
+        """Return the rates that apply to a request, by the key of their budget.
+
+        Each rate has the name of its holder for error messages, such as "this token".
+        """
         budget, owner, keys = self._limits.of(route_class), principal.owner_id, self._store.keys
         lane = self._lane(owner)
         rates: dict[bytes, tuple[Rate, str]] = {}
         if budget.per_token is not None:
-            # An API key may have several agents: they share one budget. Development mode has no keys.
+            # All agents of an API key share one budget. Development mode has no keys.
             holder = principal.key_id or str(principal.agent_id)
             who = (holder, principal.session_id or "", principal.user_id or "")
             rates[keys.budget(lane, owner, route_class, *who)] = (budget.per_token, "this token")
@@ -140,7 +147,7 @@ def _rate_limited_error(route_class: RouteClass, rate: Rate, whose: str, microse
     seconds = max(1, math.ceil(microseconds / 1_000_000))
     return RateLimited(
         f"{whose} may make {rate.count} requests of the class {route_class!r} in {rate.seconds:g} s: "
-        f"try again in {seconds} s",
+        f"retry in {seconds} s",
         seconds,
         limit=rate.count,
     )

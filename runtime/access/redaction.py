@@ -1,4 +1,7 @@
-"""Redaction: the part of contexts and of session state that a principal may read. Every view goes through here."""
+"""Removes parts of contexts, ADK events and session state that a principal may not read.
+
+Every view of them uses this module.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from breadcrumbs.runtime.breadcrumb.session_rule import users_of
 from breadcrumbs.runtime.store.state import SHARED_DELTA, decode_state
 
 
-def visible_state(principal: Principal, held: list[bytes]) -> dict[str, Any]:
-    """Return the readable values of a session's state, as the store keeps it. Credentials are for curators."""
-    state = decode_state(held, keep=lambda guard: policy.may_read_state(principal, guard))
+def visible_state(principal: Principal, stored: list[bytes]) -> dict[str, Any]:
+    """Decode a stored session state and return the readable values. Only curators see credentials."""
+    state = decode_state(stored, keep=lambda guard: policy.may_read_state(principal, guard))
     return state if policy.may_read_secrets(principal) else strip_credentials(state)
 
 
 def redact_event(principal: Principal, event: dict[str, Any]) -> dict[str, Any]:
-    """Return an ADK event without changes of shared state that a narrowed token must not read."""
+    """Return an ADK event without changes of shared state that the principal may not read."""
     actions = event.get("actions")
     if not principal.is_narrowed or not isinstance(actions, dict):
         return event
@@ -34,14 +37,14 @@ def redact_event(principal: Principal, event: dict[str, Any]) -> dict[str, Any]:
 
 
 def redact_context(principal: Principal, crumb: Breadcrumb) -> Breadcrumb:
-    """Return the breadcrumb without what a narrowed token must not read of its context.
+    """Return the breadcrumb without the content that a narrowed token may not read.
 
-    A context holds messages of other sessions and users if its config asks for them. `explain` decides item by item.
-    Records and events of ADK sessions hold changes of state that other sessions share.
+    A context contains messages of other sessions and users if its config includes them. Records and events of ADK
+    sessions contain changes of state that other sessions share.
     """
     if not principal.is_narrowed:
         return crumb
-    # A context is recognized by its shape: a client can choose and change its schema and its tags.
+    # A context is recognized by its structure, because clients can choose and change its schema and its tags.
     context = dict(crumb.context)
     parts, explain = context.get("parts"), context.get("explain")
     if isinstance(parts, list) and any(_is_part(part) for part in parts):
@@ -52,7 +55,7 @@ def redact_context(principal: Principal, crumb: Breadcrumb) -> Breadcrumb:
             if _is_part(part) and (visible := _visible_part(principal, part, own))["items"]
         ]
     if isinstance(explain, dict) and explain.keys() & {"items", "left_out"}:
-        del context["explain"]  # it names all items; GET /contexts/{id}/explain shows the visible ones
+        del context["explain"]  # names all items; GET /contexts/{id}/explain shows only the visible ones
     context.pop(SHARED_DELTA, None)
     if isinstance(event := context.get("event"), dict):
         context["event"] = redact_event(principal, event)

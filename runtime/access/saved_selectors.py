@@ -1,4 +1,4 @@
-"""Saved selectors, as far as a principal may list, use and change them."""
+"""Lists, changes and loads saved selectors, within the rights of a principal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from breadcrumbs.runtime.store.records import Registry, SelectorRecord, Selector
 
 
 async def list_own(registry: Registry, principal: Principal) -> list[SelectorRecord]:
-    """Return the selectors that are the principal's to list and change."""
+    """Return the selectors that the principal may list and change."""
     records = await registry.selectors(principal.owner_id)
     return [record for record in records if policy.owns_selector(principal, *saver_of(record))]
 
@@ -36,7 +36,7 @@ async def get_usable(registry: Registry, principal: Principal, id: UUID) -> Sele
     """Return a selector that a stream of the principal may use."""
     record = await registry.selector(principal.owner_id, id)
     if not policy.may_use_selector(principal, *saver_of(record)):
-        raise NotFound("no such selector")
+        raise NotFound("selector not found")
     return parse_selector(record["selector"])
 
 
@@ -52,5 +52,5 @@ async def list_usable(registry: Registry, principal: Principal, agent_id: UUID) 
 async def _get_own(registry: Registry, principal: Principal, id: UUID) -> SelectorRecord:
     record = await registry.selector(principal.owner_id, id)
     if not policy.owns_selector(principal, *saver_of(record)):
-        raise NotFound("no such selector")
+        raise NotFound("selector not found")
     return record

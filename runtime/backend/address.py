@@ -17,7 +17,7 @@ class Address:
     host: str = "127.0.0.1"
     port: int = 6379
     path: str = ""
-    """A unix socket. If it is set, host and port are not used."""
+    """Path of a Unix socket. If it is set, host and port are ignored."""
     username: str | None = None
     password: str | None = None
     database: int = 0
@@ -52,7 +52,7 @@ def parse_address(url: str) -> Address:
 
 
 def hide_password(url: str) -> str:
-    """Return the URL with its password replaced, for messages."""
+    """Return the URL with its password replaced by `…`, for messages."""
     parts = urlsplit(url)
     if parts.password is None:
         return url

@@ -1,7 +1,7 @@
-"""The connection to a Redis Cluster: one link per node, and a map from hash slots to nodes.
+"""Connection to a Redis Cluster: one link per node, and a slot map.
 
 A node that does not serve a slot refuses the command without executing it. Such a command is sent again, to the
-node that serves the slot. A command on a broken link is not sent again: only the caller knows whether it may run
+node that serves the slot. A command on a broken link is not sent again: only the caller can decide whether it may run
 twice. The slot map is refreshed after a broken link, so that the caller's next attempt reaches the new primary.
 """
 
@@ -42,9 +42,9 @@ _NOT_EXECUTED_CODES: Final = frozenset((
 """Error replies of a node that did not execute the command. It is safe to send the command again."""
 
 _RETRY_SECONDS: Final = 3.0
-"""How long such a command is sent again. Slot migrations and elections take about that long."""
+"""Seconds for which such a command is retried. Slot migrations and elections take about that long."""
 
-_RETRY_PAUSE: Final = 0.05
+_RETRY_PAUSE: Final = 0.05  # seconds
 
 _NodeAddress: TypeAlias = tuple[str, int]
 """Host and port."""
@@ -54,7 +54,7 @@ class ClusterConnection:
     """A `Connection` to a Redis Cluster."""
 
     def __init__(self, address: Address, slots: list[int]) -> None:
-        """`slots`: the hash slot of each lane."""
+        """Create a connection without a slot map. `slots`: the hash slot of each lane."""
         self._address = address
         self._slots = slots
         self._links: dict[_NodeAddress, Multiplexer] = {}
@@ -65,7 +65,7 @@ class ClusterConnection:
 
     @classmethod
     async def open(cls, url: str, prefixes: list[bytes]) -> ClusterConnection:
-        """Connect and read the slot map. `prefixes`: the key prefix of each lane, which holds its hash tag."""
+        """Connect and read the slot map. `prefixes`: the key prefix of each lane, with its hash tag."""
         from redis.crc import key_slot
 
         address = parse_address(url.replace("+cluster://", "://", 1))
@@ -96,7 +96,7 @@ class ClusterConnection:
             for index, reply in zip(indexes, await self._call_group(node, group), strict=True):
                 replies[index] = reply
 
-        # Not a task group of anyio: three tasks take 43 µs here and 135 µs there (uvloop), on the path of every list.
+        # Not an anyio task group: three tasks take 43 µs with `gather` and 135 µs in such a group (uvloop).
         results = await asyncio.gather(
             *(call_group(node, indexes) for node, indexes in by_node.items()), return_exceptions=True
         )
@@ -127,7 +127,10 @@ class ClusterConnection:
     async def _call_group(
         self, node: _NodeAddress, group: list[tuple[int, Command | ScriptCall]]
     ) -> list[Any]:
-        """Send commands to one node together. Send those again that it did not execute, one by one."""
+        """Send commands to one node together. Retry those that it did not execute, one by one.
+
+        Script calls are retried after any error, because they are read-only.
+        """
         replies = await self._call_node(node, [to_command(command) for _, command in group])
         for index, (lane, command) in enumerate(group):
             if not isinstance(reply := replies[index], ReplyError):
@@ -141,8 +144,8 @@ class ClusterConnection:
     async def _send(self, lane: int, command: Command, *, retry_split: bool = False) -> Any:
         """Send a command to the node of its lane. Follow redirections for `_RETRY_SECONDS`.
 
-        `retry_split`: also retry when some keys of the lane have already moved. A script that reads keys it does
-        not declare notices that only while it runs, so this is safe for read-only scripts alone.
+        `retry_split`: also retry if only some keys of the lane have moved. A script that reads undeclared keys fails
+        for this reason while it runs, so the retry is safe only for read-only scripts.
         """
         slot = self._slots[lane]
         node, asking = self._slot_map[slot], False
@@ -160,7 +163,7 @@ class ClusterConnection:
                 raise StoreUnavailable(str(reply)) from reply
             if reply.code in ("MOVED", "ASK"):
                 node, asking = self._redirect(slot, node, reply), reply.code == "ASK"
-                if redirections > 1:  # the nodes do not agree yet
+                if redirections > 1:  # the nodes do not agree yet about the slot
                     await anyio.sleep(_RETRY_PAUSE)
                 continue
             await anyio.sleep(_RETRY_PAUSE)
@@ -169,15 +172,15 @@ class ClusterConnection:
             node, asking = self._slot_map[slot], False
         raise AssertionError("unreachable")
 
-    def _redirect(self, slot: int, asked: _NodeAddress, reply: ReplyError) -> _NodeAddress:
+    def _redirect(self, slot: int, replied_by: _NodeAddress, reply: ReplyError) -> _NodeAddress:
         """Return the node that a MOVED or ASK reply names. MOVED also updates the slot map."""
-        moved_slot, node = _parse_redirection(str(reply), asked)
+        moved_slot, node = _parse_redirection(str(reply), replied_by)
         if reply.code == "MOVED" and moved_slot == slot:
             self._slot_map[slot] = node
         return node
 
     async def _call_node(self, node: _NodeAddress, commands: list[Command]) -> list[Any]:
-        """Send commands to one node. Error replies are returned in their places."""
+        """Send commands to one node. Error replies are returned at their positions."""
         try:
             return await self._link(node).call_all(commands)
         except LinkLost as error:
@@ -199,7 +202,7 @@ class ClusterConnection:
         return _ClusterBlockingLink(self, self._link(self._node_of(lane)).address)
 
     async def listen(self, channel: bytes, on_message: MessageHandler) -> None:
-        # A cluster delivers each message on every node, so any node will do.
+        # A cluster delivers each message on every node, so any node can be used.
         try:
             await subscribe(self._link(self._node_of(0)).address, channel, on_message)
         except (LinkLost, ReplyError) as error:
@@ -228,14 +231,14 @@ class ClusterConnection:
 
     async def refresh_slot_map(self) -> None:
         """Read the slot map from the cluster. Concurrent calls share one read."""
-        # asyncio, because the read outlives a caller that is cancelled: others wait for it too.
+        # An asyncio task, because the read must go on if a caller is cancelled: others can wait for it too.
         if self._refresh is None:
             self._refresh = asyncio.create_task(self._read_slot_map())
             self._refresh.add_done_callback(self._end_refresh)
         await asyncio.shield(self._refresh)
 
     async def try_refresh_slot_map(self) -> None:
-        """Refresh the slot map. If no node knows it, for example during an election, keep the old one."""
+        """Refresh the slot map. Keep the old one if no node has it, for example during an election."""
         try:
             await self.refresh_slot_map()
         except StoreUnavailable:
@@ -244,29 +247,31 @@ class ClusterConnection:
     def _end_refresh(self, refresh: asyncio.Task[None]) -> None:
         self._refresh = None
         if not refresh.cancelled():
-            refresh.exception()  # mark it as retrieved: every waiter may have been cancelled
+            refresh.exception()  # mark it as retrieved, in case all callers were cancelled
 
     async def _read_slot_map(self) -> None:
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        last: Exception | None = None
-        # Connected nodes first: a broken link may be the reason for the refresh.
+        last_error: Exception | None = None
+        # Connected nodes first, because a broken link is a common reason for the refresh.
         for node in sorted(self._nodes, key=lambda node: not self._link(node).connected):
             try:
                 ranges = await self._link(node).call((b"CLUSTER", b"SLOTS"))
             except (LinkLost, ReplyError) as error:
-                last = error
+                last_error = error
                 continue
             if self._apply_slot_ranges(ranges, node):
                 return
-            last = ReplyError("CLUSTERDOWN not all slots are served")
-        raise StoreUnavailable(f"no node of the cluster has a complete map: {last}") from last
+            last_error = ReplyError("CLUSTERDOWN not all slots are served")
+        raise StoreUnavailable(
+            f"no node of the cluster has a complete slot map: {last_error}"
+        ) from last_error
 
-    def _apply_slot_ranges(self, ranges: list[Any], asked: _NodeAddress) -> bool:
+    def _apply_slot_ranges(self, ranges: list[Any], replied_by: _NodeAddress) -> bool:
         """Update the slot map from a CLUSTER SLOTS reply. Returns whether the reply covers every lane."""
 
         def parse_node(entry: list[Any]) -> _NodeAddress:
-            return entry[0].decode() or asked[0], entry[1]  # without a host it is the host that was asked
+            return entry[0].decode() or replied_by[0], entry[1]  # an empty host is that of the replying node
 
         served = {
             slot: parse_node(primary)
@@ -283,7 +288,7 @@ class ClusterConnection:
 
 
 class _ClusterBlockingLink:
-    """A `BlockingLink` to the node of one lane. When the lane moves, `call` raises `StoreUnavailable`."""
+    """A `BlockingLink` to the node of one lane. `call` raises `StoreUnavailable` when the lane moves."""
 
     def __init__(self, cluster: ClusterConnection, address: Address) -> None:
         self._cluster = cluster
@@ -296,14 +301,14 @@ class _ClusterBlockingLink:
             if isinstance(error, ReplyError) and error.code not in _NOT_EXECUTED_CODES:
                 raise to_store_error(error) from error
             await self._cluster.try_refresh_slot_map()
-            raise StoreUnavailable(f"the lane is not served here any more: {error}") from error
+            raise StoreUnavailable(f"the node no longer serves the lane: {error}") from error
 
     async def close(self) -> None:
         await self._link.close()
 
 
-def _parse_redirection(reply: str, asked: _NodeAddress) -> tuple[int, _NodeAddress]:
-    """Parse `MOVED 3999 127.0.0.1:6381` or `ASK …`. Without a host it is the host that was asked."""
+def _parse_redirection(reply: str, replied_by: _NodeAddress) -> tuple[int, _NodeAddress]:
+    """Parse `MOVED 3999 127.0.0.1:6381` or `ASK …`. An empty host is that of the replying node."""
     _, slot, address = reply.split(" ")[:3]
     host, _, port = address.rpartition(":")
-    return int(slot), (host or asked[0], int(port))
+    return int(slot), (host or replied_by[0], int(port))

@@ -1,15 +1,15 @@
-"""The interface to a Redis server or cluster: commands, scripts, and the errors they raise.
+"""Interface to a Redis server or cluster: commands, scripts and errors.
 
-Every command names its lane. A standalone server ignores the lane. On a cluster the lane decides the node,
+Every command has a lane. A standalone server ignores the lane. On a cluster the lane decides the node,
 because all keys of a lane share one hash slot.
 
 Errors: every method of `Connection` and `BlockingLink` raises only `StoreError` and its subclasses:
 
-- `StoreUnavailable`: the link broke, or the server cannot serve the command now. Unless the call says otherwise,
-  the command may have been executed.
+- `StoreUnavailable`: the link broke, or the server cannot serve the command now. The caller cannot tell
+  whether the command was executed.
 - `CommandRefused`: the server refuses the login or the command (a password, an ACL).
 - `StoreFull`: the server has no memory left. The command was not executed.
-- `StoreError`: the server answered with another error.
+- `StoreError`: the server replied with another error.
 
 `LinkLost` and `ReplyError` (see `link.py`) do not leave this package.
 """
@@ -38,7 +38,7 @@ class Script:
     """A Lua script from `runtime/store/lua`. Its header lists its keys, arguments and replies."""
 
     def __init__(self, name: str, *, inside: str | Sequence[str] = ()) -> None:
-        """`inside`: scripts that wrap this one, the innermost first."""
+        """Load a script. `inside`: the scripts that wrap it, the innermost first."""
         self.name = name
         self.source = _read_script(name)
         for wrapper in (inside,) if isinstance(inside, str) else inside:
@@ -46,7 +46,7 @@ class Script:
             around = _read_script(wrapper).partition(b"\n")[2]
             self.source = flags + b"\n" + around.replace(b"-- the other script", body)
         self.read_only = self.source.startswith(b"#!lua flags=no-writes\n")
-        # The server identifies scripts by SHA-1. Nothing is protected by it.
+        # The server identifies scripts by SHA-1. The hash is not used for security.
         self.sha = sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
@@ -61,7 +61,7 @@ def _read_script(name: str) -> bytes:
 
 
 def _script_folder() -> Traversable:
-    # A resource folder, not an import: the backend loads the scripts of the store without knowing its code.
+    # Read as a resource, so that the backend does not import the store.
     return files("breadcrumbs.runtime.store").joinpath("lua")
 
 
@@ -75,11 +75,12 @@ class ScriptCall:
 
     @property
     def command(self) -> Command:
+        """The EVALSHA command."""
         return (b"EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
 
 
 class Connection(Protocol):
-    """A connection to a server or a cluster. It opens by itself, and again after it broke."""
+    """A connection to a server or a cluster. Opens on first use, and reconnects after a broken link."""
 
     async def call(self, lane: int, *command: bytes | str | int | float) -> Any:
         """Send one command and return its reply."""
@@ -94,7 +95,10 @@ class Connection(Protocol):
         ...
 
     def post(self, lane: int, *command: bytes | str | int | float) -> None:
-        """Send a command ahead of all later ones, without waiting for its reply. It may get lost. Never raises."""
+        """Send a command before all later ones, without waiting for its reply.
+
+        Never raises. The command can get lost.
+        """
         ...
 
     def reader_groups(self) -> list[list[int]]:
@@ -102,17 +106,17 @@ class Connection(Protocol):
         ...
 
     def node_lanes(self) -> list[int]:
-        """Return one lane per server: a command sent to each of these lanes reaches every server once."""
+        """Return one lane per server. Commands to these lanes reach every server once."""
         ...
 
     async def blocking(self, lane: int) -> BlockingLink:
-        """Open a link of its own for commands that block on the server."""
+        """Open a separate link for commands that block on the server."""
         ...
 
     async def listen(self, channel: bytes, on_message: MessageHandler) -> None:
-        """Subscribe to a channel and call `on_message` with each message until the link breaks, then raise.
+        """Call `on_message` with each message of a channel, until the link breaks. Then raise.
 
-        The call happens as soon as the message is read, not in a later iteration of the event loop. The event
+        `on_message` is called as soon as a message is read, not in a later iteration of the event loop. The event
         of an answer follows its last delta on another link and must not overtake it.
         """
         ...
@@ -124,7 +128,7 @@ class BlockingLink(Protocol):
     """A link for one reader that blocks on the server."""
 
     async def call(self, command: Command) -> Any:
-        """Send one command and return its reply. After an error, close the link and open another one."""
+        """Send one command and return its reply. After an error, close the link and open a new one."""
         ...
 
     async def close(self) -> None: ...
@@ -158,5 +162,5 @@ def raise_first_error(replies: list[_T]) -> list[_T]:
 
 
 def to_command(command: Command | ScriptCall) -> Command:
-    """Return the command as the server reads it."""
+    """Return the command in the form that a link sends."""
     return command.command if isinstance(command, ScriptCall) else command

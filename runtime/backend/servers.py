@@ -1,4 +1,4 @@
-"""A survey of the servers behind a connection. It reads every server, so it is not for the path of a request."""
+"""Information about all servers behind a connection. Too slow for the path of a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SCAN_COUNT: Final = 1_000
 
 
 async def server_info(connection: Connection, lane: int) -> dict[str, str]:
-    """Return the INFO of the server of a lane (see `Connection.node_lanes`)."""
+    """Return the INFO of the server that serves a lane (see `Connection.node_lanes`)."""
     raw: bytes = await connection.call(lane, b"INFO")
     pairs = (line.partition(":") for line in raw.decode(errors="replace").splitlines() if ":" in line)
     return {name: value for name, _, value in pairs}
@@ -20,9 +20,10 @@ async def server_info(connection: Connection, lane: int) -> dict[str, str]:
 async def scan_keys(
     connection: Connection, pattern: bytes, *, max_keys: int | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield the keys that match a glob pattern on every server, unordered, each at least once.
+    """Yield the keys on all servers that match a glob pattern.
 
-    Keys that are written meanwhile may be missing. `max_keys` bounds how many keys are scanned per server.
+    The keys are unordered. Each one is yielded at least once. Keys that are written during the scan can be missing.
+    `max_keys` limits the number of keys scanned per server.
     """
     for lane in connection.node_lanes():
         cursor, scanned = b"0", 0

@@ -1,4 +1,4 @@
-"""Pure values without I/O: breadcrumbs, ids, times, tags, selectors, queries, expiry, JSON input.
+"""Values without I/O: breadcrumbs, ids, times, tags, selectors, queries, expiry, JSON input.
 
 `__all__` lists the modules that other packages may import.
 """

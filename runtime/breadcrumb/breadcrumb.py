@@ -1,8 +1,7 @@
-"""The breadcrumb: what a client may write, and what the store gives back.
+"""The breadcrumb and the requests that create and change it.
 
-`BreadcrumbCreate` and `BreadcrumbUpdate` are the two things a client may send. Both turn into a `Content`,
-the validated part that a client decides. The store adds what it alone decides (id, version, times, agents)
-and gives back a `Breadcrumb`.
+A client sends a `BreadcrumbCreate` or a `BreadcrumbUpdate`. Both are validated and become a `Content`, the part of a
+breadcrumb that its writer decides. The store adds id, version, times and agents, and returns a `Breadcrumb`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 import orjson
@@ -43,7 +42,7 @@ from breadcrumbs.runtime.hints.hints import check_hints
 
 MAX_TITLE_LENGTH: Final = 500
 LARGE_BYTES: Final = 16 << 10
-"""Documents above this many bytes are not kept parsed while a page is built."""
+"""Size in bytes above which a document is not kept parsed while a page is built."""
 
 Visibility = Literal["public", "team", "private"]
 Sensitivity = Literal["low", "pii", "secret"]
@@ -52,13 +51,13 @@ _BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 
 def _lower_text(value: object) -> object:
-    # RCRT's server writes "Public", its SDK "public".
+    # RCRT's server writes "Public", and its SDK writes "public".
     return value.lower() if isinstance(value, str) else value
 
 
 def _check_one_line(text: str) -> str:
     if not text.isprintable() and CONTROL_CHARACTERS.search(text):
-        raise ValueError("control characters and line breaks are not allowed here")
+        raise ValueError("must not contain control characters or line breaks")
     return text
 
 
@@ -68,7 +67,7 @@ Title = Annotated[str, Field(max_length=MAX_TITLE_LENGTH), AfterValidator(_check
 
 
 class BreadcrumbCreate(BaseModel):
-    """A new breadcrumb, as a client sends it."""
+    """A request to create a breadcrumb."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -83,17 +82,21 @@ class BreadcrumbCreate(BaseModel):
     visibility: Annotated[Visibility, BeforeValidator(_lower_text)] | None = None
     sensitivity: Annotated[Sensitivity, BeforeValidator(_lower_text)] | None = None
     llm_hints: dict[str, Any] | None = None
-    ttl: AwareDatetime | None = Field(None, description="When it expires (RFC 3339)")
+    ttl: AwareDatetime | None = Field(None, description="Expiry time (RFC 3339)")
     ttl_type: TtlType | None = None
     ttl_config: TtlConfig | None = None
 
     @classmethod
     def parse(cls, document: object) -> Self:
+        """Validate a JSON document. Raises InvalidInput."""
         return _validate_model(cls, document)
 
 
 class BreadcrumbUpdate(BaseModel):
-    """A change: fields that are present replace, `context` and `tags` whole."""
+    """A request to change a breadcrumb.
+
+    Each given field replaces the old value, `context` and `tags` as a whole. Null removes the value.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -112,6 +115,7 @@ class BreadcrumbUpdate(BaseModel):
 
     @classmethod
     def parse(cls, document: object) -> Self:
+        """Validate a JSON document. Raises InvalidInput, also if it contains no field."""
         change = _validate_model(cls, document)
         if not change.model_fields_set:
             raise InvalidInput("the change is empty: send at least one field to replace", where="body")
@@ -122,35 +126,37 @@ def _validate_model(model: type[_BodyModel], document: object) -> _BodyModel:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise InvalidInput("the breadcrumb is not valid", complaints=to_complaints(error)) from None
+        raise InvalidInput("the breadcrumb is invalid", complaints=to_complaints(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The part of a breadcrumb that its writer decides: validated, and under the session rule."""
+class Content(NamedTuple):
+    """The part of a breadcrumb that its writer decides, after validation and the session rule."""
 
     schema_name: str
-    """"" where the writer gave none."""
+    """Empty if the writer gave none."""
     session_id: str | None
     tags: tuple[str, ...]
     json: bytes
-    """Exactly what is stored and passed through on reads."""
+    """The stored bytes. Reads return them unchanged."""
     document: dict[str, Any]
-    """What it says. Nobody may change what is in it."""
+    """The parsed form of `json`. Must not be modified."""
     expiry: Expiry
 
     @property
     def indexed_tags(self) -> set[str]:
-        """The tags that get an index of their own: a session is found by its own index."""
+        """Tags that get an index. The session tag gets none, because each session has its own index."""
         return {tag for tag in self.tags if not tag.startswith(SESSION)}
 
 
 def build_content(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Content:
-    """Apply the session rule, the TTL rule and the hints check, and freeze the result."""
+    """Apply the session rule, the TTL rule and the hints check, and encode the result.
+
+    `default_ttl` applies if the breadcrumb has no TTL fields.
+    """
     tags, context, session = apply_session_rule(list(dict.fromkeys(new.tags)), new.context)
     _check_hints(new.llm_hints)
-    said_nothing = new.ttl_type is None and new.ttl is None and new.ttl_config is None
-    expiry = default_ttl if said_nothing else plan_expiry(new.ttl_type, new.ttl, new.ttl_config)
+    uses_default = new.ttl_type is None and new.ttl is None and new.ttl_config is None
+    expiry = default_ttl if uses_default else plan_expiry(new.ttl_type, new.ttl, new.ttl_config)
     document: dict[str, Any] = {"title": new.title, "tags": tags, "context": context}
     if new.schema_name is not None:
         document["schema_name"] = new.schema_name
@@ -162,46 +168,48 @@ def build_content(new: BreadcrumbCreate, *, default_ttl: Expiry = NEVER) -> Cont
         document["ttl"] = times.to_text(times.from_datetime(new.ttl))
     if new.ttl_config is not None:
         document["ttl_config"] = new.ttl_config.model_dump(mode="json", exclude_unset=True)
-    if not said_nothing:
+    if not uses_default:
         document["ttl_source"] = "explicit"
     elif default_ttl is not NEVER:
         document["ttl_source"] = "schema-default"
     try:
         json = orjson.dumps(document)
     except orjson.JSONEncodeError as error:
-        raise InvalidInput(f"this cannot be written as JSON: {error}", where="context") from None
+        raise InvalidInput(f"the content cannot be encoded as JSON: {error}", where="context") from None
     return Content(new.schema_name or "", session, tuple(tags), json, document, expiry)
 
 
 def _check_hints(hints: dict[str, Any] | None) -> None:
     if hints is not None and (found := check_hints(hints)):
-        raise InvalidInput("llm_hints cannot be applied", complaints=found)
+        raise InvalidInput("llm_hints are invalid", complaints=found)
 
 
 @dataclass(frozen=True)
 class Breadcrumb:
-    """One version of a breadcrumb, as the store has it."""
+    """One version of a breadcrumb, as stored.
+
+    Readers of the same version share one object (see store/record.py). It must not be modified.
+    """
 
     id: UUID
     owner_id: UUID
     version: int
-    """Starts at 1; the store counts, nobody else."""
+    """Starts at 1. Only the store increments it."""
     created: int
-    """Microseconds since 1970, by the server's clock, strictly increasing in a lane."""
+    """Microseconds since 1970 by the server's clock, strictly increasing within a lane."""
     updated: int
+    """Microseconds since 1970."""
     expires: int
-    """0: by time, never."""
+    """Microseconds since 1970. 0: no time limit."""
     max_reads: int
-    """0: may be read any number of times. Negative: the limit counts only once `expires` has passed too."""
+    """Reads by id until the breadcrumb expires. 0: no limit. Negative: `expires` must have passed as well."""
     created_by: UUID | None
     updated_by: UUID | None
     json: bytes
-    """The content as it was stored."""
-
-    # The same object is given to whoever reads the same version (see record.py): nobody may change what is in it.
+    """The content as stored."""
 
     def with_document(self, document: dict[str, Any]) -> Self:
-        """Set the parsed JSON, so that it need not be parsed again. Returns itself."""
+        """Set the parsed JSON, so that it is not parsed again. Return the breadcrumb itself."""
         self.__dict__["document"] = document
         return self
 
@@ -210,13 +218,14 @@ class Breadcrumb:
         return replace(self) if len(self.json) > LARGE_BYTES else self
 
     def without_context(self) -> Breadcrumb:
-        """Itself with an empty context, where the breadcrumb is large."""
+        """Return the breadcrumb with an empty context if it is large."""
         if len(self.json) <= LARGE_BYTES:
             return self
         return replace(self, json=orjson.dumps({**self.document, "context": {}}))
 
     @cached_attribute
     def document(self) -> dict[str, Any]:
+        """The parsed content. Must not be modified."""
         document: dict[str, Any] = orjson.loads(self.json)
         return document
 
@@ -263,7 +272,10 @@ class Breadcrumb:
         return times.to_text(self.updated)
 
     def apply_change(self, change: BreadcrumbUpdate, *, merge_context: bool = False) -> BreadcrumbCreate:
-        """Return the whole content after a change. The session stays, whether the change names it or not."""
+        """Return the complete content after a change. The session stays the same.
+
+        With `merge_context` the new context is a merge patch, otherwise it replaces the old one.
+        """
         fields = dict(self.document)
         fields.pop("ttl_source", None)
         given = change.model_dump(include=change.model_fields_set, exclude={"context", "ttl_config"})
@@ -272,7 +284,7 @@ class Breadcrumb:
                 fields.pop(field, None)
         for field, value in given.items():
             if value is None:
-                fields.pop(field, None)  # null clears, as in RFC 7396
+                fields.pop(field, None)  # null removes the field, as in RFC 7396
             else:
                 fields[field] = value
         if change.ttl_config is not None:
@@ -291,7 +303,7 @@ class Breadcrumb:
         for claimed in (session_of(fields["tags"]), stated):
             if claimed is not None and claimed != session:
                 raise SessionConflict(
-                    f"a breadcrumb stays in its session ({session or 'none'}): post a new one in {claimed!r} instead",
+                    f"a breadcrumb cannot leave its session ({session or 'none'}): create a new one in {claimed!r}",
                     where="tags",
                 )
         if session is not None:
@@ -300,7 +312,7 @@ class Breadcrumb:
             fields["context"] = {**fields["context"], "session_id": session}
 
     def full_view(self) -> dict[str, Any]:
-        """Return all fields, as RCRT's `/full` shows them."""
+        """Return all fields, as RCRT's `/full` route does."""
         raw_context = canonical(self.context)
         view = {
             "id": str(self.id),
@@ -323,6 +335,7 @@ class Breadcrumb:
         return view
 
     def list_item(self, *, include_context: bool = False) -> dict[str, Any]:
+        """Return the fields that a listing shows."""
         item: dict[str, Any] = {"id": str(self.id), "title": self.title}
         if self.schema_name is not None:
             item["schema_name"] = self.schema_name
@@ -338,7 +351,7 @@ class Breadcrumb:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7396: objects are merged, null removes, anything else replaces."""
+    """Apply a JSON merge patch (RFC 7396): merge objects, remove on null, replace anything else."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -351,14 +364,16 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def parse_time(text: str, *, where: str) -> int:
-    """An RFC 3339 time from a query or an import."""
+    """Parse an RFC 3339 time of a query or an import. Return microseconds since 1970."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise InvalidInput(f"{where} must be a time with a zone, such as 2026-11-16T09:00:00Z", where=where)
+        raise InvalidInput(
+            f"{where} must be a time with a time zone, such as 2026-11-16T09:00:00Z", where=where
+        )
     microseconds = times.from_datetime(moment)
     if not 0 <= microseconds <= times.LATEST:
-        raise InvalidInput(f"{where} is out of range", where=where)
+        raise InvalidInput(f"{where} must be a time from 1970 to 2255", where=where)
     return microseconds

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class cached_attribute(Generic[T]):
-    """Caches the value of a property. Like `functools.cached_property`, without the cost of its lock."""
+    """Property that caches its value in the object. Like `functools.cached_property`, but without a lock."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute
@@ -23,6 +23,6 @@ class cached_attribute(Generic[T]):
     def __get__(self, instance: object | None, owner: type) -> Self | T:
         if instance is None:
             return self
-        # Python finds the value in the dictionary of the object from now on.
+        # From now on, attribute lookup finds the value in the dictionary of the object.
         value = instance.__dict__[self._name] = self._compute(instance)
         return value

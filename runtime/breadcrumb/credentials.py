@@ -1,4 +1,7 @@
-"""Credentials, as Google ADK writes them: found wherever they may be, and taken out for those who may not read them."""
+"""Removes the secrets of Google ADK credentials from JSON values.
+
+ADK stores credentials in events and in session state, at any depth. Only curators may read their secrets.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 ASKS_FOR_CREDENTIAL: Final = "adk_request_credential"
-"""The call of a tool with which ADK asks for a credential; the response is the credential."""
+"""Name of the tool call with which ADK requests a credential. Its response is the credential."""
 
 
-def _in_both_cases(*names: str) -> frozenset[str]:
+def _with_camel_case(*names: str) -> frozenset[str]:
     return frozenset((*names, *(to_camel(name) for name in names)))
 
 
-_SECRET_FIELDS: Final = _in_both_cases(
+_SECRET_FIELDS: Final = _with_camel_case(
     *("password", "token", "additional_headers", "client_secret", "auth_response_uri", "auth_code"),
     *(
         "access_token",
@@ -26,7 +29,7 @@ _SECRET_FIELDS: Final = _in_both_cases(
         "api_key",
     ),
 )
-_CREDENTIAL_FIELDS: Final = _in_both_cases(
+_CREDENTIAL_FIELDS: Final = _with_camel_case(
     "requested_auth_configs", "raw_auth_credential", "exchanged_auth_credential"
 )
 _CREDENTIAL_TYPES: Final = frozenset(
@@ -40,7 +43,7 @@ _CREDENTIAL_TYPES: Final = frozenset(
 
 
 def strip_credentials(value: Any) -> Any:
-    """Remove the secrets of credentials, wherever ADK puts them. Returns the same object if there are none."""
+    """Remove the secrets of all credentials in a value. Return the same object if there are none."""
     if isinstance(value, list):
         items = [strip_credentials(item) for item in value]
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
@@ -48,15 +51,15 @@ def strip_credentials(value: Any) -> Any:
         return value
     if _is_credential(value):
         return _strip_secrets(value)
-    asks = value.get("name") == ASKS_FOR_CREDENTIAL
-    shown = {name: _strip_field(name, inner, asks) for name, inner in value.items()}
+    is_request = value.get("name") == ASKS_FOR_CREDENTIAL
+    shown = {name: _strip_field(name, inner, is_request) for name, inner in value.items()}
     return shown if any(shown[name] is not value[name] for name in value) else value
 
 
-def _strip_field(name: str, value: Any, asks_for_credential: bool) -> Any:
-    if name in _CREDENTIAL_FIELDS or (asks_for_credential and name == "response"):
+def _strip_field(name: str, value: Any, is_credential_request: bool) -> Any:
+    if name in _CREDENTIAL_FIELDS or (is_credential_request and name == "response"):
         return _strip_secrets(value)
-    if asks_for_credential and name == "args" and isinstance(value, dict):
+    if is_credential_request and name == "args" and isinstance(value, dict):
         shown = {
             key: _strip_secrets(arg) if key in ("authConfig", "auth_config") else arg
             for key, arg in value.items()

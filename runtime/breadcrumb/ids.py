@@ -1,4 +1,7 @@
-"""Breadcrumb ids: UUIDv7 whose 12 `rand_a` bits name the lane, so that an id alone says where it lives."""
+"""Breadcrumb ids, which contain their lane.
+
+An id is a UUIDv7 with the lane in the 12 `rand_a` bits. A read by id therefore needs no lookup of the lane.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +20,27 @@ _VARIANT = 2 << 62
 
 
 def new_id(lane: int) -> UUID:
-    """A fresh id in `lane`: the time in ms, the lane, 62 random bits."""
+    """Create an id in `lane` from the time in milliseconds, the lane and 62 random bits."""
     milliseconds = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(8)) >> 2
     return UUID(int=milliseconds << 80 | _VERSION_7 | lane << 64 | _VARIANT | random)
 
 
 def home_lane(id: UUID, lanes: int) -> int:
-    """The lane that an id points to.
+    """Return the lane that an id points to.
 
-    Ids made here name it exactly. Ids that came in with an import have arbitrary bits in that place;
-    their home lane holds a signpost to where the breadcrumb really lives.
+    For ids created by `new_id` and `derived_id` it is the lane of the breadcrumb. Imported ids have arbitrary bits
+    there. Their home lane contains a signpost to the lane of the breadcrumb.
     """
     return (id.int >> 64 & 0xFFF) % lanes
 
 
 @lru_cache(16_384)
 def lane_for(owner: UUID, kind: str, name: str, lanes: int) -> int:
-    """The lane of everything that belongs together: a session's breadcrumbs, or one idempotency key.
+    """Return the lane of a group of keys, such as a session or an idempotency key.
 
-    The parts are length-prefixed by being hashed in separate, fixed-size places (person, salt, data), so
-    no two different (owner, kind, name) give the same input.
+    Owner, kind and name are separate inputs of the hash (key, person, data), so that two different combinations never
+    give the same input.
     """
     digest = blake2b(
         name.encode(), digest_size=8, key=owner.bytes, person=kind.encode().ljust(16, b"\0")
@@ -46,12 +49,12 @@ def lane_for(owner: UUID, kind: str, name: str, lanes: int) -> int:
 
 
 def parse_id(text: str, *, what: str = "id") -> UUID:
-    """Read an id as clients write it; anything but the plain 36-character form is refused."""
+    """Parse an id. Refuse any form other than the plain one with 36 characters."""
     try:
         parsed = UUID(text)
     except ValueError:
         parsed = None
-    # UUID() also takes braces, urn: prefixes and missing dashes: one thing should have one spelling.
+    # UUID() also accepts braces, urn: prefixes and missing dashes. An id must have only one spelling.
     if parsed is None or str(parsed) != text.lower():
         raise InvalidInput(f"{what} must be a UUID such as 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b", where=what)
     return parsed
@@ -59,9 +62,10 @@ def parse_id(text: str, *, what: str = "id") -> UUID:
 
 @lru_cache(4_096)
 def derived_id(lane: int, *parts: str) -> UUID:
-    """The same id for the same parts: what a turn produces is found, not written again, when it is run again.
+    """Return an id that depends only on the lane and the parts.
 
-    A UUID of version 8, with the lane where a version 7 has it.
+    A repeated turn derives the same id, so it does not write its result twice. The id is a UUIDv8 with the lane in the
+    same bits as in `new_id`.
     """
     hasher = blake2b(digest_size=14)
     for part in parts:

@@ -1,7 +1,7 @@
-"""JSON at the edge: what may come in, checked before anything looks at it.
+"""Parses untrusted JSON with orjson, and adds two checks.
 
-orjson is the parser; this adds what it lets through: nesting that it could not write out again, and
-integers past 64 bits, which it would silently turn into floats.
+It refuses documents that are nested too deeply for orjson to encode again. It also refuses integers above 64 bits,
+which orjson silently converts to floats.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 
 
 def parse_json(raw: bytes, *, levels: int = MAX_DEPTH) -> Any:
-    """Parse untrusted JSON, or say in one sentence what is wrong with it."""
+    """Parse untrusted JSON. Raises InvalidInput with the reason."""
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the body is not valid JSON: {error}", where="body") from None
-    # A document cannot nest deeper than it has opening brackets: most need no walk.
+    # A document cannot be deeper than its number of opening brackets. Most documents need no walk.
     if raw.count(b"{") + raw.count(b"[") > levels and nesting_depth(document) > levels:
         raise InvalidInput(f"the JSON nests deeper than {levels} levels: flatten it", where="body")
     if _LONG_NUMBER.search(raw):
@@ -36,7 +36,7 @@ def parse_json(raw: bytes, *, levels: int = MAX_DEPTH) -> Any:
 
 
 def nesting_depth(document: Any) -> int:
-    """How many levels of arrays and objects a document has."""
+    """Return the number of levels of arrays and objects."""
     deepest = 0
     level = [document]
     while level:
@@ -63,5 +63,5 @@ def _refuse_long_integers(raw: bytes) -> None:
 
 
 def canonical(document: Any) -> bytes:
-    """The same bytes for the same JSON, whatever the order of its keys."""
+    """Encode JSON with sorted keys, so that equal documents give equal bytes."""
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)

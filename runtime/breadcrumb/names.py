@@ -1,6 +1,6 @@
-"""Characters that a name must not hold, because a reader cannot see them.
+"""Finds invisible characters in names.
 
-Two names that look alike must not be different names, and a name must not change how the text around it is shown.
+Two different names must not look alike, and a name must not change how the text around it is displayed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import unicodedata
 from typing import Final
 
 _HIDDEN_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
-"""Control and format characters (all bidi controls are among them), lone surrogates, line and paragraph separators."""
+"""Control and format characters (including all bidi controls), lone surrogates, line and paragraph separators."""
 _BLANKS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
-"""Letters and marks without a shape."""
+"""Letters and marks without a glyph."""
 _JOINER: Final = "\u200d"
 _EMOJI_STYLE: Final = "\ufe0f"
 _KEYCAP: Final = "\u20e3"
@@ -19,9 +19,9 @@ _SYMBOLS: Final = frozenset(("So", "Sm", "Sk"))
 
 
 def hidden_character(name: str) -> str | None:
-    """Describes the first character of a name that a reader cannot see; None: there is none.
+    """Return a description of the first invisible character, or None.
 
-    A joiner (U+200D) and the emoji style (U+FE0F) are fine inside of an emoji, where they change its shape.
+    A joiner (U+200D) and the emoji style (U+FE0F) are accepted inside an emoji, because they change its shape.
     """
     if name.isascii() and name.isprintable():
         return None

@@ -1,6 +1,6 @@
-"""Query: which breadcrumbs to list, and in which order.
+"""Queries: which breadcrumbs to list, and in which order.
 
-All filters are AND; `any_tags` is an OR inside itself. `store/listing.py` turns a query into a page.
+All filters must match. For `any_tags` one of the tags is enough. `store/listing.py` executes queries.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ MAX_OFFSET = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to list. The default is everything, newest first."""
+    """Filters, order and limits of a listing. The default lists everything, newest first."""
 
     schema_name: str | None = None
     schema_names: tuple[str, ...] = ()
-    """One of these; none: any."""
+    """Accepted schema names. Empty: any."""
     session_id: str | None = None
     sessionless: bool = False
-    """Only what belongs to no session."""
+    """Only breadcrumbs without a session."""
     all_tags: tuple[str, ...] = ()
     any_tags: tuple[str, ...] = ()
     created_since: int | None = None
+    """Microseconds since 1970, as in the next two fields. All three are inclusive."""
     created_until: int | None = None
     updated_since: int | None = None
     sort: Sort | None = None
-    """None: newest first; by update time where `updated_since` asks for changes."""
+    """None: newest first, by update time if `updated_since` is set, otherwise by creation time."""
     limit: int = DEFAULT_LIMIT
     offset: int = 0
     cursor: str | None = None
     max_bytes: int | None = None
-    """A page ends (with a cursor) before its breadcrumbs exceed so many bytes; it has at least one. None: no limit."""
+    """Byte limit of a page, or None. A page above it ends early with a cursor, but has at least one breadcrumb."""
     without_contexts: bool = False
-    """Leave the contexts of large breadcrumbs out, for a reader that does not use them."""
+    """Omit the contexts of large breadcrumbs, for callers that do not use them."""
     keep: Callable[[Breadcrumb], bool] | None = field(default=None, compare=False)
-    """A last word on each breadcrumb, for what the reader may not see."""
+    """Additional filter. It returns False for breadcrumbs that the caller must not see."""
 
     @property
     def order(self) -> Sort:
+        """The order in effect."""
         return self.sort or ("-created_at" if self.updated_since is None else "-updated_at")
 
     @property
@@ -61,13 +63,13 @@ class Query:
 
     @property
     def sessions(self) -> set[str]:
-        """Every session that the filters demand; more than one can never be met."""
-        demanded = {tag[len(SESSION) :] for tag in self.all_tags if tag.startswith(SESSION)}
-        return demanded | ({self.session_id} if self.session_id is not None else set())
+        """All sessions that the filters require. No breadcrumb matches more than one."""
+        required = {tag[len(SESSION) :] for tag in self.all_tags if tag.startswith(SESSION)}
+        return required | ({self.session_id} if self.session_id is not None else set())
 
     @property
     def start(self) -> SortKey | None:
-        """Where to begin to read without a cursor; None: at the first."""
+        """Sort key to start at without a cursor, or None to start at the first entry."""
         if self.order == "created_at" and self.created_since is not None:
             return SortKey(self.created_since, b"")
         if self.order == "-created_at" and self.created_until is not None:
@@ -75,6 +77,7 @@ class Query:
         return None
 
     def accepts(self, crumb: Breadcrumb) -> bool:
+        """Return whether a breadcrumb matches all filters."""
         tags = crumb.tags
         return (
             (self.schema_name is None or crumb.schema_name == self.schema_name)
@@ -90,13 +93,17 @@ class Query:
         )
 
     def check(self) -> None:
+        """Check the limits. Raises InvalidInput.
+
+        Limit and offset must be in range. A cursor cannot be combined with an offset.
+        """
         check_limit(self.limit)
         if not 0 <= self.offset <= MAX_OFFSET:
             raise InvalidInput(
-                f"offset must be from 0 to {MAX_OFFSET}: use cursor beyond that", where="offset"
+                f"offset must be from 0 to {MAX_OFFSET}: use a cursor beyond that", where="offset"
             )
         if self.cursor is not None and self.offset:
-            raise InvalidInput("cursor and offset exclude each other", where="cursor")
+            raise InvalidInput("cursor and offset cannot be combined: send one of them", where="cursor")
 
 
 def check_limit(limit: int) -> None:
@@ -106,9 +113,11 @@ def check_limit(limit: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """One page of a listing."""
+
     items: list[Breadcrumb]
     next_cursor: str | None
-    """None: this was the end."""
+    """None on the last page."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,7 +1,7 @@
-"""Selectors: which breadcrumbs somebody wants to hear about or list. RCRT's wire form, plus `session_id`.
+"""Selectors: conditions that choose breadcrumbs. The wire format is RCRT's, plus `session_id`.
 
-Every condition must hold; only `any_tags` is an OR, inside itself. A tag is compared as it is written: `*`
-and `:` stand for themselves, so no selector can reach further than what it names.
+All conditions must hold. For `any_tags` one of the tags is enough. Tags are compared literally, and `*` and `:` have no
+special meaning. A selector therefore never matches more than it names.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MAX_CONTEXT_MATCHES = 32
 MAX_CHOICES = 64
 MAX_COMPLAINTS = 20
 
-_CHARACTERS_PER_UNIT: Final = 256  # comparing this much text costs about as much as visiting a value
+_CHARACTERS_PER_UNIT: Final = 256  # comparing this many characters costs about as much as visiting one value
 
 Op = Literal["eq", "ne", "gt", "lt", "gte", "lte", "contains", "contains_any"]
 
 
 class Matchable(Protocol):
-    """What a selector looks at. A breadcrumb is one; so is anything else with these attributes."""
+    """The attributes that a selector reads, for example those of a breadcrumb."""
 
     @property
     def owner_id(self) -> UUID: ...
@@ -70,10 +70,11 @@ def _check_path(path: str) -> str:
 
 
 class ContextMatch(BaseModel):
-    """One condition on the body: the values at `path`, compared with `value`.
+    """One condition on the context: compares the values at `path` with `value`.
 
-    A path that leads nowhere satisfies only `ne`. If it leads to several values, one that matches is enough;
-    for `ne`, none of them may be equal. Order is defined between two numbers and between two strings.
+    If the path matches no value, only `ne` is satisfied. If it matches several values, one that satisfies the condition
+    is enough. For `ne`, all of them must differ from `value`. `gt`, `lt`, `gte` and `lte` compare two numbers or two
+    strings.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,12 +89,12 @@ class ContextMatch(BaseModel):
         self._compiled = compile_path(self.path)
         try:
             self._key = orjson.dumps([self.path, self.op, self.value], option=orjson.OPT_SORT_KEYS)
-        except TypeError:  # nested too deeply to be written: equal to no other condition
+        except TypeError:  # nested too deeply to encode: treat it as different from all other conditions
             self._key = uuid4().bytes
 
     @property
     def key(self) -> bytes:
-        """Equal for conditions that decide alike."""
+        """Equal for conditions with equal path, operator and value."""
         return self._key
 
     @field_validator("value")
@@ -106,11 +107,11 @@ class ContextMatch(BaseModel):
         return value
 
     def matches(self, context: Mapping[str, Any]) -> bool:
-        """Whether the body satisfies this condition. False also where that cannot be told: see `decide`."""
+        """Return whether the context satisfies this condition. False also if `decide` returns None."""
         return self.decide(context, SearchBudget()) is True
 
     def decide(self, context: Mapping[str, Any], budget: SearchBudget) -> bool | None:
-        """Whether the body satisfies this condition. None: the budget does not suffice to tell."""
+        """Return whether the context satisfies this condition. None: the budget is too small to decide."""
         test = _TESTS["eq" if self.op == "ne" else self.op]
         try:
             for value in self._compiled.walk(context, budget):
@@ -128,10 +129,10 @@ _Levels = Annotated[tuple[_Level, ...], Field(max_length=16)]
 
 
 class Selector(BaseModel):
-    """A set of conditions that must all hold. Without any it matches everything.
+    """Conditions that must all hold. A selector without conditions matches everything.
 
-    null and an empty list mean that the condition is absent: RCRT's clients send empty lists for filters
-    that nobody filled in. An empty string is refused, for it would be a filter that somebody lost.
+    null and an empty list mean that the condition is absent, because RCRT's clients send empty lists for unused
+    filters. An empty string is refused, because it is probably a filter whose value was lost.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -158,20 +159,20 @@ class Selector(BaseModel):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no condition at all."""
-        # A kind of selector may have fields of its own; these are the conditions.
+        """Whether the selector has no conditions."""
+        # Subclasses can have other fields. Only the fields of this class are conditions.
         return all(getattr(self, name) is None for name in Selector.model_fields)
 
     @property
     def needs_context(self) -> bool:
-        """Whether `matches_meta` alone cannot decide, so that the breadcrumb itself must be looked at.
+        """Whether `matches_meta` cannot decide, so that the breadcrumb must be loaded.
 
-        True also for owner, visibility and sensitivity: a caller who skips the rest must not skip those.
+        True also for conditions on owner, visibility and sensitivity, because `matches_meta` does not check them.
         """
         return any((self.context_match, self.owner_id, self.visibility_in, self.sensitivity_in))
 
     def matches_meta(self, schema_name: str | None, tags: Collection[str], session_id: str | None) -> bool:
-        """Whether schema, tags and session match: cheap, and final unless `needs_context`."""
+        """Return whether schema, tags and session match. This is the final decision unless `needs_context`."""
         if self.schema_name is not None and self.schema_name != schema_name:
             return False
         if self.session_id is not None and self.session_id != session_id:
@@ -181,7 +182,7 @@ class Selector(BaseModel):
         return not self._any_tags or not self._any_tags.isdisjoint(tags)
 
     def matches_header(self, view: Matchable) -> bool:
-        """Whether every condition but those on the body holds."""
+        """Return whether all conditions hold, except those on the context."""
         return (
             self.matches_meta(view.schema_name, view.tags, view.session_id)
             and (self.owner_id is None or self.owner_id == view.owner_id)
@@ -190,15 +191,18 @@ class Selector(BaseModel):
         )
 
     def matches(self, view: Matchable) -> bool:
-        """Whether every condition holds."""
+        """Return whether all conditions hold."""
         return self.matches_header(view) and all(
             condition.matches(view.context) for condition in self.context_match or ()
         )
 
 
 def json_equal(left: Any, right: Any, budget: SearchBudget | None = None) -> bool:
-    """Deep equality as JSON sees it: 1 equals 1.0, but true is not 1. Raises OverBudget if there is a budget."""
-    # Not recursive, so that a deeply nested document cannot exhaust the stack.
+    """Compare two JSON values deeply. 1 equals 1.0, but true does not equal 1.
+
+    Raises OverBudget if a budget is given and exceeded.
+    """
+    # Iterative, so that a deeply nested document cannot exhaust the stack.
     pairs = [(left, right)]
     while pairs:
         inner = _equal_pairs(*pairs.pop(), budget)
@@ -209,7 +213,7 @@ def json_equal(left: Any, right: Any, budget: SearchBudget | None = None) -> boo
 
 
 def _equal_pairs(a: Any, b: Any, budget: SearchBudget | None) -> Iterable[tuple[Any, Any]] | None:
-    """Compare the outermost level of two values. Return the pairs inside that must be equal too; None: they differ."""
+    """Compare the outermost level of two values. Return the inner pairs left to compare, or None if they differ."""
     for kind, units in ((Mapping, 1), ((list, tuple), 1), (str, _CHARACTERS_PER_UNIT)):
         if isinstance(a, kind) and isinstance(b, kind):
             if len(a) != len(b):
@@ -273,22 +277,22 @@ _TESTS: Mapping[str, _Test] = {
 
 
 def parse_selector(raw: bytes | str | dict[str, Any]) -> Selector:
-    """Read a selector from JSON or a parsed object. Raises InvalidInput that names each bad field."""
+    """Parse a selector from JSON or from a dict. Raises InvalidInput that names each invalid field."""
     data: Any = raw
     if isinstance(raw, bytes | str):
         try:
             data = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
-            raise InvalidInput(f"the selector is not JSON: {error}") from None
+            raise InvalidInput(f"the selector is not valid JSON: {error}") from None
     if not isinstance(data, dict):
-        raise InvalidInput('a selector is a JSON object such as {"any_tags": ["user:message"]}')
+        raise InvalidInput('a selector must be a JSON object such as {"any_tags": ["user:message"]}')
     try:
         return Selector.model_validate(data)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         complaints = [_selector_complaint(detail) for detail in details[:MAX_COMPLAINTS]]
     first = complaints[0]
-    raise InvalidInput(f"bad selector: {first.where}: {first.message}", complaints=complaints)
+    raise InvalidInput(f"invalid selector: {first.where}: {first.message}", complaints=complaints)
 
 
 def _selector_complaint(detail: ErrorDetails) -> Complaint:
@@ -297,6 +301,6 @@ def _selector_complaint(detail: ErrorDetails) -> Complaint:
         where += f"[{part}]" if isinstance(part, int) else f".{part[:64]}"
     if detail["type"] == "extra_forbidden":
         model = ContextMatch if len(detail["loc"]) > 1 else Selector
-        return Complaint(where[1:], f"unknown field; the known ones are {', '.join(model.model_fields)}")
-    # The fields are tuples so that a selector is immutable; who sent JSON knows them as lists.
+        return Complaint(where[1:], f"unknown field; use one of {', '.join(model.model_fields)}")
+    # The fields are tuples, so that a selector is immutable. Clients send them as JSON lists.
     return Complaint(where[1:], detail["msg"].replace("Tuple", "List").replace("tuple", "list"))

@@ -1,4 +1,7 @@
-"""Names, session tags and user tags, and the rule that a breadcrumb belongs to at most one session."""
+"""Rules for names, session tags and user tags.
+
+The session rule: a breadcrumb belongs to at most one session, and its tag and its `context.session_id` agree.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,20 @@ MAX_TAG_LENGTH: Final = 256
 SESSION: Final = "session:"
 USER: Final = "user:"
 USER_MESSAGE_TAG: Final = "user:message"
-"""RCRT's mark of a user's message, and no user: a user cannot be called `message`."""
+"""Marks a user's message in RCRT. It does not name a user, so a user cannot have the id `message`."""
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def check_name(text: str) -> str:
-    """Check a name: names are compared byte by byte and shown in one line, so they hold nothing invisible."""
+    """Return a name if it is not blank and has no control characters. Raises ValueError.
+
+    Names are compared byte by byte and displayed on one line.
+    """
     if text.isascii() and text.isprintable() and text.strip():
-        return text  # nearly all names, without the regular expression
+        return text  # nearly all names; avoids the regular expression
     if found := CONTROL_CHARACTERS.search(text):
         raise ValueError(
-            f"control characters and line breaks are not allowed here, and this holds U+{ord(found[0]):04X}"
+            f"must not contain control characters or line breaks, and contains U+{ord(found[0]):04X}"
         )
     if not text.strip():
         raise ValueError("must not be empty or only white space")
@@ -32,7 +38,7 @@ def check_name(text: str) -> str:
 
 
 def session_of(tags: Sequence[str]) -> str | None:
-    """The session that tags name; two different ones are a conflict."""
+    """Return the session named by the tags, or None. Raises SessionConflict if they name two."""
     session = None
     for tag in tags:
         if tag.startswith(SESSION):
@@ -45,17 +51,20 @@ def session_of(tags: Sequence[str]) -> str | None:
 
 
 def users_of(tags: Sequence[str]) -> list[str]:
-    """Return the tags that name users. `user:message` is RCRT's mark of a user's message, not a user."""
+    """Return the tags that name users. `user:message` is not one of them."""
     return [tag for tag in tags if tag.startswith(USER) and tag != USER_MESSAGE_TAG]
 
 
 def user_in(tags: Sequence[str]) -> str | None:
-    """The user that tags name, the first if there are several."""
+    """Return the first user named by the tags, or None."""
     return next((tag[len(USER) :] for tag in users_of(tags)), None)
 
 
 def user_tags(user: str | None) -> list[str]:
-    """The tag of a user; none where the id fits into no tag, as ADK takes any text, or would be RCRT's mark."""
+    """Return the tag of a user as a list. It is empty if the user has no tag.
+
+    ADK accepts any text as a user id. An id has no tag if it is too long, is not a valid name, or is `message`.
+    """
     if user is None or USER + user == USER_MESSAGE_TAG or len(USER + user) > MAX_TAG_LENGTH:
         return []
     try:
@@ -66,10 +75,10 @@ def user_tags(user: str | None) -> list[str]:
 
 
 def check_not_message_tag(user: str) -> None:
-    """Refuse the user id `message`: its tag would be that of every message."""
+    """Refuse the user id `message`, because its tag is on every user's message."""
     if USER + user == USER_MESSAGE_TAG:
         raise InvalidInput(
-            f"no user is called {user!r}: the tag {USER_MESSAGE_TAG!r} is on every message. Put something before it",
+            f"the user id {user!r} is reserved, because every message has the tag {USER_MESSAGE_TAG!r}: choose another",
             where="user_id",
         )
 
@@ -77,14 +86,18 @@ def check_not_message_tag(user: str) -> None:
 def apply_session_rule(
     tags: list[str], context: dict[str, Any]
 ) -> tuple[list[str], dict[str, Any], str | None]:
+    """Return tags and context with the session in both of them, and the session.
+
+    Raises SessionConflict if they name different sessions.
+    """
     tagged = session_of(tags)
     stated = context.get("session_id")
     if stated is not None:
         if not isinstance(stated, str):
-            raise SessionConflict("context.session_id must be text", where="context.session_id")
+            raise SessionConflict("context.session_id must be a string", where="context.session_id")
         if tagged is not None and stated != tagged:
             raise SessionConflict(
-                f"the tag says session {tagged!r} and context.session_id says {stated!r}: send one of them",
+                f"the tag names session {tagged!r} and context.session_id names {stated!r}: send one of them",
                 where="context.session_id",
             )
     session = tagged if tagged is not None else stated
@@ -93,7 +106,9 @@ def apply_session_rule(
     check_session_id(session)
     if tagged is None:
         if len(tags) >= MAX_TAGS:
-            raise InvalidInput(f"at most {MAX_TAGS} tags, the session's included", where="tags")
+            raise InvalidInput(
+                f"at most {MAX_TAGS} tags are allowed, including the session tag", where="tags"
+            )
         tags = [*tags, SESSION + session]
     if stated is None:
         context = {**context, "session_id": session}
@@ -101,30 +116,37 @@ def apply_session_rule(
 
 
 def check_session_id(session: str) -> str:
+    """Return a session id if it is a valid name and fits into a tag. Raises InvalidInput."""
     try:
         check_name(session)
     except ValueError as error:
-        raise InvalidInput(f"the session id is not usable: {error}", where="session_id") from None
+        raise InvalidInput(f"the session id is invalid: it {error}", where="session_id") from None
     if len(session) > MAX_TAG_LENGTH - len(SESSION):
         raise InvalidInput(
-            f"a session id has at most {MAX_TAG_LENGTH - len(SESSION)} characters", where="session_id"
+            f"a session id can have at most {MAX_TAG_LENGTH - len(SESSION)} characters", where="session_id"
         )
     return session
 
 
 def check_new_session_id(session: str) -> str:
-    """Check the name of a session that is to begin. Stricter than `check_session_id`: older stores have other names."""
+    """Check the id of a new session. Raises InvalidInput.
+
+    `check_session_id` is less strict, because sessions in older stores can have invisible characters in their ids.
+    """
     if hidden := hidden_character(session):
         raise InvalidInput(
-            f"a session id holds no invisible characters, and {hidden}: leave it out", where="session_id"
+            f"a session id must not contain invisible characters, and {hidden}: remove it", where="session_id"
         )
     return check_session_id(session)
 
 
-def check_new_user_tags(tags: Sequence[str], known: Sequence[str] = ()) -> None:
-    """Refuse users with invisible characters in their names. `known`: tags that the breadcrumb has already."""
+def check_new_user_tags(tags: Sequence[str], existing: Sequence[str] = ()) -> None:
+    """Refuse new user tags with invisible characters.
+
+    `existing` are the tags that the breadcrumb already has. They are accepted, because older data can contain them.
+    """
     for tag in users_of(tags):
-        if tag not in known and (hidden := hidden_character(tag[len(USER) :])):
+        if tag not in existing and (hidden := hidden_character(tag[len(USER) :])):
             raise InvalidInput(
-                f"a user id holds no invisible characters, and {hidden}: leave it out", where="tags"
+                f"a user id must not contain invisible characters, and {hidden}: remove it", where="tags"
             )

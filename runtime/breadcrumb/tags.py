@@ -1,4 +1,7 @@
-"""What a result inherits from its trigger: the runtime carries sessions along, never the model."""
+"""Tags that a result inherits from its trigger.
+
+The runtime copies the session tag to the result. A model cannot set it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from collections.abc import Sequence
 
 DEFAULT_INHERITED = ("session", "user", "workspace", "conversation", "extension")
 
-# RCRT marks a user's message with this tag; it says what the trigger is, not whose.
+# RCRT marks a user's message with this tag. It describes the trigger and does not name a user.
 _NOT_INHERITED = frozenset(("user:message",))
 
 
 def inherited_tags(trigger_tags: Sequence[str], namespaces: Sequence[str] = DEFAULT_INHERITED) -> list[str]:
-    """The trigger's tags in the namespaces that are passed on, in their order."""
+    """Return the trigger's tags in the given namespaces, in their order."""
     return [
         tag
         for tag in trigger_tags
@@ -20,6 +23,9 @@ def inherited_tags(trigger_tags: Sequence[str], namespaces: Sequence[str] = DEFA
 
 
 def without_session(tags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Tags that a model or a tool returned, split into those it may set and session tags, which it may not."""
+    """Split tags into allowed tags and session tags.
+
+    The tags come from a model or a tool, which may not set the session.
+    """
     kept = [tag for tag in tags if not tag.startswith("session:")]
     return kept, [tag for tag in tags if tag.startswith("session:")]

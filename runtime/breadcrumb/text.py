@@ -26,12 +26,12 @@ def plain_text(content: Mapping[str, Any]) -> str:
 
 
 def encodable_text(text: str) -> str:
-    """Replace lone surrogates. A model may produce them, and UTF-8 cannot encode them."""
+    """Replace lone surrogates with `?`. Models can produce them, and UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()
 
 
 def printable_line(text: str) -> str:
-    """Replace unprintable characters and runs of white space by single spaces."""
+    """Replace unprintable characters and runs of white space with single spaces."""
     if not text.isprintable():
         text = "".join(char if char.isprintable() else " " for char in text)
     return " ".join(text.split())
@@ -44,7 +44,7 @@ def shorten_line(text: str, max_length: int = 80) -> str:
 
 
 def json_text(content: Any) -> str:
-    """Render JSON without null members."""
+    """Encode a value as JSON without null values."""
     return orjson.dumps(_without_nulls(content)).decode()
 
 

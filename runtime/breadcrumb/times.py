@@ -1,4 +1,4 @@
-"""Times as the store keeps them (microseconds since 1970, UTC) and as clients read them (RFC 3339)."""
+"""Converts times between the store's form (microseconds since 1970, UTC) and RFC 3339."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-# The index scores are doubles: beyond 2**53 microseconds (year 2255) they would lose precision.
+# Index scores are doubles, which lose precision above 2**53 microseconds (year 2255).
 LATEST = (1 << 53) - 1
 
 
 def to_text(microseconds: int) -> str:
+    """Format a time as RFC 3339 in UTC, with six decimal places."""
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def from_datetime(moment: datetime) -> int:
+    """Return the microseconds since 1970. `moment` must have a time zone."""
     return (moment - _EPOCH) // _MICROSECOND

@@ -1,14 +1,15 @@
-"""When a breadcrumb stops to exist.
+"""Expiry of breadcrumbs.
 
-| ttl_type   | needs                                   | gone                                          |
-|------------|-----------------------------------------|-----------------------------------------------|
-| `never`    | nothing                                 | never, whatever the default of its schema     |
-| `datetime` | `ttl`                                   | at that time                                  |
-| `duration` | `ttl_config.duration` (or seconds …)    | that long after the write                     |
-| `usage`    | `ttl_config.max_reads`                  | after that many reads by id                   |
-| `hybrid`   | `max_reads` and a `ttl` or a duration   | at the first of both; `hybrid_mode: "all"`: at the last |
+| ttl_type   | requires                                    | the breadcrumb expires                                |
+|------------|---------------------------------------------|-------------------------------------------------------|
+| `never`    | nothing                                     | never, regardless of the default of its schema        |
+| `datetime` | `ttl`                                       | at that time                                          |
+| `duration` | `ttl_config.duration` or `duration_seconds` | after that time since the write                       |
+| `usage`    | `ttl_config.max_reads`                      | after that many reads by id                           |
+| `hybrid`   | `max_reads`, and `ttl` or a duration        | at the first limit; at the last, if `hybrid_mode: "all"` |
 
-A `ttl` alone means `datetime`. A breadcrumb that says nothing gets the default of its schema, if there is one.
+Without `ttl_type`, a `ttl` means `datetime`, a duration means `duration`, and `max_reads` means `usage`. A breadcrumb
+without any TTL field gets the default of its schema, if there is one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MAX_LIFETIME = timedelta(days=36500)
 
 
 def parse_duration(value: object) -> timedelta:
-    """Read `90`, `"90s"`, `"15m"`, `"12h"`, `"7d"`, `"2w"` or ISO 8601 (`"PT1H30M"`)."""
+    """Parse `90`, `"90s"`, `"15m"`, `"12h"`, `"7d"`, `"2w"` or ISO 8601 (`"PT1H30M"`)."""
     seconds: float
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
@@ -49,9 +50,9 @@ def parse_duration(value: object) -> timedelta:
     elif isinstance(value, str) and value.startswith("P"):
         seconds = _iso_seconds(value)
     else:
-        raise ValueError("a duration is a number of seconds, or text such as 90s, 15m, 12h, 7d, PT1H30M")
+        raise ValueError("a duration must be a number of seconds, or text such as 90s, 15m, 12h, 7d, PT1H30M")
     if not 0 < seconds <= _MAX_LIFETIME.total_seconds():
-        raise ValueError("a duration must be more than nothing and at most 100 years")
+        raise ValueError("a duration must be positive and at most 100 years")
     return timedelta(seconds=seconds)
 
 
@@ -62,7 +63,8 @@ def _iso_seconds(text: str) -> float:
     match = _ISO_DURATION.fullmatch(text)
     if match is None:
         raise ValueError(
-            "an ISO 8601 duration looks like P7D or PT1H30M (years and months have no fixed length)"
+            "an ISO 8601 duration must look like P7D or PT1H30M; years and months are not supported, because their "
+            "length varies"
         )
     weights = (604800, 86400, 3600, 60, 1)
     return sum(float(part) * weight for part, weight in zip(match.groups(), weights, strict=True) if part)
@@ -72,7 +74,7 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 
 
 class TtlConfig(BaseModel):
-    """The details of a `ttl_type`."""
+    """Parameters of a `ttl_type`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,13 +85,14 @@ class TtlConfig(BaseModel):
 
     @field_serializer("duration", mode="wrap", when_used="json-unless-none")
     def _without_years(self, duration: timedelta, to_iso: SerializerFunctionWrapHandler) -> str:
-        # pydantic writes 400 days as P1Y35D, and years are what we refuse to read.
+        # pydantic encodes 400 days as P1Y35D, but `parse_duration` refuses years.
         days = duration.days if duration.days >= 365 else 0
         text: str = to_iso(duration - timedelta(days=days))
         return f"P{days}D{text[1:]}" if days else text
 
     @property
     def lifetime(self) -> timedelta | None:
+        """The duration, from either field."""
         if self.duration is not None:
             return self.duration
         return timedelta(seconds=self.duration_seconds) if self.duration_seconds else None
@@ -97,19 +100,22 @@ class TtlConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What the store enforces. Times are microseconds; 0 means no limit of that kind."""
+    """Expiry limits that the store enforces. Times are in microseconds. 0 means no limit of that kind."""
 
     at: int = 0
+    """Time since 1970."""
     after: int = 0
+    """Time since the write."""
     max_reads: int = 0
     needs_all: bool = False
+    """Whether both the time and the reads must be used up. Otherwise one of them is enough."""
 
 
 NEVER = Expiry()
 
 
 def plan_expiry(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfig | None) -> Expiry:
-    """Turn the TTL fields of a breadcrumb into the limits that the store enforces, or say what is missing."""
+    """Convert the TTL fields of a breadcrumb to limits. Raises InvalidInput if a field is missing."""
     config = config or TtlConfig()
     at, after, max_reads = _deadline_microseconds(ttl), _lifetime_microseconds(config), config.max_reads
     match ttl_type or _implied_type(ttl, config):
@@ -132,7 +138,7 @@ def plan_expiry(ttl_type: TtlType | None, ttl: datetime | None, config: TtlConfi
 
 
 def _implied_type(ttl: datetime | None, config: TtlConfig) -> TtlType:
-    """Return the type that the other TTL fields mean."""
+    """Return the type that the other TTL fields imply."""
     if ttl:
         return "datetime"
     if config.lifetime:
@@ -143,9 +149,9 @@ def _implied_type(ttl: datetime | None, config: TtlConfig) -> TtlType:
 def _deadline_microseconds(ttl: datetime | None) -> int:
     at = times.from_datetime(ttl) if ttl else 0
     if at > times.LATEST:
-        raise InvalidInput("ttl is too far in the future: leave it out for no limit", where="ttl")
+        raise InvalidInput("ttl is after the year 2255: omit it for no limit", where="ttl")
     if at < 0:
-        raise InvalidInput("ttl lies before 1970", where="ttl")
+        raise InvalidInput("ttl is before 1970: use a later time", where="ttl")
     return at
 
 

@@ -1,4 +1,4 @@
-"""Puts the errors of pydantic into words: complaints for API clients, lines for the start of a process."""
+"""Converts pydantic's errors to complaints for API clients and to lines for startup errors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from breadcrumbs.runtime.errors import Complaint
 
 _MAX_COMPLAINTS: Final = 20
-_SET_BY_THE_STORE: Final = frozenset((
+_STORE_FIELDS: Final = frozenset((
     "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "checksum", "size_bytes",
 ))  # fmt: skip
 
 
 class ValidationDetail(NamedTuple):
-    """One error of pydantic."""
+    """One pydantic error."""
 
     path: tuple[str, ...]
     message: str
@@ -28,19 +28,19 @@ class ValidationDetail(NamedTuple):
 
 
 def validation_details(error: ValidationError) -> Iterator[ValidationDetail]:
-    """Yield the errors without the words that pydantic puts before those of validators."""
+    """Yield pydantic's errors, without the prefix that it adds to messages of validators."""
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
         message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         yield ValidationDetail(tuple(str(part) for part in detail["loc"]), message, detail["type"])
 
 
 def to_complaints(error: ValidationError) -> list[Complaint]:
-    """Convert the errors of pydantic to complaints that say what to do."""
+    """Return one complaint per pydantic error, up to 20."""
     return [_complaint(detail) for detail in list(validation_details(error))[:_MAX_COMPLAINTS]]
 
 
 def error_lines(error: ValidationError, *, prefix: tuple[str, ...] = ()) -> str:
-    """Return one indented line per error. `prefix` stands before each path."""
+    """Return one indented line per error. `prefix` is prepended to each path."""
     return "\n".join(
         f"  {'.'.join((*prefix, *detail.path))}: {detail.message}" for detail in validation_details(error)
     )
@@ -50,8 +50,8 @@ def _complaint(detail: ValidationDetail) -> Complaint:
     message = detail.message
     if detail.kind == "extra_forbidden":
         message = (
-            "this field is set by the store: leave it out"
-            if detail.where in _SET_BY_THE_STORE
-            else "there is no such field: put data of your own into `context`"
+            "this field is set by the store: omit it"
+            if detail.where in _STORE_FIELDS
+            else "unknown field: put your own data into `context`"
         )
     return Complaint(detail.where, message)

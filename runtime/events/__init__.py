@@ -1,4 +1,4 @@
-"""Events: their value and encoding, the log per lane, one reader per process, deltas.
+"""Events: value and encoding, one log per lane, one reader per process, deltas.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -13,15 +13,14 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
 
 _MAX_LOADED_BYTES: Final = 1 << 20  # per call; a single breadcrumb may be larger
-_MAX_UNMEASURED_BYTES: Final = (
-    4 << 20
-)  # events that cannot exceed this are loaded without asking for sizes first
+_MAX_UNMEASURED_BYTES: Final = 4 << 20
+"""Events whose breadcrumbs cannot exceed this size together are loaded without measuring them first."""
 
 _log = structlog.get_logger("breadcrumbs.events")
 
 
 def has_body(event: Event) -> bool:
-    """Whether an event names a breadcrumb that may exist."""
+    """Return whether an event names a breadcrumb that can still exist."""
     return event.operation not in ("deleted", "session_deleted")
 
 
@@ -31,21 +30,22 @@ def cached_version(store: Store, event: Event) -> Breadcrumb | None:
 
 
 async def load_or_cached(store: Store, events: list[Event]) -> list[Breadcrumb | None]:
-    """Do the same as `load_versions`, but read no version from the store that this process has just written."""
+    """Do the same as `load_versions`, but use cached versions that this process has just written."""
     found = [cached_version(store, event) for event in events]
-    if unknown := [number for number, crumb in enumerate(found) if crumb is None]:
-        loaded = await load_versions(store, [events[number] for number in unknown])
-        for number, crumb in zip(unknown, loaded, strict=False):
+    if uncached := [number for number, crumb in enumerate(found) if crumb is None]:
+        loaded = await load_versions(store, [events[number] for number in uncached])
+        for number, crumb in zip(uncached, loaded, strict=False):
             found[number] = crumb
-        if len(loaded) < len(unknown):
-            del found[unknown[len(loaded)] :]
+        if len(loaded) < len(uncached):
+            del found[uncached[len(loaded)] :]  # end at the first event that was not loaded
     return found
 
 
 async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | None]:
-    """Load the version that each event names, also if it has been overwritten. None: deleted or expired.
+    """Load the version that each event names, even if it has been overwritten.
 
-    The result is shorter than `events` if more would exceed `_MAX_LOADED_BYTES`. It has at least one entry.
+    An entry is None if the breadcrumb was deleted, has expired or is damaged. The result is shorter than `events` if
+    more would exceed `_MAX_LOADED_BYTES`. It has at least one entry.
     """
     number, overwritten = await _measure(store, events)
     events = events[:number]
@@ -75,7 +75,10 @@ async def load_versions(store: Store, events: list[Event]) -> list[Breadcrumb | 
 
 
 async def _measure(store: Store, events: list[Event]) -> tuple[int, list[bool]]:
-    """Return how many of the first events can be loaded together, and which of them name a version in the history."""
+    """Return how many events fit into one load, and which versions were overwritten.
+
+    A small batch is not measured. Its flags are all False, and `load_versions` compares the versions instead.
+    """
     if len(events) <= 1 or len(events) * store.max_content_bytes <= _MAX_UNMEASURED_BYTES:
         return len(events), [False] * len(events)
     sizes = await store.connection.call_all(
@@ -103,7 +106,7 @@ def _history_field(store: Store, event: Event) -> tuple[bytes, int]:
 
 
 def _decode_body(event: Event, body: bytes, *, header_only: bool = False) -> Breadcrumb | None:
-    """Decode a stored breadcrumb. Returns None if it is damaged: the other events must not wait for it."""
+    """Decode a stored breadcrumb. Return None if it is damaged, so that it does not block the other events."""
     try:
         crumb = record.decode(event.owner_id, event.id, body)
         if header_only:
@@ -111,5 +114,5 @@ def _decode_body(event: Event, body: bytes, *, header_only: bool = False) -> Bre
         crumb.document["context"]  # raises if the body is damaged
         return crumb.without_parsed_json()
     except (LookupError, ValueError, TypeError) as error:
-        _log.warning("a breadcrumb cannot be read", id=str(event.id), lane=event.lane, error=repr(error))
+        _log.warning("skipped unreadable breadcrumb", id=str(event.id), lane=event.lane, error=repr(error))
         return None

@@ -1,6 +1,6 @@
-"""Deltas: pieces of an answer, published while it is being generated.
+"""Deltas: pieces of an answer that are published while it is being generated.
 
-Deltas go through Pub/Sub and may get lost; the answer's breadcrumb at the end is complete.
+Deltas use Pub/Sub and can get lost. The breadcrumb of the answer is always complete.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.store.store import Store
 
 DELTA: Final = "agent.response.delta"
-"""The type of a delta. Filters treat it as its schema."""
+"""Type of a delta in streams. Filters treat it as a schema name."""
 
-_GATHER_SECONDS: Final = 0.03  # a fast model must not cost one message per word
+_FLUSH_SECONDS: Final = 0.03  # between two deltas, so that a fast model does not cost one message per word
 _RETRY_SECONDS: Final = 1.0
 
 _log = structlog.get_logger("breadcrumbs.events")
@@ -36,14 +36,14 @@ class Delta:
     owner_id: UUID
     session_id: str | None
     tags: tuple[str, ...]
-    """The tags of the event that is answered. They decide who may see the delta."""
+    """Tags of the trigger's event. They decide which principals may see the delta."""
     agent_id: str
     trigger_id: str
-    """The message that is answered."""
+    """Id of the message that is answered."""
     breadcrumb_id: UUID
-    """The id that the answer will have."""
+    """Id that the answer will have."""
     offset: int = 0
-    """Length of the text before this piece."""
+    """Length of the answer's text before this delta, in characters."""
     text: str = ""
 
     def encode(self) -> bytes:
@@ -51,7 +51,7 @@ class Delta:
 
     @classmethod
     def decode(cls, payload: bytes) -> Delta:
-        """Decode a published delta. Raises LookupError, TypeError or ValueError if it is none."""
+        """Decode a published delta. Raises LookupError, TypeError or ValueError if the payload is invalid."""
         fields = orjson.loads(payload)
         return cls(
             UUID(fields["owner_id"]),
@@ -79,18 +79,18 @@ class Delta:
 
 
 def publish(store: Store, lane: int, delta: Delta) -> None:
-    """Publish a delta without waiting. `lane` chooses the node of a cluster that passes it on."""
+    """Publish a delta without waiting. `lane` selects the cluster node that receives it."""
     store.connection.post(lane, b"PUBLISH", store.keys.deltas(), delta.encode())
 
 
 async def listen(store: Store, on_delta: Callable[[Delta], None]) -> None:
-    """Pass all published deltas on until cancelled. Reconnects; deltas published meanwhile are lost."""
+    """Pass all published deltas to `on_delta` until cancelled. Deltas are lost during a reconnect."""
 
     def receive(payload: bytes) -> None:
         try:
             on_delta(Delta.decode(payload))
         except Exception as error:
-            _log.warning("a piece of an answer cannot be read", error=repr(error))
+            _log.warning("skipped unreadable delta", error=repr(error))
 
     while True:
         try:
@@ -98,14 +98,14 @@ async def listen(store: Store, on_delta: Callable[[Delta], None]) -> None:
         except (LinkLost, ReplyError):
             pass
         except Exception:
-            _log.exception("listening for pieces of answers failed, trying again")
+            _log.exception("listening for deltas failed, retrying")
         await anyio.sleep(_RETRY_SECONDS)
 
 
 class DeltaWriter:
-    """Publishes the text of one answer in pieces.
+    """Publishes the text of one answer as deltas.
 
-    The first piece leaves at once, on the next iteration of the loop. The text of the following moments is gathered.
+    The first delta is sent on the next iteration of the loop. Later text is buffered for up to `_FLUSH_SECONDS`.
     """
 
     def __init__(self, store: Store, event: Event, agent_id: str, trigger_id: str, answer_id: str) -> None:
@@ -116,9 +116,9 @@ class DeltaWriter:
         )
         self._pending = ""
         self._sent = 0
-        self._loop = asyncio.get_running_loop()  # anyio has no timers that call a function
+        self._loop = asyncio.get_running_loop()  # anyio has no timer callbacks
         self._next_flush = 0.0
-        """The earliest time of the next piece, by the loop's clock."""
+        """Earliest time of the next delta, by the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> DeltaWriter:
@@ -145,6 +145,6 @@ class DeltaWriter:
         delta = replace(self._empty, offset=self._sent, text=encodable_text(self._pending))
         self._sent += len(self._pending)
         self._pending = ""
-        self._next_flush = self._loop.time() + _GATHER_SECONDS
-        # Not awaited: a delta may get lost, and if the store is unavailable, the commit of the answer fails.
+        self._next_flush = self._loop.time() + _FLUSH_SECONDS
+        # Not awaited, because deltas can get lost. If the store is unavailable, the commit of the answer fails.
         publish(self._store, self._lane, delta)

@@ -1,7 +1,8 @@
-"""The event value and its stored form.
+"""The event value and its decoder.
 
-Each write adds one event to the stream of its lane, in the order of the lane's clock. An event names the operation and
-the breadcrumb, and has enough fields (owner, schema, tags) to filter it without the body.
+Each write adds one event to the Redis stream of its lane, in the order of the lane's clock. An event contains the
+operation, the id of the breadcrumb, and owner, schema and tags, so that it can be filtered without loading the
+breadcrumb.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from breadcrumbs.runtime.breadcrumb.cached import cached_attribute
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 
 EventOperation = Literal["created", "updated", "deleted", "retried", "session_deleted", "unknown"]
-"""`retried` is not a write: it asks a worker to handle an older event again. Streams do not show it.
-`session_deleted` names no breadcrumb: its tag names the session.
-`unknown`: written by a newer version, or damaged. Readers skip it."""
+"""`retried` is not a write. It makes a worker handle an older event again, and streams do not show it.
+`session_deleted` names no breadcrumb. Its tag names the session.
+`unknown` is an event that a newer version wrote, or a damaged one. Readers skip it."""
 
 _OPERATIONS: Final[dict[int, EventOperation]] = {
     ord("c"): "created",
@@ -28,14 +29,14 @@ _OPERATIONS: Final[dict[int, EventOperation]] = {
     ord("r"): "retried",
     ord("s"): "session_deleted",
 }
-_NOBODY: Final = UUID(int=0)
+_NO_ID: Final = UUID(int=0)
 
 _log = structlog.get_logger("breadcrumbs.events")
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a lane."""
+    """One event in the log of a lane."""
 
     operation: EventOperation
     owner_id: UUID
@@ -44,30 +45,30 @@ class Event:
     schema_name: str | None
     tags: list[str]
     private_to: UUID | None
-    """The only agent, besides curators, that may see the event."""
+    """The only agent that may see the event, apart from curators. None: all agents."""
     lane: int
     at: int
-    """Microseconds; unique and increasing within its lane."""
+    """Microseconds since 1970, unique and increasing within the lane."""
     only_for: str | None = None
-    """The only kind of worker that handles it. None: every kind."""
+    """The only kind of worker that handles the event. None: every kind."""
     imported: bool = False
     """The breadcrumb was imported with an older time. Workers do not answer it."""
 
     @cached_attribute
     def session_id(self) -> str | None:
-        """Return the session named by the tags."""
+        """The session named by the tags."""
         return next((tag[len(SESSION) :] for tag in self.tags if tag.startswith(SESSION)), None)
 
 
 def decode_event(lane: int, stream_id: bytes, payload: bytes) -> Event:
-    """Decode a stream entry. An unreadable one becomes an event with the operation `unknown`."""
+    """Decode a stream entry. An unreadable entry becomes an event with the operation `unknown`."""
     at = int(stream_id.partition(b"-")[0])
     try:
         return _decode_payload(lane, at, payload)
     except (LookupError, ValueError, TypeError) as error:
-        # Readers must advance past it: an error here would stop every reader of the lane at this entry.
-        _log.warning("an event cannot be read and is passed over", lane=lane, at=at, error=repr(error))
-        return Event("unknown", _NOBODY, _NOBODY, 0, None, [], None, lane, at)
+        # An exception would stop every reader of the lane at this entry.
+        _log.warning("skipped unreadable event", lane=lane, at=at, error=repr(error))
+        return Event("unknown", _NO_ID, _NO_ID, 0, None, [], None, lane, at)
 
 
 def _decode_payload(lane: int, at: int, payload: bytes) -> Event:

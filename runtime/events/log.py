@@ -1,7 +1,7 @@
-"""Reads of the event streams: positions, ranges, and blocking reads.
+"""Reads the event logs, which are Redis streams: positions, ranges and blocking reads.
 
-A `Position` is one time per lane: its owner has seen every event up to that time. Event streams send it to clients as
-`id:`, encrypted (see positions.py), so that a client can resume at any process without losing events.
+A `Position` is one time per lane: all events up to it have been seen. Clients get it encrypted as the `id:` of a
+server-sent event (see positions.py), so that they can resume at any process without losing events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Position: TypeAlias = list[int]
 
 
 class EventLog:
-    """Reads the event streams of a store."""
+    """Reader of the event logs of a store."""
 
     def __init__(self, connection: Connection, keys: Keys) -> None:
         self._connection = connection
@@ -40,7 +40,7 @@ class EventLog:
     async def wait(
         self, link: BlockingLink, position: Mapping[int, int], *, block_ms: int, count: int = 512
     ) -> list[Event]:
-        """Return the next events of some lanes, in the order of their times. Blocks until there are any."""
+        """Return the next events after a position, ordered by time. Wait up to `block_ms` for the first one."""
         streams = [self._streams[lane] for lane in position]
         after = [b"%d-0" % at for at in position.values()]
         reply = await link.call((b"XREAD", b"COUNT", count, b"BLOCK", block_ms, b"STREAMS", *streams, *after))
@@ -55,7 +55,10 @@ class EventLog:
     async def between(
         self, after: Mapping[int, int], until: Mapping[int, int], *, count: int = 256
     ) -> list[Event]:
-        """Return up to `count` events of each lane after one time and up to another, in the order of their times."""
+        """Return the events between two positions, ordered by time.
+
+        Events at `after` are excluded, and events at `until` are included. Each lane returns up to `count` events.
+        """
         lanes = [lane for lane in after if after[lane] < until[lane]]
         replies = await self._connection.call_all(
             [

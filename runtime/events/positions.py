@@ -1,8 +1,8 @@
-"""Stream positions as clients get them: encrypted, so that they tell nothing about other tenants.
+"""Encrypts stream positions for clients, so that they reveal nothing about other tenants.
 
-A `Position` is one time per lane, and lanes are shared by all owners. Each encoded position has a random nonce: equal
-positions look different, and a client cannot even see whether anything happened between two pings. The key is derived
-from the secret of the store and from the owner, so a position of another owner or a forged one cannot be decoded.
+A `Position` is one time per lane, and all owners share the lanes. Each encoded position has a random nonce, so that
+equal positions look different. A client cannot see whether any event happened between two pings. The key is derived
+from the secret of the store and from the owner, so a forged position or a position of another owner cannot be decoded.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.events.log import Position
 
 _TIME_BYTES: Final = 7
-_NONCE_BYTES: Final = 16  # so long that random nonces do not repeat, however many positions are given out
+_NONCE_BYTES: Final = 16  # long enough that random nonces never repeat, regardless of the number of positions
 _TAG_BYTES: Final = 16
 _MAX_KEYS: Final = 10_000  # the cache is cleared above this size; deriving a key costs microseconds
 
 
 class PositionCodec:
-    """Encrypts and decrypts positions of one store."""
+    """Encrypts and decrypts the positions of one store."""
 
     def __init__(self, secret: bytes, lanes: int) -> None:
         self._secret = secret
@@ -36,13 +36,17 @@ class PositionCodec:
         self._ciphers: dict[UUID, AESGCM] = {}
 
     def encode(self, owner: UUID, position: Sequence[int]) -> str:
+        """Encrypt a position for clients of an owner."""
         raw = b"".join(at.to_bytes(_TIME_BYTES) for at in position)
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = nonce + self._cipher(owner).encrypt(nonce, raw, None)
         return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 
     def decode(self, owner: UUID, text: str) -> Position | None:
-        """Read a position. None: it has the unencrypted form of an older version and cannot be trusted."""
+        """Decrypt a position. Raises InvalidInput if it is not from this store and owner.
+
+        Returns None for the unencrypted positions of older versions, which cannot be trusted.
+        """
         try:
             sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except ValueError:
@@ -71,6 +75,6 @@ class PositionCodec:
 
 def _unknown_position_error() -> InvalidInput:
     return InvalidInput(
-        "Last-Event-ID was not given out to this owner by this store: leave it out to start with what happens now",
+        "this store did not issue this Last-Event-ID to this owner: omit it to start with new events",
         where="Last-Event-ID",
     )

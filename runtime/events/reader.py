@@ -1,8 +1,8 @@
-"""One blocking read of the event streams, shared by all followers of a process.
+"""One blocking read of the event logs, shared by all followers of a process.
 
-A process may hold a context builder, an agent runner and an event hub. Each follows its own lanes from its own position
-at its own speed, and one XREAD serves all of them. A follower that is behind the shared read (it starts at an old
-position, or does not take its events) reads for itself until it has caught up, and does not delay the others.
+A process can contain a context builder, an agent runner and an event hub. Each follows its own lanes from its own
+position at its own speed, and one XREAD serves all of them. A follower is behind the shared read if it starts at an old
+position or does not take its events. It then reads for itself until it has caught up, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ T = TypeVar("T")
 _BLOCK_MS: Final = 5_000
 _FIRST_RETRY_SECONDS: Final = 0.05
 _MAX_RETRY_SECONDS: Final = 1.0
-_MAX_BUFFERED_EVENTS: Final = 4_096  # above this a follower leaves the shared read and reads for itself
-_MAX_DIRECT_EVENTS: Final = 8  # a larger batch goes through the buffers, so that other tasks get to run
+_MAX_BUFFERED_EVENTS: Final = 4_096
+"""Events that a follower can buffer. With more it leaves the shared read and reads for itself."""
+_MAX_DIRECT_EVENTS: Final = 8  # a larger batch goes through the buffers, so that other tasks can run
 
 
 @dataclass(eq=False, slots=True)
 class _LanePosition(Generic[T]):
-    """How far a follower has read one lane."""
+    """Position of a follower in one lane."""
 
     lane: int
     after: int
+    """Time of the last event that the follower got, in microseconds since 1970."""
     note: T
+    """Value passed to `Follower.follow`. `Follower.next` returns it with each event."""
     follower: Follower[T]
     joined: bool = False
-    """Whether it gets the events of the shared read."""
+    """Whether the follower takes part in the shared read of this lane."""
 
 
 @dataclass(slots=True)
@@ -55,18 +58,19 @@ class _SharedLane:
 
 
 class EventReader:
-    """Reads the lanes that somebody follows. One per process; close it before its connection."""
+    """Reads all lanes that have followers. Each process has one. Close it before its connection."""
 
     def __init__(self, store: Store) -> None:
         self._connection = store.connection
         self.log = EventLog(store.connection, store.keys)
         self._lanes: dict[int, _SharedLane] = {}
-        # asyncio tasks: a follower starts them and another may end them, in no task group.
+        # asyncio tasks without a task group, because one follower starts them and another can end them.
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """Read tasks, by the first lane of their group (see `Connection.reader_groups`)."""
         self._blocked: set[int] = set()
-        """The groups whose task waits in XREAD now."""
+        """Groups whose task is waiting in XREAD, by their first lane."""
         self._cancelled: set[asyncio.Task[None]] = set()
+        """Cancelled tasks that have not ended. `close` waits for them."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,7 +79,7 @@ class EventReader:
         await self.close()
 
     def join(self, position: _LanePosition[T]) -> bool:
-        """Add a follower to the shared read. Returns False if it is behind: it would miss events."""
+        """Add a follower to the shared read. Return False if it is behind and would miss events."""
         lane = self._lanes.get(position.lane)
         if lane is None:
             lane = self._lanes[position.lane] = _SharedLane(position.after)
@@ -98,7 +102,7 @@ class EventReader:
             self._stop_if_unused(position.lane)
 
     def positions(self, lanes: Iterable[int]) -> dict[int, int]:
-        """Return how far the shared read is in lanes that somebody follows."""
+        """Return the positions of the shared read in some of its lanes."""
         return {number: self._lanes[number].position for number in lanes}
 
     async def close(self) -> None:
@@ -116,7 +120,7 @@ class EventReader:
     def _start_reading(self, lane: int) -> None:
         group = self._group_of(lane)
         if group[0] in self._blocked:
-            # Its XREAD does not include this lane: restart it. Events that are lost with it are read again.
+            # The running XREAD does not include this lane, so restart it. Events lost with it are read again.
             self._stop_task(group)
         if group[0] not in self._tasks:
             self._tasks[group[0]] = asyncio.create_task(self._read_group(group))
@@ -144,10 +148,10 @@ class EventReader:
                     await self._read_once(link, group)
                     wait = _FIRST_RETRY_SECONDS
             except StoreError as error:
-                # Positions stay where they are, so no event is lost, however long it takes.
-                _log.warning("lost the server, trying again", error=str(error), wait=wait)
+                # The positions do not change, so no event is lost, regardless of the length of the outage.
+                _log.warning("connection lost, retrying", error=str(error), wait=wait)
             except Exception:
-                _log.exception("reading events failed, trying again", wait=wait)
+                _log.exception("reading events failed, retrying", wait=wait)
             finally:
                 await link.close()
             self._blocked.discard(group[0])
@@ -160,8 +164,8 @@ class EventReader:
         events = await self.log.wait(
             link, {number: lane.position for number, lane in lanes.items()}, block_ms=_BLOCK_MS
         )
-        # Tasks of this process whose write caused an event go first: they cache the breadcrumb, and the hub need not
-        # read it. Without this, each answer costs one more read before it reaches the streams.
+        # Let the tasks of this process whose writes caused these events run first. They put the breadcrumb into the
+        # write cache, which saves the hub one read per answer.
         await anyio.lowlevel.checkpoint()
         self._blocked.discard(group[0])
         direct = len(events) <= _MAX_DIRECT_EVENTS
@@ -175,11 +179,14 @@ class EventReader:
 
 
 class Follower(Generic[T]):
-    """Follows lanes. Each event comes once, in the order of its lane, with the note given to `follow`."""
+    """Follows lanes. Each event is delivered once, in the order of its lane, with the note passed to `follow`."""
 
     def __init__(self, reader: EventReader, handle_now: Callable[[Event], bool] | None = None) -> None:
-        """`handle_now` gets an event when it is read, if none is buffered before it. It returns whether it handled
-        the event; if so, `next` does not return the event."""
+        """Create a follower that follows no lane.
+
+        `handle_now` is called with an event as soon as it is read, if the buffer is empty. If it returns True, the
+        event is handled and `next` does not return it.
+        """
         self._reader = reader
         self._handle_now = handle_now
         self._idle = False
@@ -188,7 +195,7 @@ class Follower(Generic[T]):
         self._ready = asyncio.Event()  # anyio's event cannot be cleared
 
     def follow(self, lane: int, after: int, note: T) -> None:
-        """Follow a lane from a time on. A lane that is followed already starts again there."""
+        """Follow a lane from a given time. If the lane is already followed, it restarts at that time."""
         self.leave(lane)
         self._positions[lane] = _LanePosition(lane, after, note, self)
         self._ready.set()
@@ -200,12 +207,12 @@ class Follower(Generic[T]):
             self._reader.leave(position)
 
     def leave_all(self) -> None:
-        """Stop following."""
+        """Stop following all lanes."""
         for lane in list(self._positions):
             self.leave(lane)
 
     async def next(self) -> list[tuple[Event, T]]:
-        """Return the next events, at least one. Waits for them."""
+        """Wait for events and return them, at least one."""
         while True:
             if taken := self._take_buffered():
                 return taken
@@ -220,7 +227,7 @@ class Follower(Generic[T]):
                 return found
 
     def _take_buffered(self) -> list[tuple[Event, T]]:
-        # A lane that was left, and perhaps followed again, has another position now: its old events are dropped.
+        # A lane that was left, and perhaps followed again, has another position object. Its old events are dropped.
         taken = [
             (event, position.note)
             for event, position in self._buffer
@@ -238,7 +245,7 @@ class Follower(Generic[T]):
             self._idle = False
 
     async def _catch_up(self, behind: dict[int, _LanePosition[T]]) -> list[tuple[Event, T]]:
-        """Read some events up to the position of the shared read."""
+        """Read a batch of events up to the position of the shared read."""
         until = self._reader.positions(behind)
         found: list[tuple[Event, T]] = []
         for event in await self._reader.log.between(
@@ -254,10 +261,11 @@ class Follower(Generic[T]):
         return found
 
     def deliver(self, event: Event, position: _LanePosition[T], *, direct: bool) -> None:
-        """Hand over an event of the shared read."""
+        """Pass an event of the shared read to this follower."""
         if direct and self._idle and not self._buffer and self._is_handled(event):
             return
         if len(self._buffer) >= _MAX_BUFFERED_EVENTS:
+            # The follower catches up later, from this event on.
             position.after = event.at - 1
             self._reader.leave(position)
         else:
@@ -268,6 +276,6 @@ class Follower(Generic[T]):
         try:
             return self._handle_now is not None and self._handle_now(event)
         except Exception:
-            # It must not stop the shared read. This follower gets the event from `next`.
-            _log.exception("an event could not be handled at once")
+            # The shared read must not stop. `next` returns the event instead.
+            _log.exception("immediate handling of an event failed")
             return False

@@ -1,4 +1,4 @@
-"""`llm_hints`: which part of a breadcrumb models see. Paths, templates, and their checks.
+"""`llm_hints`: choose and format the part of a breadcrumb that models see.
 
 `__all__` lists the modules that other packages may import.
 """

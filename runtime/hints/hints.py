@@ -1,17 +1,17 @@
-"""What a model sees of a breadcrumb: its context after `llm_hints` (RCRT's wire form).
+"""Checks `llm_hints` and applies them to a context. The wire format is RCRT's.
 
-    {"include": ["tools.name", "note"],         keep only these
-     "exclude": ["metadata.internal_id"],       then take these out
-     "transform": {key: rule, ...},             then compute these from what is left
-     "mode": "replace" | "merge"}               they stand instead of it (the default), or are laid over it
+    {"include": ["tools.name", "note"],         keep only these paths
+     "exclude": ["metadata.internal_id"],       then remove these paths
+     "transform": {key: rule, ...},             then compute these keys from the rest
+     "mode": "replace" | "merge"}               return only the computed keys (the default), or merge them into the rest
 
     {"type": "format",   "format": "User ({timestamp}): {content}"}
     {"type": "template", "template": "{{#each tools}}- {{name}}{{/each}}"}      a subset of Handlebars
     {"type": "extract",  "value": "$.tools[*].name"}                            see jsonpath
     {"type": "literal",  "literal": any JSON}
 
-Hints are written by users and run on every read. A view therefore has an allowance of text, loop rounds and
-steps; what does not fit is cut off with TRUNCATED in its place.
+Users write hints, and every read applies them. A view therefore has an allowance of text, loop iterations and steps.
+Output that exceeds it is cut off and ends with TRUNCATED.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ MAX_PATHS = 256
 MAX_PATH_DEPTH = 32
 MAX_TRANSFORMS = 32
 MAX_COMPLAINTS = 20
-# Deeper than json_input accepts. Only nested arrays get there, because they use up no path.
+# Deeper than json_input accepts. Only nested arrays reach it, because a path has no step for an array.
 MAX_NESTING = 100
 
 
 def apply_hints(context: dict[str, Any], hints: Any) -> dict[str, Any]:
-    """The context as a model should see it. Never raises.
+    """Return the context as a model sees it. Never raises.
 
-    The arguments stay as they are; the result shares parts with them, so treat it as read-only.
-    Hints that `check_hints` would refuse, as older data may hold, are ignored as a whole. An empty list of
-    paths and an empty `transform` count as absent.
+    The arguments are not modified. The result shares values with them, so it must not be modified either. Older data
+    can contain hints that `check_hints` refuses. Such hints are ignored as a whole. An empty list of paths and an
+    empty `transform` count as absent.
     """
     if hints is None or next(_complaints(hints), None) is not None:
         return context
@@ -64,13 +64,13 @@ def apply_hints(context: dict[str, Any], hints: Any) -> dict[str, Any]:
         view = _drop_paths(view, _path_tree(exclude))
     if transform := hints.get("transform"):
         allowance = Allowance()
-        made = {key: _transform(view, rule, allowance) for key, rule in transform.items()}
-        view = {**view, **made} if hints.get("mode") == "merge" else made
+        computed = {key: _transform(view, rule, allowance) for key, rule in transform.items()}
+        view = {**view, **computed} if hints.get("mode") == "merge" else computed
     return view
 
 
 def check_hints(hints: Any) -> list[Complaint]:
-    """What is wrong with hints that somebody wants to store; nothing, if they are fine or None."""
+    """Return the errors of hints, up to 20. The list is empty if the hints are valid or None."""
     return list(islice(_complaints(hints), MAX_COMPLAINTS))
 
 
@@ -139,7 +139,7 @@ def _rule_complaints(where: str, rule: Any) -> Iterator[Complaint]:
 
 def _read_problem(read: Callable[[str], object], text: Any) -> str | None:
     if not isinstance(text, str):
-        return "must be text"
+        return "must be a string"
     try:
         read(text)
     except InvalidInput as error:
@@ -149,23 +149,23 @@ def _read_problem(read: Callable[[str], object], text: Any) -> str | None:
 
 # --- Include and exclude -------------------------------------------------------------------------------
 
-# What is below a key; None means the key with all that it holds.
+# Subtree by key. None means the whole value of the key.
 _PathTree: TypeAlias = "dict[str, _PathTree | None]"
 
 
 @lru_cache(maxsize=1024)
 def _read_dotted(text: str) -> NamePath:
-    """Read `metadata.id`. Arrays are entered by themselves, so RCRT's `tools[*].id` means `tools.id`."""
+    """Parse a path such as `metadata.id`. Arrays are entered implicitly, so RCRT's `tools[*].id` means `tools.id`."""
     if len(text) > MAX_PATH_LENGTH:
         raise InvalidInput(f"the path is longer than {MAX_PATH_LENGTH} characters")
     path = tuple(name.removesuffix("[*]") for name in text.removeprefix("$.").split("."))
     if len(path) > MAX_PATH_DEPTH:
         raise InvalidInput(f"the path has more than {MAX_PATH_DEPTH} names")
     if not all(path):
-        raise InvalidInput(f"bad path {text!r}: a name is empty; write paths like metadata.internal_id")
+        raise InvalidInput(f"invalid path {text!r}: a name is empty; write paths like metadata.internal_id")
     if any(sign in name for name in path for sign in "[]"):
-        # An exclude that silently hides nothing would be worse than a refused one.
-        raise InvalidInput(f"bad path {text!r}: only [*] may stand in brackets")
+        # Refused, because an exclude that matches nothing would silently show the value.
+        raise InvalidInput(f"invalid path {text!r}: only [*] is supported, not other brackets")
     return path
 
 
@@ -176,7 +176,7 @@ def _path_tree(paths: list[str]) -> _PathTree:
         branch = root
         for name in above:
             below = branch.setdefault(name, {})
-            if below is None:  # a shorter path takes the whole of it already
+            if below is None:  # a shorter path already includes the whole value
                 break
             branch = below
         else:
@@ -214,7 +214,7 @@ def _drop_paths(value: Any, tree: _PathTree, nesting: int = 0) -> Any:
                 left[key] = _drop_paths(child, below, nesting + 1)
         return left
     if isinstance(value, list):
-        # What cannot be searched to the bottom might hold what was to be hidden.
+        # Below this depth the value is not searched, and could contain excluded parts.
         return (
             None if nesting > MAX_NESTING else [_drop_paths(element, tree, nesting + 1) for element in value]
         )
@@ -242,7 +242,7 @@ def _extract(context: dict[str, Any], path: str, allowance: Allowance) -> Any:
     found = compile_path(path).search(context)
     values: list[Any] = []
     for value in found.values:
-        # Charged by size, because `..a..a` names the same large value many times over.
+        # Charged by size, because `..a..a` matches the same large value many times.
         size = len(compact_json(value))
         if size > allowance.text:
             allowance.text = 0
@@ -258,7 +258,7 @@ def _extract(context: dict[str, Any], path: str, allowance: Allowance) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-#: For each type of rule: the key that holds its operand, and what reads it (raising InvalidInput).
+#: By type of rule: the key of its operand, and the parser of the operand, which raises InvalidInput.
 _OPERANDS: Mapping[str, tuple[str, Callable[[str], object] | None]] = {
     "format": ("format", read_format),
     "template": ("template", read_template),

@@ -1,11 +1,11 @@
-"""A small JSONPath: enough to point at a value, too little to cost much.
+"""A small subset of JSONPath with a limited cost per search.
 
     $                    the document            requestedBy     the same as $.requestedBy
     .name  ['any name']  a key of an object      [0]  [-1]       an element of an array
     .*     [*]           every child             ..name          that key, at any depth
 
-There are no filters, slices, unions or regular expressions. Paths come from users and run on every event, so
-each search has a `SearchBudget`, of MAX_NODES values unless told otherwise; `search` says whether it was enough.
+Filters, slices, unions and regular expressions are not supported. Paths come from users and run on every event, so each
+search has a `SearchBudget`. The default is MAX_NODES values. `PathMatches.complete` states whether it was enough.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class _Missing(Enum):
     MISSING = "missing"
 
 
-#: Tells "there is no such value" from "the value is null".
+#: Marks a value that does not exist, as opposed to null.
 MISSING: Final = _Missing.MISSING
 
 
 class OverBudget(Exception):
-    """A search or a comparison would cost more than its budget."""
+    """A search or a comparison exceeds its budget."""
 
 
 class SearchBudget:
@@ -57,28 +57,30 @@ class SearchBudget:
         self.left = units
 
     def spend(self, units: int) -> None:
+        """Take units from the budget. Raises OverBudget."""
         self.left -= units
         if self.left < 0:
             raise OverBudget
 
 
 class Step(NamedTuple):
-    """One step down: a key, an index, or None for every child; `deep` looks at any depth."""
+    """One step of a path: a key, an index, or None for all children. `deep` searches at any depth."""
 
     key: str | int | None
     deep: bool = False
 
 
 class PathMatches(NamedTuple):
-    """The values that a path matches. If not `complete`, the search stopped at MAX_NODES and there may be more."""
+    """Values that a path matches."""
 
     values: list[Any]
     complete: bool
+    """False if the search stopped after MAX_NODES values, so that matches may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPath:
-    """A checked path. Make one with `compile_path`."""
+    """A compiled path. Create it with `compile_path`."""
 
     text: str
     steps: tuple[Step, ...]
@@ -87,7 +89,7 @@ class JsonPath:
         return self.text
 
     def search(self, document: Any) -> PathMatches:
-        """Every value the path leads to, in document order, and whether all of them were reached."""
+        """Return the matching values in document order, and whether they are complete."""
         values: list[Any] = []
         try:
             values.extend(self.walk(document, SearchBudget()))
@@ -96,20 +98,20 @@ class JsonPath:
         return PathMatches(values, complete=True)
 
     def find(self, document: Any) -> list[Any]:
-        """Every value the path leads to, in document order."""
+        """Return the matching values in document order. `search` also returns whether they are complete."""
         return self.search(document).values
 
     def first(self, document: Any, default: Any = MISSING) -> Any:
-        """The first value the path leads to, or `default`."""
+        """Return the first matching value, or `default` if there is none within the budget."""
         try:
             return next(self.walk(document, SearchBudget()), default)
         except OverBudget:
             return default
 
     def walk(self, document: Any, budget: SearchBudget) -> Iterator[Any]:
-        """Every value the path leads to, in document order. Raises OverBudget."""
-        # A stack of iterators, not recursion and not lists of children: a document may be deeper than
-        # Python's stack, and a wide one must not be copied to look at its first MAX_NODES values.
+        """Yield the matching values in document order. Raises OverBudget."""
+        # A stack of iterators instead of recursion or lists of children: a document can be deeper than Python's stack,
+        # and a wide document must not be copied to visit its first MAX_NODES values.
         stack = [iter([(document, 0)])]
         while stack:
             entry = next(stack[-1], None)
@@ -150,7 +152,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 @lru_cache(maxsize=1024)
 def compile_path(text: str) -> JsonPath:
-    """Check a path. Raises InvalidInput that says what is wrong and where."""
+    """Parse a path. Raises InvalidInput with the reason and the position."""
     if not text:
         raise InvalidInput("the path is empty; write $ for the whole document")
     if len(text) > MAX_LENGTH:
@@ -174,7 +176,7 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 def _read_step(text: str, at: int) -> tuple[Step, int]:
     if text.startswith("..", at):
         if text.startswith("[", at + 2):
-            name, end = _read_quoted(text, at + 2, "only a name or ['name'] may follow '..'")
+            name, end = _read_quoted(text, at + 2, "only a name or ['name'] can follow '..'")
         else:
             name, end = _read_name(text, at + 2)
         return Step(name, deep=True), end
@@ -208,12 +210,12 @@ def _read_bracket(text: str, at: int) -> tuple[Step, int]:
     return Step(name), end
 
 
-def _read_quoted(text: str, at: int, otherwise: str) -> tuple[str, int]:
+def _read_quoted(text: str, at: int, error: str) -> tuple[str, int]:
     found = _QUOTED.match(text, at)
     if found is None:
-        raise _path_error(text, at, otherwise)
+        raise _path_error(text, at, error)
     return _ESCAPE.sub(r"\1", found["name"]), found.end()
 
 
 def _path_error(text: str, at: int, why: str) -> InvalidInput:
-    return InvalidInput(f"bad path {text!r} at character {at + 1}: {why}")
+    return InvalidInput(f"invalid path {text!r} at character {at + 1}: {why}")

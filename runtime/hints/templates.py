@@ -1,6 +1,6 @@
-"""Renders formats (`{name}`) and templates (a subset of Handlebars) of `llm_hints`.
+"""Renders the formats (`{name}`) and templates (a subset of Handlebars) of `llm_hints`.
 
-Both are written by users and rendered on every read. Each view therefore has an `Allowance` of text, loop rounds and
+Users write both, and every read renders them. Each view therefore has an `Allowance` of text, loop iterations and
 steps. Output that exceeds it is cut off and ends with `TRUNCATED`.
 """
 
@@ -31,18 +31,22 @@ NamePath: TypeAlias = tuple[str, ...]
 
 @dataclass(slots=True)
 class Allowance:
-    """The text, loop rounds and steps that the transforms of one view may still use, together."""
+    """Remaining text, loop iterations and steps for all transforms of one view."""
 
     text: int = MAX_VIEW_TEXT
+    """Characters."""
     loops: int = MAX_VIEW_LOOPS
+    """Loop iterations."""
     steps: int = MAX_VIEW_STEPS
+    """Rendered nodes of templates."""
 
 
 class _UsedUp(Exception):
-    """The allowance is used up: the text ends here."""
+    """The allowance is used up, and the text ends here."""
 
 
 def join_pieces(pieces: Iterator[str], allowance: Allowance) -> str:
+    """Join pieces of text. The text ends with `TRUNCATED` when the allowance is used up."""
     if allowance.text == 0:
         return TRUNCATED
     text: list[str] = []
@@ -67,12 +71,12 @@ def render_format(text: str, root: Mapping[str, Any]) -> Iterator[str]:
 def render_template(
     text: str, context: dict[str, Any], root: Mapping[str, Any], allowance: Allowance
 ) -> Iterator[str]:
-    """Yield the pieces of a template. Raises `_UsedUp` where the allowance ends; `join_pieces` handles it."""
+    """Yield the pieces of a template. Raises `_UsedUp` at the end of the allowance; `join_pieces` handles it."""
     return _Renderer(root, allowance).render(read_template(text), _NameScope(context, root, {}))
 
 
 def _show(value: Any) -> str:
-    """A value as text for a model: nothing for null, JSON for the rest, and never Python's own spelling."""
+    """Return a value as text for a model. Null gives an empty string, and everything but strings is shown as JSON."""
     if value is None or value is MISSING:
         return ""
     return value if isinstance(value, str) else compact_json(value)
@@ -84,8 +88,9 @@ def shorten(key: object) -> str:
 
 
 def compact_json(value: Any) -> str:
+    """Encode a value as JSON without spaces. Never raises."""
     try:
-        # Not orjson: it refuses what older data may hold (large integers, lone surrogates).
+        # orjson refuses large integers and lone surrogates, which older data can contain.
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str, skipkeys=True)
     except (ValueError, RecursionError):
         return "[a value that cannot be shown]"
@@ -125,7 +130,7 @@ _FORMAT_MARK = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 @lru_cache(maxsize=256)
 def read_format(text: str) -> tuple[str | NamePath, ...]:
-    """Literal text and, as tuples, the paths between it."""
+    """Parse a format into literal text and paths, which are tuples. Raises InvalidInput."""
     if len(text) > MAX_TEMPLATE_LENGTH:
         raise InvalidInput(f"the format is longer than {MAX_TEMPLATE_LENGTH} characters")
     parts: list[str | NamePath] = []
@@ -147,7 +152,7 @@ def read_format(text: str) -> tuple[str | NamePath, ...]:
 
 # --- Templates: a subset of Handlebars -----------------------------------------------------------------
 
-# No HTML escaping in {{ }} or {{{ }}}: the reader is a model, not a page.
+# {{ }} and {{{ }}} do not escape HTML, because models read the output.
 
 _LOOP_NAMES = ("@index", "@key", "@first", "@last")
 
@@ -159,12 +164,12 @@ class _Value:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """`body` for each element (each) or when the value holds (if); `otherwise` when there is none."""
+    """A block. `body` is rendered for each element (each) or if the value is true (if), otherwise `fallback`."""
 
     kind: Literal["each", "if"]
     path: NamePath
     body: tuple[_TemplateNode, ...]
-    otherwise: tuple[_TemplateNode, ...]
+    fallback: tuple[_TemplateNode, ...]
 
 
 _TemplateNode: TypeAlias = str | _Value | _Block
@@ -172,27 +177,30 @@ _TemplateNode: TypeAlias = str | _Value | _Block
 
 @dataclass(slots=True)
 class _Open:
-    """A block whose end was not read yet."""
+    """A block whose end has not been read."""
 
     name: str
     path: NamePath
     at: int
     body: list[_TemplateNode] = field(default_factory=list)
-    otherwise: list[_TemplateNode] | None = None
+    fallback: list[_TemplateNode] | None = None
+    """Nodes after `{{else}}`."""
 
     @property
     def nodes(self) -> list[_TemplateNode]:
-        return self.body if self.otherwise is None else self.otherwise
+        """The list that the next node is added to."""
+        return self.body if self.fallback is None else self.fallback
 
     def close(self) -> _Block:
-        body, otherwise = tuple(self.body), tuple(self.otherwise or ())
+        body, fallback = tuple(self.body), tuple(self.fallback or ())
         if self.name == "unless":
-            body, otherwise = otherwise, body
-        return _Block("each" if self.name == "each" else "if", self.path, body, otherwise)
+            body, fallback = fallback, body
+        return _Block("each" if self.name == "each" else "if", self.path, body, fallback)
 
 
 @lru_cache(maxsize=256)
 def read_template(text: str) -> tuple[_TemplateNode, ...]:
+    """Parse a template. Raises InvalidInput with the position."""
     if len(text) > MAX_TEMPLATE_LENGTH:
         raise InvalidInput(f"the template is longer than {MAX_TEMPLATE_LENGTH} characters")
     stack = [_Open("", (), 0)]
@@ -215,7 +223,7 @@ def read_template(text: str) -> tuple[_TemplateNode, ...]:
 
 
 def _read_tag(text: str, start: int) -> tuple[str, int]:
-    """What stands between the braces, and where the tag ends."""
+    """Return the text between the braces, and the position after the tag."""
     opening, closing = "{{", "}}"
     if text.startswith("{{!--", start):
         opening, closing = "{{!--", "--}}"
@@ -233,7 +241,7 @@ def _read_tag(text: str, start: int) -> tuple[str, int]:
 
 
 def _own_line(text: str, start: int, end: int) -> tuple[int, int]:
-    """As in Handlebars, a block tag alone on its line takes the line with it."""
+    """Return the range of a tag. It is the whole line if the tag is alone on it, as in Handlebars."""
     left, right = start, end
     while left > 0 and text[left - 1] in " \t":
         left -= 1
@@ -256,7 +264,7 @@ def _take_tag(tag: str, at: int, stack: list[_Open]) -> None:
     if tag.startswith("#"):
         name, argument = [*tag[1:].split(maxsplit=1), "", ""][:2]
         if name not in ("each", "if", "unless"):
-            raise InvalidInput(f"unknown block {shorten(name)!r}; there are each, if and unless")
+            raise InvalidInput(f"unknown block {shorten(name)!r}; use each, if or unless")
         if len(stack) > MAX_TEMPLATE_DEPTH:
             raise InvalidInput(f"blocks nest deeper than {MAX_TEMPLATE_DEPTH} levels")
         stack.append(_Open(name, _read_value(argument, stack), at))
@@ -267,11 +275,11 @@ def _take_tag(tag: str, at: int, stack: list[_Open]) -> None:
         stack.pop()
         stack[-1].nodes.append(current.close())
     elif tag == "else":
-        if len(stack) == 1 or current.otherwise is not None:
-            raise InvalidInput("{{else}} belongs once into a block")
-        current.otherwise = []
+        if len(stack) == 1 or current.fallback is not None:
+            raise InvalidInput("{{else}} is only allowed once, inside a block")
+        current.fallback = []
     elif tag.startswith("else "):
-        raise InvalidInput("{{else if}} is not supported; put an if into the else")
+        raise InvalidInput("{{else if}} is not supported; put an {{#if}} inside the else")
     else:
         current.nodes.append(_Value(_read_value(tag, stack)))
 
@@ -280,16 +288,18 @@ def _read_value(text: str, stack: list[_Open]) -> NamePath:
     if not text:
         raise InvalidInput("a name is missing")
     if len(words := text.split()) > 1:
-        raise InvalidInput(f"unknown helper {shorten(words[0])!r}; only names, each, if and unless are known")
+        raise InvalidInput(
+            f"unknown helper {shorten(words[0])!r}; only names, each, if and unless are supported"
+        )
     if text == ".":
         return ("this",)
     if "/" in text:
         raise InvalidInput("'../' is not supported; a name is looked up in the element, then in the context")
     if text.startswith("@"):
-        looping = any(block.name == "each" and block.otherwise is None for block in stack)
+        looping = any(block.name == "each" and block.fallback is None for block in stack)
         if text not in _LOOP_NAMES or not looping:
             raise InvalidInput(
-                f"{shorten(text)!r} is not known here; inside each there are {', '.join(_LOOP_NAMES)}"
+                f"{shorten(text)!r} is unknown here; inside each you can use {', '.join(_LOOP_NAMES)}"
             )
         return (text,)
     return _read_names(text)
@@ -297,11 +307,13 @@ def _read_value(text: str, stack: list[_Open]) -> NamePath:
 
 @dataclass(frozen=True, slots=True)
 class _NameScope:
-    """What names mean at one place of a template."""
+    """The values that names refer to at one point of a template."""
 
     this: Any
     names: Mapping[str, Any]
+    """Names of the current element. Outside loops, the names of the context."""
     loop: Mapping[str, Any]
+    """`@index` and the other loop names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +323,7 @@ class _Renderer:
 
     def render(self, nodes: tuple[_TemplateNode, ...], scope: _NameScope) -> Iterator[str]:
         for node in nodes:
-            # Counted besides the rounds of loops, since a long body in a long loop may write nothing.
+            # Steps are counted in addition to loop iterations, because a long body in a long loop can produce no text.
             if self.allowance.steps == 0:
                 raise _UsedUp
             self.allowance.steps -= 1
@@ -322,10 +334,10 @@ class _Renderer:
             elif node.kind == "each":
                 yield from self._each(node, scope)
             else:
-                # As in RCRT's Handlebars: 0, empty text, arrays and objects do not hold.
+                # As in RCRT's Handlebars, 0 and empty strings, arrays and objects count as false.
                 value = self._look_up(node.path, scope)
-                holds = value is not MISSING and bool(value)
-                yield from self.render(node.body if holds else node.otherwise, scope)
+                is_true = value is not MISSING and bool(value)
+                yield from self.render(node.body if is_true else node.fallback, scope)
 
     def _each(self, block: _Block, scope: _NameScope) -> Iterator[str]:
         value = self._look_up(block.path, scope)
@@ -335,7 +347,7 @@ class _Renderer:
         elif isinstance(value, list) and value:
             elements = enumerate(value)
         else:
-            yield from self.render(block.otherwise, scope)
+            yield from self.render(block.fallback, scope)
             return
         for index, (key, element) in enumerate(elements):
             if self.allowance.loops == 0:
@@ -346,7 +358,10 @@ class _Renderer:
             yield from self.render(block.body, _NameScope(element, names, loop))
 
     def _look_up(self, path: NamePath, scope: _NameScope) -> Any:
-        """The first name decides where: an element that has a `user` never shows the context's `user`."""
+        """Return the value of a path, or MISSING.
+
+        The first name decides between element and context: if the element has `user`, the context's `user` is not used.
+        """
         first, rest = path[0], path[1:]
         if first == "this":
             return _descend(scope.this, rest)

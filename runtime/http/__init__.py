@@ -1,4 +1,4 @@
-"""The HTTP API: server, middleware, operations, routes.
+"""The HTTP API: server, middleware, operations and routes.
 
 `__all__` lists the modules that other packages may import.
 """

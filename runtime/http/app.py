@@ -1,8 +1,8 @@
-"""The application: every operation on its path, behind the middleware."""
+"""The ASGI application: routes requests to operations, behind the middleware."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import cache, cached_property
 from typing import Any, Final
 from urllib.parse import unquote
@@ -56,7 +56,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 
 
 class Application:
-    """The HTTP side of a store, as an ASGI application."""
+    """The HTTP API of a store, as an ASGI application."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Application:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The OpenAPI document. Few ask for it, and making it takes longer than all the rest of a start."""
+        """The OpenAPI document, built on first use. Building it takes longer than the rest of the start-up."""
         return build_document(
             self._operations, version=system.VERSION, development_mode=self._development_mode
         )
@@ -111,25 +111,27 @@ class Application:
 
 
 class FastRouter:
-    """Looks up paths without parameters in a dictionary, and leaves the others to Starlette's router."""
+    """Looks up paths without parameters in a dictionary, and passes all others to Starlette's router."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._router = Router(routes=routes, redirect_slashes=False, default=_not_found)
         self._plain: dict[str, ASGIApp] = {route.path: route.app for route in routes if "{" not in route.path}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         resource = (
             self._plain.get(scope["path"]) if scope["type"] == "http" and not scope["root_path"] else None
         )
         if resource is None:
-            await self._router(_with_slashes_kept(scope), receive, send)
-        else:
-            scope["endpoint"] = resource
-            await resource(scope, receive, send)
+            return self._router(_protect_encoded_slashes(scope), receive, send)
+        scope["endpoint"] = resource
+        return resource(scope, receive, send)
 
 
-def _with_slashes_kept(scope: Scope) -> Scope:
-    """A `%2F` in a path belongs to a name, such as a session's, and separates nothing."""
+def _protect_encoded_slashes(scope: Scope) -> Scope:
+    """Replace each `%2F` in the path by `SLASH`.
+
+    An encoded slash is part of a name, such as a session id. It does not separate segments.
+    """
     raw: bytes = scope.get("raw_path") or b""
     if b"%2f" not in raw.lower():
         return scope
@@ -140,9 +142,9 @@ def _with_slashes_kept(scope: Scope) -> Scope:
 def build_app(
     store: Store, hub: EventHub, hygiene: Hygiene, settings: Settings, extra: Sequence[Operation] = ()
 ) -> Application:
-    """Put the application together. Opening and closing what it works on stays with the caller.
+    """Build the application. The caller opens and closes the store, the hub and hygiene.
 
-    `extra`: operations of those who build on the runtime.
+    `extra` contains the operations of other packages, such as the context builder.
     """
     return Application(store, hub, hygiene, settings, extra)
 
@@ -158,5 +160,5 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1000})
         return
-    reply = problem(NOT_FOUND, "there is nothing at this path; GET /docs lists what there is")
+    reply = problem(NOT_FOUND, "path not found: GET /docs lists all paths")
     await reply.send(send, without_body=scope["method"] == "HEAD")

@@ -1,8 +1,8 @@
 """Authentication by signed tokens (JWT, HS256) and API keys.
 
-Without API keys the server is in the development mode: whoever can reach it (only this machine can) is let
-in, with or without a token. Tokens of that mode are signed with a key of their own, so that none of them
-opens a server that was given API keys later.
+Without API keys the server runs in development mode. It then listens on this machine only and accepts requests
+without a token. Tokens of this mode are signed with a separate key, so that they become invalid when API keys
+are configured later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from breadcrumbs.runtime.settings.settings import ALL_ROLES, DEVELOPER, ApiKey, 
 from breadcrumbs.runtime.store.store import Store
 
 DEVELOPER_AGENT: Final = UUID("00000000-0000-0000-0000-000000000002")
-"""Who writes what is posted without a token in the development mode."""
+"""The agent of requests without a token in development mode."""
 
 MAX_TOKEN_BYTES: Final = 8_192
 MAX_CACHED_TOKENS: Final = 4_096
@@ -52,7 +52,7 @@ _RENEW_ADVICE = "get a new one from POST /auth/token"
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """An API key and its principal."""
+    """The principal and the agents of an API key."""
 
     principal: Principal
     agents: frozenset[UUID]
@@ -75,12 +75,13 @@ class Authenticator:
         self._holders = [_make_key_holder(key, store.secret) for key in settings.api_keys]
         self._developer = Principal(DEVELOPER, DEVELOPER_AGENT)
         self._verified: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+        """Cache of verified tokens with their principal and expiry, least recently used first."""
 
     def authenticate(self, request: HTTPConnection, *, query_token: bool = False) -> Principal:
         """Return the principal of a request.
 
-        `query_token` honours a token in the query. URLs end up in logs, so that is for one route only: the
-        event stream, because EventSource cannot send headers.
+        `query_token` also accepts a token in the query. It is for the event stream only: EventSource cannot send
+        headers. Other operations do not accept a token in the query, because URLs appear in logs.
         """
         query: bytes = request.scope["query_string"] if query_token else b""
         return self.identify(dict(request.scope["headers"]), query)
@@ -91,11 +92,11 @@ class Authenticator:
         if credential is None:
             if self.development_mode:
                 return self._developer
-            raise Unauthenticated(f"there is no token in this request: {_LOGIN_ADVICE}")
-        known = self._verified.get(credential)
-        if known is not None and known[1] > time.time():
+            raise Unauthenticated(f"the request has no token: {_LOGIN_ADVICE}")
+        cached = self._verified.get(credential)
+        if cached is not None and cached[1] > time.time():
             self._verified.move_to_end(credential)
-            return known[0]
+            return cached[0]
         holder = self._find_key_holder(credential)
         if holder is not None:
             return holder.principal
@@ -106,12 +107,12 @@ class Authenticator:
         return principal
 
     def key_holder(self, headers: Mapping[bytes, bytes]) -> KeyHolder | None:
-        """Return the holder of the API key of a request, or None if it has another credential."""
+        """Return the holder of the API key of a request, or None without a valid key."""
         credential = _header_credential(headers)
         return None if credential is None else self._find_key_holder(credential)
 
     def issue(self, principal: Principal, lifetime: float) -> tuple[str, int]:
-        """Return a token for a principal, and when it expires in seconds since 1970."""
+        """Return a token for a principal, and its expiry in seconds since 1970."""
         now = int(time.time())
         expires = now + max(1, int(lifetime))
         claims: dict[str, Any] = {
@@ -131,8 +132,8 @@ class Authenticator:
         return jwt.encode({"alg": "HS256"}, claims, self._key, algorithms=["HS256"]), expires
 
     def _find_key_holder(self, credential: bytes) -> KeyHolder | None:
-        # Digests have one length and are compared in constant time, and every key is compared: how long this
-        # takes says nothing about any of them.
+        # All digests have the same length and are compared in constant time, and no key is skipped. The time
+        # of the lookup therefore reveals nothing about any key.
         digest = sha256(credential).digest()
         found = None
         for holder in self._holders:
@@ -144,12 +145,12 @@ class Authenticator:
         if len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES} bytes: {_RENEW_ADVICE}")
         if token.count(b".") != 2:
-            what = "an API key that this server knows" if self._holders else "a token of this server"
-            raise Unauthenticated(f"this is not {what}: {_RENEW_ADVICE}")
+            kind = "API key or token" if self._holders else "token"
+            raise Unauthenticated(f"unknown {kind}: {_RENEW_ADVICE}")
         try:
             claims = jwt.decode(token, self._key, algorithms=["HS256"]).claims
         except Exception:
-            # Whatever is wrong with it, and however the parser trips over it: it was not signed by us.
+            # The decoder can raise many kinds of errors. All of them mean that this server did not sign the token.
             raise Unauthenticated(f"the token was not signed by this server: {_RENEW_ADVICE}") from None
         expires = _check_expiry(claims)
         return replace(_decode_principal(claims), expires=expires), expires
@@ -161,10 +162,10 @@ def _decode_principal(claims: dict[str, Any]) -> Principal:
         isinstance(role, str) and role in _KNOWN_ROLES for role in roles
     ):
         raise Unauthenticated(
-            f"the token's roles are not a list out of {', '.join(ALL_ROLES)}: {_RENEW_ADVICE}"
+            f"the roles of the token must be a list of {', '.join(ALL_ROLES)}: {_RENEW_ADVICE}"
         )
     try:
-        # A narrowing that cannot be read must not be dropped: the token would open more than it was made for.
+        # An invalid narrowing must not be ignored. The token would then allow more than it was issued for.
         session = check_session_id(_text_or_empty(claims["session_id"])) if "session_id" in claims else None
         user = check_user_id(_text_or_empty(claims["user_id"])) if "user_id" in claims else None
         return Principal(
@@ -177,46 +178,49 @@ def _decode_principal(claims: dict[str, Any]) -> Principal:
             issued=_issue_time(claims),
         )
     except InvalidInput as error:
-        raise Unauthenticated(
-            f"the token's claims are not usable ({error.message}): {_RENEW_ADVICE}"
-        ) from None
+        raise Unauthenticated(f"the token has invalid claims ({error.message}): {_RENEW_ADVICE}") from None
 
 
 def _check_expiry(claims: dict[str, Any]) -> float:
     now = time.time()
     expires, begins = _finite_seconds(claims.get("exp")), _finite_seconds(claims.get("nbf", 0))
     if expires is None or begins is None:
-        raise Unauthenticated(f"the token does not say when it expires: {_RENEW_ADVICE}")
+        raise Unauthenticated(f"the token has no valid expiry: {_RENEW_ADVICE}")
     if expires <= now:
         raise Unauthenticated(f"the token has expired: {_RENEW_ADVICE}")
     if begins > now:
-        raise Unauthenticated("the token is not valid yet: check the clocks")
+        raise Unauthenticated("the token is not valid yet: check the clocks of client and server")
     return expires
 
 
 def check_user_id(user: str) -> str:
-    """A user's id must fit into a tag."""
+    """Check that a user id can be part of a `user:` tag, and return it."""
     try:
         check_name(user)
     except ValueError as error:
-        raise InvalidInput(f"the user id is not usable: {error}", where="user_id") from None
+        raise InvalidInput(f"invalid user id: {error}", where="user_id") from None
     check_not_message_tag(user)
     if len(USER + user) > MAX_TAG_LENGTH:
-        raise InvalidInput(f"a user id has at most {MAX_TAG_LENGTH - len(USER)} characters", where="user_id")
+        raise InvalidInput(
+            f"a user id must have at most {MAX_TAG_LENGTH - len(USER)} characters", where="user_id"
+        )
     return user
 
 
 def check_new_user_id(user: str) -> str:
-    """Check a user id that a client gives. Stricter than `check_user_id`: older stores have other ids."""
+    """Check a user id for new data, and return it.
+
+    Stricter than `check_user_id`, because stores of earlier versions can contain ids with invisible characters.
+    """
     if hidden := hidden_character(user):
         raise InvalidInput(
-            f"a user id holds no invisible characters, and {hidden}: leave it out", where="user_id"
+            f"a user id must not contain invisible characters: {hidden}, remove it", where="user_id"
         )
     return check_user_id(user)
 
 
 def _issue_time(claims: dict[str, Any]) -> int:
-    """Return when a token was issued, in microseconds. A token of an older version has whole seconds only."""
+    """Return the issue time of a token in microseconds. Tokens of earlier versions have whole seconds."""
     exact, seconds = claims.get("issued"), _finite_seconds(claims.get("iat"))
     if isinstance(exact, int) and not isinstance(exact, bool):
         return exact
@@ -238,7 +242,7 @@ def _header_credential(headers: Mapping[bytes, bytes]) -> bytes | None:
     if authorization is not None:
         scheme, _, credential = authorization.partition(b" ")
         if scheme.lower() != b"bearer" or not credential.strip():
-            raise Unauthenticated("the Authorization header must be: Bearer <token>")
+            raise Unauthenticated("the Authorization header must have the form: Bearer <token>")
         return credential.strip()
     return headers.get(b"x-api-key")
 
@@ -247,13 +251,13 @@ def _query_token(query: bytes) -> bytes | None:
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     found = {value for name, value in pairs if name in ("token", "access_token")}
     if len(found) > 1:
-        raise Unauthenticated("the query carries two different tokens: send one")
+        raise Unauthenticated("the query contains two different tokens: send one")
     return next((value.encode("utf-8", "replace") for value in found), None)
 
 
 def _make_key_holder(key: ApiKey, secret: bytes) -> KeyHolder:
     raw = key.key.get_secret_value().encode()
-    # A key without an agent_id is always the same agent. Both ids are keyed hashes: they reveal nothing of the key.
+    # A key without an agent_id always gets the same agent. Both ids are keyed hashes and do not reveal the key.
     agent = key.agent_id or UUID(bytes=_derive_key(secret, b"agent of key " + raw)[:16], version=4)
     key_id = _derive_key(secret, b"id of key " + raw)[:9]
     principal = Principal(

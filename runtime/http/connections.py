@@ -1,8 +1,9 @@
 """Table of all open connections of one server: admission, eviction and deadlines.
 
-A connection is unauthenticated until a request on it was accepted. Unauthenticated connections can hold only
-a part of the places and of the memory, and a new connection replaces the oldest of them when the table is
-full. Half-sent requests can therefore not lock out clients that have a token.
+A connection is unauthenticated until one of its requests was accepted. Unauthenticated connections can use only a
+part of the connection limit and of the memory. When that part or the whole table is full, a new connection replaces
+an unauthenticated one: the oldest of the address that has the most. Incomplete requests can therefore not lock out
+clients that have a token.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from starlette.types import Scope
 from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 
 AUTHENTICATED: Final = "breadcrumbs.authenticated"
-"""ASGI extension of our server: a function that marks the connection as authenticated."""
+"""ASGI extension of this server: a function that marks the connection as authenticated."""
 
 _SPARE_DESCRIPTORS: Final = 512  # Redis, model servers, files, and connections that are being closed
-_MAX_REFUSED: Final = 64  # refused connections that stay open until their client has read the answer
+_MAX_REFUSED: Final = 64  # refused connections that stay open until their client has read the reply
 _SWEEP_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 10.0
 _SEARCH_PAUSE_SECONDS: Final = 0.1  # after a search for a replaceable connection found none
@@ -34,14 +35,14 @@ _log = structlog.get_logger("breadcrumbs.http")
 
 
 class Phase(IntEnum):
-    """The phase of a connection. Only in `HANDLING` does the client wait for the server."""
+    """Phase of a connection. The client waits for the server only in `HANDLING`."""
 
     WAITING = 0
     """No byte of the next request has arrived."""
     HEAD = 1
     BODY = 2
     HANDLING = 3
-    """The request is complete and the response is not."""
+    """The request is complete, the response is not."""
     DRAINING = 4
     """The response is sent. The rest of the request is read and discarded."""
 
@@ -50,11 +51,11 @@ _REPLACEABLE: Final = frozenset((Phase.WAITING, Phase.HEAD, Phase.DRAINING))
 
 
 class TrackedConnection(ABC):
-    """The part of a connection that the table works with."""
+    """A connection as the table sees it."""
 
     phase: Phase = Phase.WAITING
     address: str = ""
-    """The client's IPv4 address, or its IPv6 network of 64 bits."""
+    """IPv4 address of the client, or its IPv6 network (/64)."""
     authenticated: bool = False
     buffered: int = 0
     """Bytes of an unfinished request that count towards `max_unauthenticated_bytes`."""
@@ -62,26 +63,30 @@ class TrackedConnection(ABC):
 
     @abstractmethod
     def check(self, now: float, elapsed: float) -> str | None:
-        """Enforce the time limits. Returns the reason if the connection was ended."""
+        """Enforce the time limits. Returns a reason for `ConnectionTable.count`, or None.
+
+        `now` is a time of the event loop. `elapsed` is the number of seconds since the last check, without pauses of
+        this process.
+        """
 
     @abstractmethod
     def evict(self) -> None:
-        """Close at once, with a 503 where a request is under way."""
+        """Close the connection at once. A request that is being read gets a 503, unless its response has begun."""
 
 
 class _AddressConnections:
-    """The connections of one client address."""
+    """Connections of one client address."""
 
     __slots__ = ("total", "unauthenticated")
 
     def __init__(self) -> None:
         self.total = 0
         self.unauthenticated: dict[TrackedConnection, None] = {}
-        """The oldest first."""
+        """Oldest first."""
 
 
 class ConnectionTable:
-    """All connections of one server."""
+    """All open connections of one server."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -98,7 +103,7 @@ class ConnectionTable:
     # Admission
 
     def admit(self, connection: TrackedConnection) -> bool:
-        """Register a new connection. False: there is no place, and no other connection could be replaced."""
+        """Register a new connection. Returns False if the table is full and no connection can be replaced."""
         limits = self.limits
         same = self._addresses.get(connection.address)
         at_limit = same is not None and same.total >= limits.max_connections_per_address
@@ -116,7 +121,7 @@ class ConnectionTable:
         return True
 
     def keep_refused(self, connection: TrackedConnection) -> bool:
-        """Watch the deadline of a refused connection. False: there are too many of them."""
+        """Keep a refused connection until its deadline. Returns False if too many are kept already."""
         if len(self._refused) >= _MAX_REFUSED:
             return False
         self._refused[connection] = None
@@ -137,7 +142,7 @@ class ConnectionTable:
             del self._addresses[connection.address]
 
     def authenticate(self, connection: TrackedConnection) -> None:
-        """Move a connection to the authenticated ones, for as long as it is open."""
+        """Mark a connection as authenticated until it is closed."""
         if connection.authenticated or connection not in self._connections:
             return
         self.set_buffered(connection, 0)
@@ -148,7 +153,12 @@ class ConnectionTable:
     # Eviction
 
     def _make_room(self, *, full: bool) -> bool:
-        """Replace a connection of the address that has the most unauthenticated ones, or any other."""
+        """Evict one connection. Returns False if no connection can be evicted.
+
+        The first choice is a connection of the address with the most unauthenticated ones, unless it is sending a
+        body. The second is any unauthenticated connection whose request is not being handled. The last is an idle
+        authenticated one, only if the table is full.
+        """
         busiest = max(self._addresses.values(), key=lambda address: len(address.unauthenticated))
         if self._replace(busiest.unauthenticated):
             return True
@@ -179,10 +189,10 @@ class ConnectionTable:
     # Memory
 
     def set_buffered(self, connection: TrackedConnection, size: int) -> None:
-        """Account for the unfinished request of an unauthenticated connection.
+        """Set the number of buffered bytes of an unauthenticated connection.
 
-        Above the limit the oldest unfinished requests are ended. A single one is never too large: the limits
-        on heads and bodies hold for it.
+        Above the limit for all of them, the oldest other connections with incomplete requests are evicted. A
+        connection is never evicted for the size of its own request: the limits on heads and bodies apply to it.
         """
         if connection.authenticated or size == connection.buffered:
             return
@@ -196,12 +206,12 @@ class ConnectionTable:
     # Time
 
     def sweep(self, now: float) -> None:
-        """Enforce the time limits of all connections. Called several times a second; cheap to call."""
+        """Enforce the time limits of all connections, at most every `_SWEEP_SECONDS`. Other calls do nothing."""
         if self._now + _SWEEP_SECONDS > now:
             return
         elapsed = 0.0 if math.isnan(self._now) else now - self._now
         self._now = now
-        # Clients must not pay for a pause of this process: their bytes may have arrived in the meantime.
+        # If this process was paused, extend all deadlines by the pause. Clients can have sent their bytes in time.
         lag = max(0.0, elapsed - 3 * _SWEEP_SECONDS)
         for connection in [*self._connections, *self._refused]:
             if lag:
@@ -212,26 +222,29 @@ class ConnectionTable:
         self._report(now)
 
     def count(self, reason: str) -> None:
-        """Note for the log that a connection was refused or ended."""
+        """Count a refused or closed connection for the log."""
         self._reasons[reason] += 1
 
     def _report(self, now: float) -> None:
-        """One line per interval: an attack must not fill the log."""
+        """Log at most one line per interval, so that an attack cannot fill the log."""
         if self._reasons and now >= self._next_report:
-            _log.warning("connections refused or ended", open=len(self._connections), **self._reasons)
+            _log.warning("connections refused or closed", open=len(self._connections), **self._reasons)
             self._reasons.clear()
             self._next_report = now + _REPORT_SECONDS
 
 
 def mark_authenticated(scope: Scope) -> None:
-    """Tell the server that a request on this connection was accepted."""
+    """Mark the connection of a request as authenticated, if the server supports it."""
     mark = scope.get("extensions", {}).get(AUTHENTICATED)
     if mark is not None:
         mark()
 
 
 def network_of(host: str) -> str:
-    """The unit that limits per address count: one client usually controls 64 bits of an IPv6 address."""
+    """Return the network that the limits per address apply to.
+
+    This is an IPv4 address or an IPv6 /64 network. One client usually controls a whole /64 network.
+    """
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host.partition("%")[0])
@@ -241,7 +254,7 @@ def network_of(host: str) -> str:
 
 
 def fit_to_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
-    """Raise the soft limit on open files to what the connections need, or lower the number of connections."""
+    """Raise the soft limit on open files if necessary, or else lower the connection limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.max_connections + _SPARE_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -253,17 +266,17 @@ def fit_to_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
         allowed = soft
     if allowed >= wanted:
         return limits
-    most = max(8, allowed - _SPARE_DESCRIPTORS, allowed // 2)
+    max_connections = max(8, allowed - _SPARE_DESCRIPTORS, allowed // 2)
     _log.warning(
-        "the limit on open files is too low for max_connections: raise it with ulimit -n",
+        "limit on open files too low for max_connections, raise it with ulimit -n",
         open_files=allowed,
         needed=wanted,
-        max_connections=most,
+        max_connections=max_connections,
     )
     return limits.model_copy(
         update={
-            "max_connections": most,
-            "max_connections_per_address": min(limits.max_connections_per_address, most),
-            "reserved_connections": min(limits.reserved_connections, most // 4),
+            "max_connections": max_connections,
+            "max_connections_per_address": min(limits.max_connections_per_address, max_connections),
+            "reserved_connections": min(limits.reserved_connections, max_connections // 4),
         }
     )

@@ -1,4 +1,4 @@
-"""Counts the event streams and waiting requests that are open in this process."""
+"""Limits the event streams and waiting requests that are open in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RETRY_AFTER_SECONDS: Final = 10
 
 
 class OpenStreams:
-    """Limits the event streams and waiting requests of a token and of an owner."""
+    """Counts open event streams and waiting requests, per token and per owner."""
 
     def __init__(self, per_token: int, per_owner: int) -> None:
         self._per_token = per_token
@@ -23,15 +23,15 @@ class OpenStreams:
 
     @contextmanager
     def count_stream(self, principal: Principal) -> Iterator[None]:
-        """Count an event stream while it is open. Refuses one too many of a token or of an owner."""
+        """Count an event stream while it is open. Raises `RateLimited` above the limit of its token or owner."""
         with self._count_open(principal, [token_key(principal), principal.owner_id]):
             yield
 
     @contextmanager
     def count_waiting_request(self, principal: Principal) -> Iterator[None]:
-        """Count a request that waits for an answer as a stream.
+        """Count a request that waits for an answer. It counts like an event stream.
 
-        A token that is not narrowed may serve many users at once, so only the limit of its owner applies to it.
+        A token that is not narrowed can serve many users at once, so only the limit of its owner applies to it.
         """
         keys: list[Hashable] = [token_key(principal)] if principal.is_narrowed else []
         with self._count_open(principal, [*keys, principal.owner_id]):
@@ -44,8 +44,8 @@ class OpenStreams:
             limit = self._per_owner if is_owner else self._per_token
             if self._open[key] >= limit:
                 raise RateLimited(
-                    f"{'this owner' if is_owner else 'this token'} has {limit} event streams and waiting requests "
-                    "open, and may not have more: close some, or use one stream for several filters",
+                    f"this {'owner' if is_owner else 'token'} has reached its limit of {limit} open event streams and "
+                    "waiting requests: close some, or use one stream for several filters",
                     _RETRY_AFTER_SECONDS,
                     limit=limit,
                 )
@@ -60,6 +60,6 @@ class OpenStreams:
 
 
 def token_key(principal: Principal) -> Hashable:
-    """Equal for all tokens of one API key that are narrowed alike: they share their limits."""
+    """Return the key of a token's limits. Tokens of one API key with the same narrowing share their limits."""
     key = principal.key_id or principal.agent_id
     return principal.owner_id, key, principal.session_id, principal.user_id

@@ -1,12 +1,13 @@
 """uvicorn's HTTP protocol with limits in front of the parser.
 
-The parser of httptools keeps what it is given, however much that is. It therefore gets only complete request
-heads within the limits, and one request at a time: bytes of the next request wait here until the response to
-the last one is sent. Deadlines are enforced by the sweep of the `ConnectionTable`, not by a timer per request.
+The httptools parser buffers all bytes that it receives, without a limit. It therefore receives only complete
+request heads within the limits, and one request at a time. Bytes of the next request are buffered here until the
+response to the current one is sent. The sweep of the `ConnectionTable` enforces deadlines. There is no timer per
+request.
 
-A response that is complete before its request was read (401, 413, …) closes the connection, but only after
-the rest of the request was read and discarded within bounds. Otherwise the kernel would reset the connection,
-and a client that is still sending would lose the response.
+A response can be complete before its request was read, for example with 401 or 413. The connection is then closed,
+but only after the rest of the request was read and discarded within limits. Otherwise the kernel would reset the
+connection, and a client that is still sending would lose the response.
 """
 
 from __future__ import annotations
@@ -45,24 +46,24 @@ WAITING, HEAD, BODY, HANDLING, DRAINING = Phase
 
 _HEAD_END: Final = b"\r\n\r\n"
 _REQUEST_LINE_EXTRA: Final = 40  # longest method, two spaces, HTTP version
-_SHORT_REST: Final = 64 << 10  # a body up to this length is read to its end even if its request was refused
-_CHUNKED_SLICE: Final = 16 << 10  # precision of the limit on trailers
+_SHORT_BODY_BYTES: Final = 64 << 10  # up to this length, the body of a refused request is read to its end
+_CHUNKED_SLICE_BYTES: Final = 16 << 10  # passed to the parser at once; precision of the limit on trailers
 _DRAIN_SECONDS: Final = 10.0
 _DRAIN_BYTES: Final = 64 << 20
-_REFUSED_SECONDS: Final = 1.0
+_REFUSED_SECONDS: Final = 1.0  # time for the client of a refused connection to read the reply
 _RETRY_AFTER: Final[Header] = (b"retry-after", b"2")
 
 _NO_FREE_CONNECTION: Final = problem(
-    TOO_MANY_CONNECTIONS, "the server has no free connection at the moment", headers=[_RETRY_AFTER]
+    TOO_MANY_CONNECTIONS, "the server has no free connection: retry later", headers=[_RETRY_AFTER]
 )
 
 
 class _NextRequest(Exception):
-    """A further request begins in the bytes that were given to the parser for this one."""
+    """The parser found another request in the bytes of the current one."""
 
 
 class _EarlyTransport:
-    """Transport of a response while its request is incomplete: closing it drains the connection."""
+    """Transport of a response whose request is incomplete. Closing it drains the connection."""
 
     __slots__ = ("_protocol", "is_closing", "write")
 
@@ -76,7 +77,7 @@ class _EarlyTransport:
 
 
 class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
-    """One connection."""
+    """One client connection with limits on size and time."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self._keep_alive_seconds = limits.keep_alive_timeout.total_seconds()
         self._max_url_bytes = limits.max_url_bytes
         self._max_head_bytes = limits.max_head_bytes
-        self._max_head_lines = limits.max_headers + 2
+        self._max_head_lines = limits.max_headers + 2  # with the request line and the empty line
         self._head = bytearray()
         """The beginning of a head whose end has not arrived."""
         self._pipelined = bytearray()
@@ -122,7 +123,8 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         super().connection_lost(exc)
         self._table.remove(self)
         if self.scope is not None:
-            self.scope["extensions"].clear()  # they refer to this object: without them it is freed at once
+            # The extensions refer to this object. Break the reference cycle, so that it is freed at once.
+            self.scope["extensions"].clear()
 
     def shutdown(self) -> None:
         self._keep_alive = False
@@ -143,7 +145,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
                 if phase is BODY:
                     data = self._take_body(data)
                 elif phase is HANDLING:
-                    self._hold(data)
+                    self._buffer_next_request(data)
                     return
                 elif phase is DRAINING:
                     self._discard(len(data))
@@ -151,12 +153,13 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
                 else:
                     data = self._take_head(data)
         except httptools.HttpParserUpgrade:
-            self._close_after_response()  # other protocols are not spoken here
+            self._close_after_response()  # upgrades to other protocols are not supported
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _NextRequest):
+                # The next request arrived in the same bytes as the end of a chunked body. It is discarded.
                 self._close_after_response()
             else:
-                self.refuse(MALFORMED, "the request cannot be read as HTTP/1.1")
+                self.refuse(MALFORMED, "the request is not valid HTTP/1.1")
         if not self.authenticated and (self.phase is HEAD or self.phase is BODY):
             size = len(self._head) if self.phase is HEAD else self._body_bytes
             self._table.set_buffered(self, size)
@@ -171,7 +174,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
                 return b""
             data = bytes(self._head)
             self._head = bytearray()
-        elif data[0] in b"\r\n":  # allowed between requests; does not begin one
+        elif data[0] in b"\r\n":  # empty lines are allowed between requests
             data = data.lstrip(b"\r\n")
         end = data.find(_HEAD_END)
         if end < 0:
@@ -188,13 +191,13 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
             self._body_left = 0
             self.parser.feed_data(data[:end])
             if self.phase is HEAD:
-                self.refuse(MALFORMED, "the request head cannot be read")
+                self.refuse(MALFORMED, "the request head is not valid HTTP/1.1")
         return data[end:]
 
     def _begin_partial_head(self, data: bytes) -> None:
         self.phase = HEAD
         self._head += data
-        if self.cycle is not None:  # the first head has its deadline from the opening of the connection
+        if self.cycle is not None:  # the deadline of the first head starts when the connection opens
             self.deadline = self.loop.time() + self._limits.head_timeout.total_seconds()
         self._check_partial_head()
 
@@ -202,9 +205,9 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         head, limits = self._head, self._limits
         line_limit = limits.max_url_bytes + _REQUEST_LINE_EXTRA
         line_end = head.find(b"\n", 0, line_limit)
-        # A method is in capitals, and a line ends with CR LF.
+        # A method starts with a capital letter, and a line ends with CR LF.
         if not 65 <= head[0] <= 90 or (line_end > 0 and head[line_end - 1] != 13):
-            self.refuse(MALFORMED, "this is not an HTTP/1.1 request")
+            self.refuse(MALFORMED, "the data is not an HTTP/1.1 request")
         elif line_end < 0 and len(head) > line_limit:
             self._refuse_url()
         elif len(head) > limits.max_head_bytes:
@@ -229,12 +232,12 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         return rest
 
     def _take_chunked(self, data: bytes) -> bytes:
-        for begin in range(0, len(data), _CHUNKED_SLICE):
-            piece = data[begin : begin + _CHUNKED_SLICE]
+        for begin in range(0, len(data), _CHUNKED_SLICE_BYTES):
+            piece = data[begin : begin + _CHUNKED_SLICE_BYTES]
             before = len(self.cycle.body)
             self.parser.feed_data(piece)
             if self.phase is not BODY:
-                return data[begin + _CHUNKED_SLICE :]
+                return data[begin + _CHUNKED_SLICE_BYTES :]
             content = len(self.cycle.body) - before
             self._body_bytes += content
             self._framing_bytes = 0 if content else self._framing_bytes + len(piece)
@@ -243,8 +246,8 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
                 return b""
         return b""
 
-    def _hold(self, data: bytes) -> None:
-        """Keep the beginning of the next request until the current one is answered."""
+    def _buffer_next_request(self, data: bytes) -> None:
+        """Buffer the beginning of the next request until the current one is answered."""
         if self._keep_alive:
             self._pipelined += data
         if len(self._pipelined) > self._max_head_bytes:
@@ -253,7 +256,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
             self.flow.pause_reading()
 
     def _close_after_response(self) -> None:
-        """Answer the current request and no other on this connection."""
+        """Close the connection after the response to the current request."""
         self._keep_alive = False
         self._pipelined.clear()
         if not self.cycle.response_started:
@@ -270,7 +273,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.phase is not HEAD:
-            return  # a trailer; it must not pass for a header
+            return  # a trailer must not be taken for a header
         name = name.lower()
         if name == b"content-length":
             self._body_left = int(value)
@@ -287,8 +290,8 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         cycle: Any = self.cycle
         keep_alive = self._keep_alive = cycle.keep_alive
         left = self._body_left
-        if not keep_alive or left is None or left > _SHORT_REST or self.expect_100_continue:
-            # Until the request is complete, a response to it ends the connection.
+        if not keep_alive or left is None or left > _SHORT_BODY_BYTES or self.expect_100_continue:
+            # A response before the end of the request closes the connection.
             cycle.keep_alive = False
             cycle.transport = _EarlyTransport(self)
 
@@ -331,7 +334,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
             self._table.set_buffered(self, 0)
 
     def refuse(self, kind: ProblemType, detail: str, headers: Sequence[Header] = ()) -> None:
-        """Answer the request that is being read, and close the connection once the client has the answer."""
+        """Reply to the request that is being read, then drain and close the connection."""
         self._table.count(kind.name)
         if self.phase is BODY and not self._abandon_request():
             self.transport.abort()
@@ -340,7 +343,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self.drain()
 
     def drain(self) -> None:
-        """Send nothing more; read and discard what the client still sends, within bounds."""
+        """Stop sending. Read and discard the rest of the client's data, within limits."""
         self._stop_reading_requests(_DRAIN_SECONDS)
         self.flow.resume_reading()
         if not self.transport.is_closing() and self.transport.can_write_eof():
@@ -359,11 +362,13 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
 
     def _refuse_head(self) -> None:
         limits = self._limits
-        detail = f"a request head has at most {limits.max_head_bytes} bytes and {limits.max_headers} headers"
+        detail = (
+            f"a request head must have at most {limits.max_head_bytes} bytes and {limits.max_headers} headers"
+        )
         self.refuse(HEAD_TOO_LARGE, detail)
 
     def _refuse_url(self) -> None:
-        self.refuse(URL_TOO_LONG, f"a URL has at most {self._limits.max_url_bytes} bytes")
+        self.refuse(URL_TOO_LONG, f"a URL must have at most {self._limits.max_url_bytes} bytes")
 
     def _refuse_connection(self) -> None:
         self._table.count(TOO_MANY_CONNECTIONS.name)
@@ -375,7 +380,7 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self.deadline = self.loop.time() + _REFUSED_SECONDS
 
     def _abandon_request(self) -> bool:
-        """End the request for the app. False: its response has already begun."""
+        """End the request for the application. Returns False if its response has already begun."""
         cycle = self.cycle
         cycle.disconnected = True
         cycle.message_event.set()
@@ -428,11 +433,11 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
         self._body_seconds += elapsed
         allowed = limits.body_grace.total_seconds() + self._body_bytes / limits.min_body_rate
         if self._body_seconds > allowed:
-            detail = f"the body arrived with less than {limits.min_body_rate} bytes per second"
+            detail = f"the body arrived at less than {limits.min_body_rate} bytes per second"
             self.refuse(REQUEST_TIMEOUT, detail)
 
     def _check_progress(self, elapsed: float) -> str | None:
-        """End a connection whose client does not read its response."""
+        """Abort a connection whose client does not read its response."""
         unsent = self._unsent_bytes()
         self._stalled_seconds = self._stalled_seconds + elapsed if unsent == self._unsent else 0.0
         self._unsent = unsent
@@ -444,5 +449,5 @@ class LimitedProtocol(HttpToolsProtocol, TrackedConnection):
     def _unsent_bytes(self) -> int:
         try:
             return self.transport.get_write_buffer_size()
-        except RuntimeError:  # the transport is closed, and connection_lost is about to be called
+        except RuntimeError:  # the transport is closed; connection_lost follows
             return 0

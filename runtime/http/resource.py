@@ -1,8 +1,8 @@
-"""Dispatches the requests on one path to the operations declared for it."""
+"""Dispatches the requests of one path to its operations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.operations import Operation, OperationHandler
 
-_NOTHING: Final = nullcontext()
+_NOT_COUNTED: Final = nullcontext()
 
 SLASH: Final = "\x1f"
-"""Stands for a slash inside a name while a path is matched. No name holds it."""
+"""Replaces a slash inside a name while the path is matched. Names cannot contain this character."""
 
 
 class Resource:
-    """One path with its methods, as an ASGI application."""
+    """ASGI application of one path, with one operation per method."""
 
     def __init__(
         self, path: str, operations: Sequence[Operation], services: Services, stream: ASGIApp
@@ -51,13 +51,15 @@ class Resource:
         if operation is not None and operation.handle is None:
             await self._serve_stream(scope, receive, send)
             return
-        unsent: ExitStack | nullcontext[None] = _NOTHING
+        unsent: ExitStack | nullcontext[None] = _NOT_COUNTED
         try:
             if operation is None or operation.handle is None:
                 reply = self._not_allowed(scope["method"])
             else:
                 call = HttpCall(operation, self._services, scope, receive)
                 reply = await self._perform(call, operation.handle)
+                if operation.rule.access != "open" and reply.status < 400:
+                    mark_authenticated(scope)  # covers development mode, where requests need no token
                 if operation.rule.access == "token" and operation.method == "GET":
                     unsent = ExitStack()
                     unsent.enter_context(self._services.unsent.count_until_sent(call.principal, reply.size))
@@ -68,37 +70,44 @@ class Resource:
         with unsent:
             await reply.send(send, without_body=scope["method"] == "HEAD")
 
-    async def _perform(self, call: HttpCall, handle: OperationHandler) -> Reply:
-        """Check the principal, the query and the budget, and run the handler."""
-        operation, services = call.operation, self._services
+    def _perform(self, call: HttpCall, handle: OperationHandler) -> Awaitable[Reply]:
+        """Check the principal and the query, and return the awaitable of the handler."""
+        # This is the hot path. It is not `async`, because each coroutine adds a step to every resumption.
+        services = self._services
         call.admit()
-        is_token = operation.rule.access == "token"
+        is_token = call.operation.rule.access == "token"
         if is_token and not services.auth.development_mode:
             mark_authenticated(call.scope)
         if call.scope["query_string"]:
             call.query()
-        left = () if services.limiter is None else await call.spend(services.limiter)
         for_session = is_token and call.principal.session_id is not None
-        if for_session and operation.method != "GET":
+        if services.limiter is None and not for_session:
+            return handle(call)
+        return self._perform_limited(call, handle, for_session=for_session)
+
+    async def _perform_limited(self, call: HttpCall, handle: OperationHandler, *, for_session: bool) -> Reply:
+        """Check the budget and the session token, and run the handler."""
+        limiter = self._services.limiter
+        left = () if limiter is None else await call.spend(limiter)
+        if for_session and call.operation.method != "GET":
             await call.check_session_token()
         reply = await handle(call)
-        if for_session:  # again: the reply must show nothing of a session that began meanwhile
+        if for_session:
+            # Check again. If the session was replaced meanwhile, the reply must not contain data of the new one.
             await call.check_session_token(missing_is_fine=True)
         reply.headers += left
-        if operation.rule.access != "open" and reply.status < 400:
-            mark_authenticated(call.scope)  # in development mode no token is needed: success counts
         return reply
 
     def _not_allowed(self, method: str) -> Reply:
         allow = [(b"allow", self._allow)]
         if method == "OPTIONS":
             return Reply(204, headers=allow)
-        return problem(METHOD_NOT_ALLOWED, f"this path knows {self._allow.decode()}", headers=allow)
+        return problem(METHOD_NOT_ALLOWED, f"this path supports {self._allow.decode()}", headers=allow)
 
     async def _serve_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
-        async def watched(message: Any) -> None:
+        async def send_and_mark(message: Any) -> None:
             nonlocal started
             if not started and message["status"] < 400:
                 mark_authenticated(scope)
@@ -106,7 +115,7 @@ class Resource:
             await send(message)
 
         try:
-            await self._stream(scope, receive, watched)
+            await self._stream(scope, receive, send_and_mark)
         except Exception as error:
             if started:
                 raise

@@ -1,6 +1,7 @@
-"""uvicorn, with the two things that long-lived streams need: an end at once, and a cut without waiting.
+"""The uvicorn server, adapted to long-lived event streams.
 
-Its protocol is ours: see `protocol.py` for the limits that hold before a request reaches the app.
+A stop signal ends streams at once, before uvicorn waits for open connections. `protocol.py` enforces the limits
+that apply before a request reaches the application.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from breadcrumbs.runtime.settings.connection_limits import ConnectionLimits
 
 
 class HttpServer(uvicorn.Server):
-    """Serves an app; `on_exit` runs when the signal to stop arrives, before connections are waited for."""
+    """Serves an ASGI application.
+
+    `on_exit` is called when a stop signal arrives, before uvicorn waits for open connections.
+    """
 
     def __init__(
         self,
@@ -48,7 +52,7 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 log_level="warning",
                 server_header=False,
-                proxy_headers=False,  # nothing here depends on them, and anybody on this machine could send them
+                proxy_headers=False,  # not used here, and any local program could forge them
                 timeout_graceful_shutdown=10,
                 backlog=2048,
             )
@@ -57,7 +61,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # Modules and settings live as long as the process: full collections need not look at them again.
+        # Modules and settings live as long as the process. Exclude them from later garbage collections.
         gc.collect()
         gc.freeze()
 

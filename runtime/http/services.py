@@ -1,4 +1,4 @@
-"""What the handlers work with, put together once when the application is built."""
+"""The services that handlers use, created once per application."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from breadcrumbs.runtime.streams.hub import EventHub
 
 @dataclass(frozen=True, slots=True)
 class StaticDocuments:
-    """Documents that never change while the server runs. Each is built on first use."""
+    """Documents that do not change while the server runs. Each is built on first use."""
 
     openapi: Callable[[], bytes]
     docs: Callable[[], bytes]
     docs_policy: bytes
+    """Content-Security-Policy of the docs page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
+    """Dependencies of all handlers."""
+
     store: Store
     hub: EventHub
     settings: Settings
@@ -41,4 +44,4 @@ class Services:
     streams: OpenStreams
     unsent: UnsentReplies
     limiter: RateLimiter | None
-    """None: nothing is limited."""
+    """None: requests are not rate limited."""

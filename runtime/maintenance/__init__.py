@@ -1,4 +1,4 @@
-"""Checks of `crumb doctor`, hygiene, export and import, the overview of operations.
+"""Maintenance of a store: checks, hygiene, export and import, and an overview.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,14 +1,16 @@
-"""Export and import: one breadcrumb with its history is one line of JSON.
+"""Export and import of breadcrumbs as JSON lines.
+
+Each line is one breadcrumb with its history:
 
     {"breadcrumb": {"id", "owner_id", "version", "created_at", "updated_at", "created_by"?, "updated_by"?,
                     "expires_at"?, "reads_left"?, …content}, "history": [{…an older version}, …]}
 
-A large history continues in further lines, each with some of the versions:
+A large history continues in more lines, each with some of the versions:
 
     {"history_of": {"id", "owner_id", "version", "created_at"}, "history": [{…an older version}, …]}
 
-Ids, versions, times and history are kept. An import validates each breadcrumb like a request of a client, so a file
-that was edited by hand cannot store anything that the API refuses.
+Ids, versions, times and history are preserved. An import validates each breadcrumb like a client's request, so a file
+that was edited by hand cannot store anything that the API rejects.
 """
 
 from __future__ import annotations
@@ -33,28 +35,30 @@ from breadcrumbs.runtime.store.history import VersionPage
 from breadcrumbs.runtime.store.lookup import WALK_BYTES
 from breadcrumbs.runtime.store.store import Store
 
-_SET_BY_THE_STORE = (
+_STORE_FIELDS = (
     "id", "owner_id", "version", "created_at", "updated_at", "created_by", "updated_by", "expires_at",
     "reads_left", "ttl_source",
 )  # fmt: skip
+"""Fields that the store sets. Clients cannot set them."""
 
-_NAMES_A_BREADCRUMB = ("id", "owner_id", "version", "created_at")
+_REFERENCE_FIELDS = ("id", "owner_id", "version", "created_at")
+"""Fields of `history_of`, which refer to the breadcrumb of an earlier line."""
 
-# Not NEVER: it only marks that a default applied. The time itself is in `expires_at`.
-_SOME_DEFAULT = Expiry(after=1)
+# Any value except NEVER. It only records that a default applied. The time itself is in `expires_at`.
+_ANY_DEFAULT = Expiry(after=1)
 
-_AT_ONCE = 64
+_BATCH_SIZE = 64
 _LINE_BYTES = WALK_BYTES
-"""A line ends after about this many bytes of older versions. Import and export keep a few lines in memory."""
-_SHORT_HISTORY = _LINE_BYTES // _AT_ONCE
-"""Histories up to this size are read concurrently."""
+"""Approximate limit of the older versions in a line, in bytes. Imports and exports keep a few lines in memory."""
+_SHORT_HISTORY = _LINE_BYTES // _BATCH_SIZE
+"""Bytes of the first page of a history. The first pages of a batch are read concurrently."""
 
 
-# One line
+# Single lines
 
 
 def encode(crumb: Breadcrumb, history: Iterable[Breadcrumb] = ()) -> bytes:
-    """Encode a line, without its line break."""
+    """Encode a breadcrumb with its older versions as a line, without the line break."""
     line: dict[str, Any] = {"breadcrumb": _document(crumb)}
     if older := [_document(version) for version in history]:
         line["history"] = older
@@ -63,25 +67,29 @@ def encode(crumb: Breadcrumb, history: Iterable[Breadcrumb] = ()) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MoreHistory:
-    """Some older versions of a breadcrumb of an earlier line."""
+    """Line with more older versions of a breadcrumb in an earlier line."""
 
     newest: Breadcrumb
-    """The newest version: its id, owner, version and time of creation."""
+    """Newest version. Only its id, owner, version and time of creation are valid."""
     versions: list[Breadcrumb]
 
 
 def encode_more(newest: Breadcrumb, versions: Iterable[Breadcrumb]) -> bytes:
     """Encode a line that continues the history of a breadcrumb."""
-    of = {name: _document(newest)[name] for name in _NAMES_A_BREADCRUMB}
+    of = {name: _document(newest)[name] for name in _REFERENCE_FIELDS}
     return orjson.dumps({"history_of": of, "history": [_document(version) for version in versions]})
 
 
 def decode(raw: bytes, *, owner: UUID | None = None) -> tuple[Breadcrumb, list[Breadcrumb]]:
-    """Decode a breadcrumb and its older versions. `owner` replaces the owner in the line."""
+    """Decode a line with a breadcrumb and its older versions.
+
+    `owner` replaces the owner in the line.
+    """
     found = decode_line(raw, owner=owner)
     if isinstance(found, MoreHistory):
         raise InvalidInput(
-            "this line is the rest of a history: the breadcrumb is in an earlier one", where="line"
+            "this line continues the history of a breadcrumb: decode the breadcrumb's line first",
+            where="line",
         )
     return found
 
@@ -89,13 +97,13 @@ def decode(raw: bytes, *, owner: UUID | None = None) -> tuple[Breadcrumb, list[B
 def decode_line(
     raw: bytes, *, owner: UUID | None = None
 ) -> tuple[Breadcrumb, list[Breadcrumb]] | MoreHistory:
-    """Decode a line of either form."""
+    """Decode a line: a breadcrumb with its history, or more history."""
     # A breadcrumb is nested one or two levels deeper in a line than in a request.
     line = parse_json(raw, levels=MAX_DEPTH + 2)
     if isinstance(line, dict) and isinstance(line.get("history_of"), dict):
         return _more_history(line, owner)
     if not isinstance(line, dict) or not isinstance(line.get("breadcrumb"), dict):
-        raise InvalidInput('a line looks like {"breadcrumb": {…}, "history": […]}', where="line")
+        raise InvalidInput('a line must be an object {"breadcrumb": {…}, "history": […]}', where="line")
     _check_fields(line, {"breadcrumb", "history"})
     crumb = _breadcrumb(line["breadcrumb"], owner, "breadcrumb")
     history = _versions(line, owner)
@@ -106,10 +114,10 @@ def decode_line(
 def _more_history(line: dict[str, Any], owner: UUID | None) -> MoreHistory:
     _check_fields(line, {"history_of", "history"})
     of, where = line["history_of"], "history_of"
-    _check_fields(of, set(_NAMES_A_BREADCRUMB))
+    _check_fields(of, set(_REFERENCE_FIELDS))
     versions = _versions(line, owner)
     if not versions:
-        raise InvalidInput("history must have a version", where="history")
+        raise InvalidInput("history must contain at least one version", where="history")
     newest = replace(
         versions[0],
         id=_uuid(of, "id", where),
@@ -121,9 +129,9 @@ def _more_history(line: dict[str, Any], owner: UUID | None) -> MoreHistory:
     return MoreHistory(newest, versions)
 
 
-def _check_fields(line: dict[str, Any], known: set[str]) -> None:
-    if unknown := line.keys() - known:
-        raise InvalidInput(f"there is no field {sorted(unknown)[0]!r} here", where=sorted(unknown)[0])
+def _check_fields(line: dict[str, Any], allowed: set[str]) -> None:
+    if unknown := line.keys() - allowed:
+        raise InvalidInput(f"unknown field {sorted(unknown)[0]!r}: remove it", where=sorted(unknown)[0])
 
 
 def _versions(line: dict[str, Any], owner: UUID | None) -> list[Breadcrumb]:
@@ -155,17 +163,17 @@ def _document(crumb: Breadcrumb) -> dict[str, Any]:
 def _breadcrumb(document: dict[str, Any], owner: UUID | None, where: str) -> Breadcrumb:
     if nesting_depth(document) > MAX_DEPTH:
         raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels: flatten it", where=where)
-    given = {name: document[name] for name in _SET_BY_THE_STORE if name in document}
+    given = {name: document[name] for name in _STORE_FIELDS if name in document}
     source = given.get("ttl_source")
     if source not in (None, "explicit", "schema-default"):
         raise InvalidInput("ttl_source must be 'explicit' or 'schema-default'", where=f"{where}.ttl_source")
     content = build_content(
         BreadcrumbCreate.parse({name: value for name, value in document.items() if name not in given}),
-        default_ttl=_SOME_DEFAULT if source == "schema-default" else NEVER,
+        default_ttl=_ANY_DEFAULT if source == "schema-default" else NEVER,
     )
     created, updated = _time(given, "created_at", where), _time(given, "updated_at", where)
     if updated < created:
-        raise InvalidInput("updated_at lies before created_at", where=f"{where}.updated_at")
+        raise InvalidInput("updated_at must not be before created_at", where=f"{where}.updated_at")
     return Breadcrumb(
         _uuid(given, "id", where),
         owner or _uuid(given, "owner_id", where),
@@ -184,13 +192,13 @@ def _check_history(crumb: Breadcrumb, history: list[Breadcrumb]) -> None:
     versions = [version.version for version in history]
     if len(set(versions)) != len(versions) or any(version >= crumb.version for version in versions):
         raise InvalidInput(
-            "the versions in history must differ, and come before the breadcrumb's own", where="history"
+            "versions in history must be unique and lower than the breadcrumb's own version", where="history"
         )
     for number, version in enumerate(history):
         if (version.id, version.owner_id) != (crumb.id, crumb.owner_id):
-            raise InvalidInput("this is a version of another breadcrumb", where=f"history.{number}.id")
+            raise InvalidInput("this version belongs to another breadcrumb", where=f"history.{number}.id")
         if version.session_id != crumb.session_id:
-            raise InvalidInput("a breadcrumb stays in its session", where=f"history.{number}.tags")
+            raise InvalidInput("all versions must be in the same session", where=f"history.{number}.tags")
 
 
 def _uuid(given: dict[str, Any], name: str, where: str) -> UUID:
@@ -204,30 +212,30 @@ def _time(given: dict[str, Any], name: str, where: str) -> int:
 def _text(given: dict[str, Any], name: str, where: str) -> str:
     value = given.get(name)
     if not isinstance(value, str):
-        raise InvalidInput(f"{name} is missing, or is not text", where=f"{where}.{name}")
+        raise InvalidInput(f"{name} is required and must be a string", where=f"{where}.{name}")
     return value
 
 
 def _integer(given: dict[str, Any], name: str, where: str, *, lowest: int = -(1 << 31)) -> int:
     value = given.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value < 1 << 31:
-        raise InvalidInput(f"{name} must be a whole number from {lowest} on", where=f"{where}.{name}")
+        raise InvalidInput(f"{name} must be an integer of at least {lowest}", where=f"{where}.{name}")
     return value
 
 
-# Many lines
+# Exports and imports
 
 
 async def export_lines(
     store: Store, owner: UUID, query: Query, *, history: bool = True
 ) -> AsyncIterator[bytes]:
-    """Yield a line or more for each breadcrumb that a query finds."""
+    """Yield one or more lines for each breadcrumb that matches a query."""
     batch: list[Breadcrumb] = []
     size = 0
     async for crumb in store.walk(owner, query):
         batch.append(crumb)
         size += len(crumb.json)
-        if len(batch) == _AT_ONCE or size >= _LINE_BYTES:
+        if len(batch) == _BATCH_SIZE or size >= _LINE_BYTES:
             async for line in _encode_all(store, batch, history=history):
                 yield line
             batch, size = [], 0
@@ -247,7 +255,7 @@ async def _encode_all(store: Store, crumbs: list[Breadcrumb], *, history: bool) 
 
 
 async def _first_pages(store: Store, crumbs: list[Breadcrumb]) -> dict[UUID, VersionPage | None]:
-    """Return the newest versions of each breadcrumb, read concurrently; None: it was deleted meanwhile."""
+    """Return the newest versions by breadcrumb. None: it was deleted in the meantime."""
     pages: dict[UUID, VersionPage | None] = {}
 
     async def load(crumb: Breadcrumb) -> None:
@@ -263,24 +271,24 @@ async def _first_pages(store: Store, crumbs: list[Breadcrumb]) -> dict[UUID, Ver
 
 
 async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[bytes]:
-    """Yield a breadcrumb with all its versions, in as many lines as needed."""
+    """Yield the lines of a breadcrumb with all its versions."""
     newest, older = page.newest, page.versions[1:]
     if page.next_before is None:
         yield encode(newest, older)
         return
-    # The first version has the session state that the breadcrumb set: it belongs into the first line.
+    # The first version sets the session's state, so it must be in the first line.
     first: list[Breadcrumb] = []
     try:
         first = [await store.get_version(newest.owner_id, newest.id, 1)]
     except NotFound:
-        pass  # an import left it out, or the breadcrumb was deleted meanwhile
+        pass  # missing since an earlier import, or the breadcrumb was deleted in the meantime
     yield encode(newest, [*older, *first])
     before: int | None = page.next_before
     while before is not None:
         try:
             page = await store.history_page(newest.owner_id, newest.id, before=before, max_bytes=_LINE_BYTES)
         except NotFound:
-            return  # deleted meanwhile: the exported lines stay valid
+            return  # deleted in the meantime; the exported lines are still valid
         if versions := [version for version in page.versions if version.version > 1]:
             yield encode_more(newest, versions)
         before = page.next_before
@@ -288,13 +296,15 @@ async def _encode_history(store: Store, page: VersionPage) -> AsyncIterator[byte
 
 @dataclass(slots=True)
 class BadLine:
+    """Line that was not imported."""
+
     number: int
     message: str
 
 
 @dataclass(slots=True)
 class Imported:
-    """The counts of an import. They grow while it runs."""
+    """Counts of an import. They grow while it runs."""
 
     lines: int = 0
     written: int = 0
@@ -306,9 +316,10 @@ class Imported:
 async def import_lines(
     store: Store, lines: Iterable[bytes], *, owner: UUID | None = None, dry_run: bool = False
 ) -> AsyncIterator[Imported]:
-    """Write the breadcrumbs that do not exist yet. Yields the counts after each batch and at the end.
+    """Write the breadcrumbs that do not exist yet.
 
-    Bad lines are recorded and skipped. An import may be repeated: existing breadcrumbs stay as they are.
+    Yield the counts after each batch and at the end. Invalid lines are recorded and skipped. An import can be repeated,
+    because existing breadcrumbs are not changed.
     """
     importer = _Importer(store, owner, dry_run=dry_run)
     waiting: list[tuple[int, bytes]] = []
@@ -317,7 +328,7 @@ async def import_lines(
         if line.strip():
             waiting.append((number, line))
             size += len(line)
-        if len(waiting) == _AT_ONCE or size >= _LINE_BYTES:
+        if len(waiting) == _BATCH_SIZE or size >= _LINE_BYTES:
             await importer.import_batch(waiting)
             waiting, size = [], 0
             yield importer.count
@@ -334,11 +345,11 @@ class _Importer:
         self._owner = owner
         self._dry_run = dry_run
         self._expired: set[tuple[UUID, UUID]] = set()
-        """Owner and id of skipped breadcrumbs. Later lines with their history are not errors."""
+        """Owner and id of expired breadcrumbs, which are skipped. Their history in later lines is not an error."""
         self.count = Imported()
 
     async def import_batch(self, lines: Sequence[tuple[int, bytes]]) -> None:
-        """Import some lines, each with its number: first the breadcrumbs, then the rest of their history."""
+        """Import numbered lines: first the breadcrumbs, then the rest of their history."""
         self.count.lines += len(lines)
         decoded = [(number, line) for number, raw in lines if (line := self._decode(number, raw)) is not None]
         breadcrumbs = [line for _, line in decoded if not isinstance(line, MoreHistory)]
@@ -352,7 +363,7 @@ class _Importer:
                 await self._extend_history(number, line)
 
     def _decode(self, number: int, raw: bytes) -> tuple[Breadcrumb, list[Breadcrumb]] | MoreHistory | None:
-        """Decode a line, or record it as bad and return None."""
+        """Decode a line. If it is invalid, record it and return None."""
         try:
             return decode_line(raw, owner=self._owner)
         except InvalidInput as error:
@@ -362,7 +373,7 @@ class _Importer:
     def _without_repeats(
         self, lines: Iterable[tuple[Breadcrumb, list[Breadcrumb]]]
     ) -> Iterator[tuple[Breadcrumb, list[Breadcrumb]]]:
-        """Skip repeated breadcrumbs. Two tasks would both find the id missing."""
+        """Skip repeated breadcrumbs in a batch. Concurrent tasks would both find that the id is free."""
         seen: set[tuple[UUID, UUID]] = set()
         for crumb, history in lines:
             if (crumb.owner_id, crumb.id) in seen:
@@ -392,7 +403,7 @@ class _Importer:
             await self._store.get(crumb.owner_id, crumb.id, count_read=False)
         except NotFound:
             return
-        raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
+        raise AlreadyExists(f"breadcrumb {crumb.id} already exists")
 
     async def _extend_history(self, number: int, more: MoreHistory) -> None:
         newest = more.newest
@@ -406,7 +417,7 @@ class _Importer:
 
 def _error_text(error: InvalidInput) -> str:
     complaint = error.complaints[0]
-    # "body" and "line" mean the whole line: there is no field to name.
+    # "body" and "line" refer to the whole line, so there is no field to add.
     return (
         complaint.message
         if complaint.where in ("", "body", "line")

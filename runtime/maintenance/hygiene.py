@@ -1,7 +1,8 @@
-"""Housekeeping: deletes expired breadcrumbs and old events.
+"""Hygiene of a store: removes expired breadcrumbs, deleted sessions and old events.
 
-Several processes may run it at once: each removal is one script that checks again. Events that some kind of worker
-has not finished are kept, also if they are older than the window.
+Several processes can run it at the same time. The scripts that remove breadcrumbs and sessions check their conditions
+again.
+Events that a kind of worker has not finished are kept, even if they are older than the window.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log = structlog.get_logger("breadcrumbs.hygiene")
 
 
 class Hygiene:
-    """Runs the housekeeping of a store, once or at an interval."""
+    """Runs the hygiene of a store, once or at an interval."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
@@ -39,13 +40,15 @@ class Hygiene:
         self._interval = settings.hygiene_interval.total_seconds()
 
     async def run_forever(self) -> None:
+        """Run hygiene at the configured interval."""
         while True:
             await anyio.sleep(self._interval)
             report = await self.run_once()
             if report.purged or report.trimmed or report.errors:
-                _log.info("hygiene", purged=report.purged, trimmed=report.trimmed, errors=report.errors)
+                _log.info("hygiene done", purged=report.purged, trimmed=report.trimmed, errors=report.errors)
 
     async def run_once(self) -> RunCounts:
+        """Run hygiene in all lanes. An error in one lane does not stop the others."""
         began = time.perf_counter()
         purged = trimmed = errors = 0
         for lane in housekeeping_lanes(self._store):
@@ -63,7 +66,7 @@ class Hygiene:
         return report
 
     async def stats(self) -> dict[str, Any]:
-        """Return the totals of all processes that ran it on this store."""
+        """Return the totals of all processes that run hygiene on this store."""
         totals = await read_totals(self._store)
         stats: dict[str, Any] = {
             "runs_completed": totals.runs,
@@ -82,4 +85,4 @@ class Hygiene:
         try:
             await count_run(self._store, counts)
         except StoreError as error:
-            _log.warning("hygiene could not count its run", error=str(error))
+            _log.warning("counting the hygiene run failed", error=str(error))

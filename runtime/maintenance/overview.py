@@ -1,7 +1,9 @@
-"""Counts of a store and its workers, in a few round trips and at a bounded cost.
+"""Overview of a store and its workers.
 
-Lanes, workers and servers are shared by all owners: of them there are only numbers and names. Schemas and sessions
-are those of one owner.
+It takes a few round trips and has a limited cost.
+
+Lanes, workers and servers are shared by all owners, so only numbers and names are returned for them. Schemas and
+sessions are those of one owner.
 """
 
 from __future__ import annotations
@@ -18,77 +20,85 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import WorkerRecord, read_worker_kinds, read_workers
 
 RECENT_SECONDS: Final = 60
+"""Maximum age of a recent breadcrumb."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """The worker that holds a lane, with times in microseconds."""
+    """Worker that holds a lane. Times are in microseconds."""
 
     worker: str
     until: int
     since: int | None = None
-    """None: an older version took the lease and did not store the time."""
+    """None: an older version of Breadcrumbs acquired the lease and did not store the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneProgress:
-    """The progress of one kind of worker in a lane."""
+    """Progress of one kind of worker in a lane."""
 
     kind: str
     holder: LeaseHolder | None
     done_until: int
     """Every event up to this time is done."""
     waiting: int
-    """How many events after it are not done."""
+    """Number of later events that are not done."""
     more_waiting: bool
-    """Whether there are more than were counted."""
+    """True: the count reached its limit, so more events can be waiting."""
     first_waiting: int | None
-    """The time of the oldest waiting event."""
+    """Time of the oldest waiting event."""
     dead_letters: int
 
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
+    """Events of a lane, and the progress of the workers in it."""
+
     number: int
     newest: int
-    """The time of the newest event; 0: there was none."""
+    """Time of the newest event. 0 if there was none."""
     events: int
-    """How many are kept."""
+    """Number of events in the log."""
     events_ever: int
+    """Total number of events ever written."""
     progress: list[LaneProgress]
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaCount:
+    """Number of breadcrumbs with one schema."""
+
     name: str
-    """Empty: breadcrumbs without a schema."""
+    """Schema name. Empty for breadcrumbs without a schema."""
     count: int
     recent: int
-    """How many of them were created in the last `RECENT_SECONDS`."""
+    """Number of breadcrumbs created in the last `RECENT_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
+    """Overview of a store."""
+
     now: int
-    """The time of the server's clock."""
+    """Time of the server's clock, in microseconds."""
     kinds: list[str]
     lanes: list[LaneView]
     workers: list[WorkerRecord]
     sessions: int
     schemas: list[SchemaCount]
-    """The most frequent first."""
+    """Most frequent first."""
     uncounted_schemas: int
-    """How many schemas were not counted, in the lane with the most of them."""
+    """Number of schemas that were not counted, in the lane with the most of them."""
     servers: list[dict[str, str]]
-    """The INFO of each server. Servers that do not permit the command are missing."""
+    """INFO of each server. Servers that do not allow the command are missing."""
 
 
 async def overview(store: Store, owner: UUID) -> Overview:
-    """Count everything once."""
+    """Return the overview of a store for an owner."""
     kinds = await read_worker_kinds(store)
     now = store.now()
     since = now - RECENT_SECONDS * 1_000_000
-    # Sent together, in one write per server.
+    # The reads are sent together, in one write per server.
     lanes, workers, servers = await gather(
         count_lanes(store, owner, kinds, since), read_workers(store, kinds), read_server_infos(store)
     )
@@ -105,7 +115,7 @@ async def overview(store: Store, owner: UUID) -> Overview:
 
 
 def _count_schemas(lanes: Sequence[LaneCounts]) -> list[SchemaCount]:
-    """Add up the schemas of all lanes, the most frequent first."""
+    """Add up the schemas of all lanes, most frequent first."""
     counts: Counter[str] = Counter()
     recent: Counter[str] = Counter()
     for lane in lanes:
@@ -136,6 +146,6 @@ def _lease_holder(lease: bytes, until: int) -> LeaseHolder | None:
     if not lease:
         return None
     _, since, *worker = lease.decode(errors="replace").split(" ", 2)
-    if not worker or not since.isdigit():  # an older version took it and did not store the time
+    if not worker or not since.isdigit():  # acquired by an older version, which did not store the time
         return LeaseHolder(" ".join((since, *worker)), until)
     return LeaseHolder(worker[0], until, int(since))

@@ -1,4 +1,4 @@
-"""What to fetch for a context, and which part of it a model may see.
+"""Fetches breadcrumbs for contexts, and decides which part of them a model may see.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,4 +1,7 @@
-"""Decides which breadcrumbs a model may see, and which part of their content. Contexts and searches use it."""
+"""Decides which breadcrumbs and which part of their content a model may see.
+
+Context building and the search tool use it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from breadcrumbs.runtime.schema_names import HIDDEN_KEYS, INTERNAL_SCHEMAS
 
 
 def withheld_reason(crumb: Breadcrumb) -> Literal["secret", "private", "internal"] | None:
-    """Return why models do not see a breadcrumb, or None if they do."""
+    """Return why a breadcrumb is hidden from models, or None if it is visible."""
     if crumb.sensitivity == "secret":
         return "secret"
     if crumb.visibility == "private":
@@ -24,7 +27,10 @@ def withheld_reason(crumb: Breadcrumb) -> Literal["secret", "private", "internal
 def find_hints(
     crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb]
 ) -> tuple[Mapping[str, Any] | None, Breadcrumb | None]:
-    """Return the hints of a breadcrumb, and the schema definition that they come from unless they are its own."""
+    """Return the hints that apply to a breadcrumb, and the schema definition that contains them.
+
+    The definition is None if the breadcrumb has its own hints.
+    """
     hints = own_hints(crumb)
     if hints:
         return hints, None
@@ -34,6 +40,6 @@ def find_hints(
 
 
 def model_content(crumb: Breadcrumb, hints: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the content as a model sees it: hints applied, keys of the runtime removed."""
+    """Return the content as a model sees it, with hints applied and hidden keys removed."""
     content = apply_hints(crumb.context, hints) if hints else crumb.context
     return {key: value for key, value in content.items() if key not in HIDDEN_KEYS}

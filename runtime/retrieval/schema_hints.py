@@ -1,4 +1,7 @@
-"""Which `llm_hints` apply to a breadcrumb: its own, or those of its schema's definition."""
+"""Loads and caches the `llm_hints` of schema definitions.
+
+They apply to breadcrumbs of the schema that have no hints of their own.
+"""
 
 from __future__ import annotations
 
@@ -21,49 +24,50 @@ _MAX_CACHED_SCHEMAS: Final = 1_024
 
 
 def own_hints(crumb: Breadcrumb) -> Any:
-    """The hints that a breadcrumb carries itself; older RCRT data has them in the context."""
+    """Return the hints of the breadcrumb itself. Older RCRT data has them in the context."""
     return crumb.document.get("llm_hints") or crumb.context.get("llm_hints")
 
 
 class DefinitionReads(NamedTuple):
-    """The reads of definitions that are not cached."""
+    """Reads for definitions that are not cached."""
 
     owner: UUID
     at: float
     reads: dict[str, Read[list[Breadcrumb]]]
-    """By schema."""
+    """By schema name."""
 
 
 class SchemaHints:
-    """The hints of schema definitions, looked up at most once a second per owner and schema."""
+    """Cache of schema definitions by owner and schema name, with a TTL of one second."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: OrderedDict[tuple[UUID, str], tuple[float, Breadcrumb | None]] = OrderedDict()
+        self._cached: OrderedDict[tuple[UUID, str], tuple[float, Breadcrumb | None]] = OrderedDict()
+        """Time of expiry (`time.monotonic`) and definition, by owner and schema name. None: there is no definition."""
 
     async def of(self, owner: UUID, schema_name: str) -> Any:
-        """The hints of the owner's newest definition of this schema, or None."""
+        """Return the hints of the owner's newest definition of a schema, or None."""
         definition = (await self.definitions(owner, {schema_name})).get(schema_name)
         return None if definition is None else own_hints(definition)
 
     async def definitions(self, owner: UUID, schema_names: set[str]) -> dict[str, Breadcrumb]:
-        """The definitions of those schemas that have one, looked up side by side."""
+        """Return the definitions of those schemas that have one. All reads are sent together."""
         missing = self.missing(owner, schema_names)
-        # Before the reads: entries stored meanwhile may evict these.
-        found = {name: self._known[owner, name][1] for name in schema_names - missing.reads.keys()}
+        # Taken before the reads, because entries stored during the reads can evict them.
+        found = {name: self._cached[owner, name][1] for name in schema_names - missing.reads.keys()}
         if missing.reads:
             found |= self.store_results(missing, await self._store.read_batch(*missing.reads.values()))
         return {name: crumb for name in sorted(found) if (crumb := found[name]) is not None}
 
     def missing(self, owner: UUID, schema_names: set[str]) -> DefinitionReads:
-        """Return the reads of definitions that are not cached. They may be sent together with other reads."""
+        """Return reads for the definitions that are not cached. They can be sent together with other reads."""
         now = time.monotonic()
         reads = {
             name: newest_tagged(
                 self._store, owner, SCHEMA_DEFINITION, DEFINES_PREFIX + name, applies_to_all_sessions
             )
             for name in schema_names
-            if (known := self._known.get((owner, name))) is None or known[0] <= now
+            if (cached := self._cached.get((owner, name))) is None or cached[0] <= now
         }
         return DefinitionReads(owner, now, reads)
 
@@ -73,10 +77,10 @@ class SchemaHints:
         """Cache the results of the reads and return them by schema."""
         found = {name: next(iter(crumbs), None) for name, crumbs in zip(missing.reads, results, strict=True)}
         for name, crumb in found.items():
-            self._known[missing.owner, name] = (missing.at + _TTL_SECONDS, crumb)
-            self._known.move_to_end((missing.owner, name))
-        while len(self._known) > _MAX_CACHED_SCHEMAS:
-            self._known.popitem(last=False)
+            self._cached[missing.owner, name] = (missing.at + _TTL_SECONDS, crumb)
+            self._cached.move_to_end((missing.owner, name))
+        while len(self._cached) > _MAX_CACHED_SCHEMAS:
+            self._cached.popitem(last=False)
         return found
 
 
@@ -91,5 +95,8 @@ async def load_all_definitions(store: Store, owner: UUID) -> dict[str, Breadcrum
 
 
 def applies_to_all_sessions(definition: Breadcrumb) -> bool:
-    """Whether a definition is not limited to one session, user or agent. Its hints hold literal text."""
+    """Return whether a definition is not limited to one session, user or agent.
+
+    Hints can contain literal text, so those of one session must not reach another.
+    """
     return find_restriction(definition) is None

@@ -1,7 +1,8 @@
 """Fetches the breadcrumbs of sources, for context configs and agent definitions.
 
-A source with the scope `current` reads only the index of the trigger's session: no filter keeps other sessions out.
-If the trigger has no session, such a source finds nothing, and a note says so.
+A source with the scope `current` reads only the index of the trigger's session. Its isolation does not depend on a
+filter. If the trigger has no session, such a source finds nothing and adds a note. Exception: `latest` without a scope
+also reads the indexes of breadcrumbs without a session (see `Fetch.includes_shared`).
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ SourceTags = Annotated[tuple[Tag, ...], Field(max_length=64)]
 
 
 class Fetch(BaseModel):
-    """How a source finds its breadcrumbs."""
+    """Method, limit and scope of a source."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: Literal["recent", "latest", "event_data"] = Field(
         "recent",
-        description="recent: the newest ones; latest: the newest one; event_data: the breadcrumb that triggered",
+        description="recent: the newest breadcrumbs; latest: only the newest; event_data: the trigger",
     )
     limit: Annotated[int, Field(ge=1, le=1000, strict=True)] = Field(
-        10, description="How many at most (recent)"
+        10, description="Maximum number of breadcrumbs, for the method recent"
     )
     conversation_scope: Scope | None = Field(
         None,
-        description="current: this session only, the default; user: every session of this user; all: every session. "
-        "`latest` without a scope also finds what belongs to no session, such as a catalogue",
+        description="current: this session only (default); user: all sessions of this user; all: all sessions. "
+        "`latest` without a scope also finds breadcrumbs without a session, such as a tool catalog",
     )
 
     @property
@@ -54,12 +55,12 @@ class Fetch(BaseModel):
 
     @property
     def includes_shared(self) -> bool:
-        """Whether the source also finds breadcrumbs of no session. It never finds those of another session."""
+        """Whether the source also finds breadcrumbs without a session. It never finds those of another session."""
         return self.method == "latest" and self.conversation_scope is None
 
 
 class Source(BaseModel):
-    """One place where parts of a context come from."""
+    """One entry of a context config: which breadcrumbs to fetch."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -76,7 +77,7 @@ class Source(BaseModel):
             and self.schema_name is None
             and not (self.any_tags or self.all_tags)
         ):
-            raise ValueError("a source needs a schema_name or tags: without them it would fetch everything")
+            raise ValueError("a source requires a schema_name or tags, otherwise it would fetch everything")
         return self
 
 
@@ -86,14 +87,14 @@ class SourceItem(NamedTuple):
     source: str
     """The key of the source."""
     rank: int
-    """0: the newest that this source found."""
+    """Index among the results of the source. 0 is the newest."""
     crumb: Breadcrumb
     number: int | None = None
-    """Index of the source: several may share a key. None: no source found it, it is the trigger."""
+    """Index of the source, because several can share a key. None: the trigger, which no source found."""
 
 
 class TriggerFacts(Protocol):
-    """What sources need to know of a trigger. Its event says it before the breadcrumb is loaded."""
+    """The fields of a trigger that sources use. Its event also has them, before the breadcrumb is loaded."""
 
     @property
     def owner_id(self) -> UUID: ...
@@ -107,15 +108,16 @@ class TriggerFacts(Protocol):
 
 @dataclass(slots=True)
 class Fetched:
-    """The breadcrumbs that some sources found."""
+    """Breadcrumbs found by a list of sources."""
 
     sources: Sequence[Source]
     results: list[list[Breadcrumb] | None]
-    """One per source, the newest first; None: the source stands for the trigger."""
+    """One list per source, newest first. None: the source is the trigger."""
     notes: list[str]
-    """Say which sources could not be read."""
+    """Explain which sources could not be read."""
 
     def items(self, trigger: Breadcrumb) -> list[SourceItem]:
+        """Return all results as items, in the order of the sources."""
         return [
             SourceItem(source.key, rank, crumb, number)
             for number, (source, crumbs) in enumerate(zip(self.sources, self.results, strict=True))
@@ -125,9 +127,9 @@ class Fetched:
     async def refill(
         self, store: Store, trigger: Breadcrumb, waits: Keep, *, keep: Keep | None = None
     ) -> None:
-        """Fetch more for sources whose limit is used up by messages that wait for their turn.
+        """Fetch more for sources that reached their limit because of messages that wait for their turn.
 
-        Waiting messages stay in the results, but do not count against the limit.
+        Waiting messages remain in the results, but do not count against the limit.
         """
         full = [
             (number, crumbs)
@@ -153,14 +155,14 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class _FetchRequest:
-    """The parts of a fetch that all its sources share."""
+    """Parameters shared by all sources of a fetch."""
 
     store: Store
     trigger: TriggerFacts
     keep: Keep | None
-    """None: all breadcrumbs are kept."""
+    """Filter for results. None: no filter."""
     max_bytes: int
-    """Byte budget of each source. Each finds at least one breadcrumb."""
+    """Byte budget of each source. Each can return at least one breadcrumb."""
     notes: list[str]
 
     def for_source(self, source: Source) -> Query:
@@ -181,7 +183,7 @@ class _FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one source finds its breadcrumbs: by the first read with a result, or by a listing."""
+    """Plan of one source. It uses the first read with a result, or a listing."""
 
     reads: tuple[Read[list[Breadcrumb]], ...] = ()
     listing: Callable[[], Awaitable[list[Breadcrumb]]] | None = None
@@ -189,7 +191,7 @@ class _Plan:
 
 
 class Fetching:
-    """The reads and listings of some sources. The reads may be sent together with others."""
+    """The reads and listings of a list of sources. The reads can be sent together with other reads."""
 
     def __init__(
         self,
@@ -200,16 +202,17 @@ class Fetching:
         keep: Keep | None = None,
         max_bytes: int = RECENT_BYTES,
     ) -> None:
-        """`keep`: breadcrumbs that it refuses are treated as missing.
+        """Plan the reads and listings.
 
-        `max_bytes`: byte budget of all sources together, in equal shares. Each source finds at least one.
+        Breadcrumbs that `keep` refuses are treated as missing. `max_bytes` is the byte budget of all sources together,
+        in equal shares. Each source can return at least one breadcrumb.
         """
         self._sources = sources
         self._notes: list[str] = []
         request = _FetchRequest(store, trigger, keep, max_bytes // max(1, len(sources)), self._notes)
         self._plans = [_plan(request, source) for source in sources]
         self._results: list[list[list[Breadcrumb]]] = []
-        """By plan, the results of its reads."""
+        """Results of the reads, by plan."""
         self._listed: dict[int, list[Breadcrumb]] = {}
         self._failure: Exception | None = None
 
@@ -218,25 +221,26 @@ class Fetching:
         return [read for plan in self._plans for read in plan.reads]
 
     def take_results(self, results: Iterator[list[Breadcrumb]]) -> None:
-        """Take the results of `reads` from the beginning of an iterator."""
+        """Take the results of `reads` from the start of an iterator."""
         self._results = [list(islice(results, len(plan.reads))) for plan in self._plans]
 
     @property
     def has_listings(self) -> bool:
-        """Whether some sources need more than reads."""
+        """Whether some sources need a listing."""
         return any(plan.listing is not None for plan in self._plans)
 
     async def list_all(self) -> None:
-        """Run the listings. They may run beside the reads."""
+        """Run the listings. They can run at the same time as the reads."""
         numbers = [number for number, plan in enumerate(self._plans) if plan.listing is not None]
         try:
             listed = await gather(*(plan.listing() for plan in self._plans if plan.listing is not None))
             self._listed = dict(zip(numbers, listed, strict=True))
-        except Exception as error:  # other contexts that are loaded together must not fail with this one
+        except Exception as error:
+            # `fetched` raises the error. Other contexts that are loaded together with this one do not fail.
             self._failure = error
 
     def fetched(self) -> Fetched:
-        """Return what was found, once all results are there. Raises the error of a listing that failed."""
+        """Return the results. Call it after all reads and listings. Raises the error of a failed listing."""
         if self._failure is not None:
             raise self._failure
         return Fetched(
@@ -283,11 +287,11 @@ def _plan(request: _FetchRequest, source: Source) -> _Plan:
         case "current":
             if session is not None:
                 return _plan_session(request, source, session)
-            missing = "conversation to look at"
+            missing = "conversation to read"
         case "user":
             if session is not None:
                 return _Plan(listing=lambda: _list_user(request, source, session))
-            missing = "user to look for"
+            missing = "user to search for"
     request.notes.append(f"{source.key}: the trigger has no session, so there is no {missing}")
     return _Plan()
 
@@ -308,7 +312,7 @@ def _plan_session(request: _FetchRequest, source: Source, session: str) -> _Plan
 
 
 def _plan_session_or_shared(request: _FetchRequest, source: Source) -> _Plan:
-    """Find breadcrumbs of the session, or of no session if there are none."""
+    """Plan to find breadcrumbs of the session, or else breadcrumbs without a session."""
     schema, session = _only_schema(request, source), request.trigger.session_id
     if schema is None:
         return _Plan(listing=lambda: _list_session_or_shared(request, source))
@@ -341,21 +345,21 @@ async def _list_session_or_shared(request: _FetchRequest, source: Source) -> lis
 
 
 async def _list_user(request: _FetchRequest, source: Source, session: str) -> list[Breadcrumb]:
-    """List the breadcrumbs with the tag of the session's user. A user tag of the trigger proves nothing."""
-    held = await Sessions(request.store).belonging(request.trigger.owner_id, session)
-    tags = user_tags(None if held is None else held.user)
+    """List the breadcrumbs with the tag of the session's user. The user tag of the trigger cannot be trusted."""
+    belonging = await Sessions(request.store).belonging(request.trigger.owner_id, session)
+    tags = user_tags(None if belonging is None else belonging.user)
     if not tags:
-        request.notes.append(f"{source.key}: the session belongs to no user, so there is no user to look for")
+        request.notes.append(f"{source.key}: the session has no user, so there is no user to search for")
         return []
     return await request.find(replace(request.for_source(source), all_tags=(*source.all_tags, *tags)))
 
 
 async def _fetch_further(request: _FetchRequest, source: Source, trigger: Breadcrumb) -> list[Breadcrumb]:
-    """Fetch the breadcrumbs that `request.keep` admits, behind those that wait for their turn."""
+    """Fetch older breadcrumbs that `request.keep` accepts, beyond those that wait for their turn."""
     is_one_schema = source.schema_name is not None and source.fetch.scope == "current"
     if is_one_schema and not source.fetch.includes_shared:
-        # Begin at the trigger: a thousand messages may wait after it, and each turn would read all the others.
-        # With several schemas there may be answers among them, so all are read.
+        # Start at the trigger. A thousand messages can wait after it, and each turn would read all of them.
+        # With several schemas there can be answers among them, so everything is read.
         return await request.find(
             replace(request.for_source(source), session_id=trigger.session_id, created_until=trigger.created)
         )
@@ -364,12 +368,12 @@ async def _fetch_further(request: _FetchRequest, source: Source, trigger: Breadc
 
 
 def _only_schema(request: _FetchRequest, source: Source) -> str | None:
-    """Return the schema if its index alone gives the result, or None if breadcrumbs have to be filtered."""
+    """Return the schema if its index alone gives the result. None: breadcrumbs must be filtered."""
     return source.schema_name if not (source.any_tags or source.all_tags or request.keep) else None
 
 
 def _shared_filter(trigger: TriggerFacts) -> Keep:
-    """Return a filter for breadcrumbs of no session: not those of another user, nor private or secret ones."""
+    """Return a filter for breadcrumbs without a session. It refuses private, secret and other users' breadcrumbs."""
     own_users = set(users_of(trigger.tags))
 
     def admits(crumb: Breadcrumb) -> bool:

@@ -1,4 +1,4 @@
-"""Sessions: facts and rules, messages, forks, retries, outcomes.
+"""Sessions: creation, access, messages, forks, retries and outcomes.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,7 +1,7 @@
-"""Forks: a new session that begins with what was said in another one, up to a message.
+"""Forks: new sessions that start with a copy of another session, up to a message.
 
-The copies keep their times, so they are history: nobody answers them. Their ids are derived from the new
-session and the originals', so a fork that was broken off can be gone on with.
+The copies are written like imported breadcrumbs: they keep their times, and no agent answers them. Their ids are
+derived from the new session and the original ids, so an interrupted fork can be resumed without duplicates.
 """
 
 from __future__ import annotations
@@ -43,33 +43,37 @@ from breadcrumbs.runtime.store.state import (
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
 
-_LEFT_BEHIND: Final = frozenset((SESSION_RECORD, STATE_CHANGE, AGENT_CONTEXT, AGENT_ERROR, AGENT_CANCEL))
-"""What is about the first session itself, or about turns in it: not part of what was said."""
-_ABOUT_CONTEXTS: Final = frozenset(("context_id", "context_version"))
+_NOT_COPIED: Final = frozenset((SESSION_RECORD, STATE_CHANGE, AGENT_CONTEXT, AGENT_ERROR, AGENT_CANCEL))
+"""Schemas that describe the original session or its turns. They are not part of the conversation."""
+_CONTEXT_REFERENCES: Final = frozenset(("context_id", "context_version"))
+"""Keys that refer to a context. They are removed, because contexts are not copied."""
 
-_AT_ONCE: Final = 32
-_COPIED_BYTES: Final = 1 << 20
-"""How many bytes of breadcrumbs are copied at a time; one breadcrumb may be larger."""
+_BATCH_SIZE: Final = 32
+"""Maximum number of breadcrumbs that are copied concurrently."""
+_BATCH_BYTES: Final = 1 << 20
+"""Maximum size of a batch. A single breadcrumb can be larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForkOptions:
-    """The end of a fork, and the facts of the new session."""
+    """Options of a fork."""
 
     message_id: UUID | None = None
-    """The last message to copy. None: all of them."""
+    """Last message to copy. None copies the whole session."""
     title: str | None = None
     user_id: str | None = None
+    """User of the new session. None: no user, even if the original session has one."""
     request: str | None = None
-    """Names the request that the fork is for: the same request again gives the same fork. None: it is not repeated."""
+    """Identifies the request. A repeated request resumes the same fork. None if the request cannot be repeated."""
 
 
 async def fork(
     store: Store, principal: Principal, origin: str, session: str, options: ForkOptions
 ) -> Written:
-    """Make `session` from the breadcrumbs of `origin`, up to a message or all of them.
+    """Create `session` as a copy of `origin`, up to a message or to the end.
 
-    The state is the one that `origin` had then, as far as the breadcrumbs that set it still exist.
+    The new session has the state that `origin` had at that message, as far as the breadcrumbs that set it still exist.
+    Breadcrumbs and state that the principal may not read are not copied. Raise `AlreadyExists` if `session` exists.
     """
     owner = principal.owner_id
     until = None
@@ -77,51 +81,58 @@ async def fork(
     if options.message_id is not None:
         last = await message_in(store, principal, origin, options.message_id)
         until = SortKey(last.created, last.id.bytes)
-    survey = await _surveyed(store, principal, origin, until)
+    survey = await _survey_session(store, principal, origin, until)
     if store.quotas is not None:
         await store.quotas.check(owner, Usage(survey.size, len(survey.copies), 1))
     try:
         written = await store.create(
             owner,
-            _record(session, origin, survey, options),
+            _session_record(session, origin, survey, options),
             by=principal.agent_id,
             id=None if request is None else _fork_id(store, owner, session),
             options=CreateOptions(session_version=0),
         )
     except VersionMismatch:
-        raise _taken(session) from None
+        raise _already_exists(session) from None
     copies = survey.copies
     if written.found and request is not None:
-        # Whoever comes again goes on where the first try stopped, and no further than that was to go.
+        # A repeated request resumes the fork. It copies no breadcrumbs that are newer than the last one that the first
+        # request found.
         first = (await store.get(owner, written.id, count_read=False)).context.get("forked_from")
         if not isinstance(first, dict) or first.get("request") != request:
-            raise _taken(session)
+            raise _already_exists(session)
         end = first.get("until", 0)
         copies = {id: created for id, created in copies.items() if created <= end}
-        written = replace(written, replayed=True)
+        written = written._replace(replayed=True)
     ids = {str(id): _fork_id(store, owner, session, str(id)) for id in copies}
-    async for some in _batches(store, principal, origin, copies):
+    async for batch in _batches(store, principal, origin, copies):
         async with anyio.create_task_group() as tasks:
-            for crumb in some:
+            for crumb in batch:
                 tasks.start_soon(_copy, store, crumb, session, ids)
     return written
 
 
 class _Survey:
-    """The facts about a session that its fork needs. It does not hold the breadcrumbs, which may be large."""
+    """Facts about a session that its fork needs.
+
+    The breadcrumbs themselves are not kept, because they can be large.
+    """
 
     def __init__(self, principal: Principal) -> None:
         self._principal = principal
-        self.state = _State(principal)
+        self.state = _ForkState(principal)
         self.copies: dict[UUID, int] = {}
-        """The breadcrumbs to copy, each with the time of its creation."""
+        """Ids of the breadcrumbs to copy, each with its time of creation."""
         self.size = 0
-        """Bytes of the breadcrumbs to copy."""
+        """Total bytes of the breadcrumbs to copy."""
         self.last: tuple[UUID, int] | None = None
-        """The last breadcrumb, to copy or not, and the time of its creation."""
+        """Id and time of creation of the last breadcrumb, even if it is not copied."""
 
     def add(self, crumb: Breadcrumb, first: Breadcrumb | None) -> None:
-        """Look at the next breadcrumb. `first`: its first version, where it may have set the state."""
+        """Add the next breadcrumb.
+
+        `first` is the first version of the breadcrumb, or None if the breadcrumb cannot have set state.
+        """
         copied = _is_copied(crumb, self._principal)
         self.last = crumb.id, crumb.created
         if copied:
@@ -131,8 +142,8 @@ class _Survey:
             self.state.add(crumb, first, copied=copied)
 
 
-async def _surveyed(store: Store, principal: Principal, session: str, until: SortKey | None) -> _Survey:
-    """Look at the breadcrumbs of a session up to a place, the oldest first."""
+async def _survey_session(store: Store, principal: Principal, session: str, until: SortKey | None) -> _Survey:
+    """Survey the breadcrumbs of a session up to a sort key, oldest first."""
     survey = _Survey(principal)
     async for crumb in store.walk(principal.owner_id, Query(session_id=session, sort="created_at")):
         if until is not None and SortKey(crumb.created, crumb.id.bytes) > until:
@@ -146,7 +157,10 @@ async def _surveyed(store: Store, principal: Principal, session: str, until: Sor
 async def _batches(
     store: Store, principal: Principal, session: str, copies: dict[UUID, int]
 ) -> AsyncIterator[list[Breadcrumb]]:
-    """Read the breadcrumbs to copy again, a few at a time. A breadcrumb that became unreadable is left out."""
+    """Read the breadcrumbs of `copies` in batches.
+
+    This is the second read, after the survey. Skip breadcrumbs that the principal may no longer read.
+    """
     batch: list[Breadcrumb] = []
     size, end = 0, max(copies.values(), default=0)
     async for crumb in store.walk(principal.owner_id, Query(session_id=session, sort="created_at")):
@@ -154,7 +168,7 @@ async def _batches(
             break
         if crumb.id not in copies or not _is_copied(crumb, principal):
             continue
-        if batch and (len(batch) == _AT_ONCE or size + len(crumb.json) > _COPIED_BYTES):
+        if batch and (len(batch) == _BATCH_SIZE or size + len(crumb.json) > _BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(_with_usable_state(crumb))
@@ -165,13 +179,16 @@ async def _batches(
 
 async def _copy(store: Store, crumb: Breadcrumb, session: str, ids: dict[str, UUID]) -> None:
     try:
-        await store.restore(_copied(crumb, session, ids), [])
+        await store.restore(_copy_of(crumb, session, ids), [])
     except AlreadyExists:
-        pass  # by a first try
+        pass  # copied by an earlier request
 
 
 def _with_usable_state(crumb: Breadcrumb) -> Breadcrumb:
-    """Later versions may say anything in their place of the state: a new breadcrumb may not."""
+    """Return the breadcrumb without an invalid `state_delta`.
+
+    An update can store an invalid `state_delta`, but the store rejects a new breadcrumb with one.
+    """
     try:
         state_changes(crumb.schema_name or "", crumb.context)
     except InvalidInput:
@@ -181,7 +198,10 @@ def _with_usable_state(crumb: Breadcrumb) -> Breadcrumb:
 
 
 async def _first_version(store: Store, crumb: Breadcrumb) -> Breadcrumb:
-    """State is what the first version said: later ones are corrections of a text."""
+    """Return the first version, or the newest one if the first is not stored.
+
+    Only the first version sets state. Later versions do not change it.
+    """
     if crumb.version == 1:
         return crumb
     try:
@@ -190,7 +210,8 @@ async def _first_version(store: Store, crumb: Breadcrumb) -> Breadcrumb:
         return crumb
 
 
-def _record(session: str, origin: str, survey: _Survey, options: ForkOptions) -> BreadcrumbCreate:
+def _session_record(session: str, origin: str, survey: _Survey, options: ForkOptions) -> BreadcrumbCreate:
+    """Return the session record of the fork."""
     title, user_id = options.title, options.user_id
     forked_from: dict[str, Any] = {"session_id": origin}
     if survey.last is not None:
@@ -203,7 +224,7 @@ def _record(session: str, origin: str, survey: _Survey, options: ForkOptions) ->
         "session_id": session,
         **state,
         "forked_from": forked_from,
-        "user_id": user_id,  # null: it is no user's, whoever spoke first in the other
+        "user_id": user_id,  # null: the fork belongs to no user, even if the original session does
     }
     if title is not None:
         context["title"] = title
@@ -220,28 +241,32 @@ def _record(session: str, origin: str, survey: _Survey, options: ForkOptions) ->
 
 
 def _fork_id(store: Store, owner: UUID, session: str, *original: str) -> UUID:
-    """Return the id of the record of a fork, or of the copy of an original."""
+    """Return the id of a fork's session record, or of the copy of `original`."""
     return derive_id_in_session(store, owner, session, "fork", str(owner), session, *original)
 
 
-def _taken(session: str) -> AlreadyExists:
-    return AlreadyExists(f"there is a session {session!r} already: choose another id, or leave it out")
+def _already_exists(session: str) -> AlreadyExists:
+    return AlreadyExists(f"session {session!r} already exists: choose another id, or omit it")
 
 
 def _is_copied(crumb: Breadcrumb, principal: Principal) -> bool:
     return (
-        crumb.schema_name not in _LEFT_BEHIND
+        crumb.schema_name not in _NOT_COPIED
         and not any(tag.startswith("consumer:") for tag in crumb.tags)
-        and crumb.max_reads == 0  # it was meant to be read so many times, and no more
+        and crumb.max_reads == 0  # a copy could be read more often than the limit allows
         and policy.may_read(principal, crumb)
     )
 
 
-def _copied(crumb: Breadcrumb, session: str, ids: dict[str, UUID]) -> Breadcrumb:
+def _copy_of(crumb: Breadcrumb, session: str, ids: dict[str, UUID]) -> Breadcrumb:
+    """Return the copy of a breadcrumb in the fork.
+
+    Ids of originals are replaced by those of their copies.
+    """
     document = dict(crumb.document)
     document["tags"] = [SESSION + session if tag.startswith(SESSION) else tag for tag in crumb.tags]
     context = {
-        name: _renamed(value, ids) for name, value in crumb.context.items() if name not in _ABOUT_CONTEXTS
+        name: _map_ids(value, ids) for name, value in crumb.context.items() if name not in _CONTEXT_REFERENCES
     }
     document["context"] = {**context, "session_id": session}
     return Breadcrumb(
@@ -258,53 +283,59 @@ def _copied(crumb: Breadcrumb, session: str, ids: dict[str, UUID]) -> Breadcrumb
     )
 
 
-def _renamed(value: Any, ids: dict[str, UUID]) -> Any:
-    """What names one of the originals names its copy."""
+def _map_ids(value: Any, ids: dict[str, UUID]) -> Any:
+    """Replace ids of originals by the ids of their copies."""
     if isinstance(value, str):
         return str(ids[value]) if value in ids else value
     if isinstance(value, list):
-        return [_renamed(item, ids) if isinstance(item, str) else item for item in value]
+        return [_map_ids(item, ids) if isinstance(item, str) else item for item in value]
     return value
 
 
-class _State:
-    """The state that breadcrumbs lead to, one after the other.
+class _ForkState:
+    """State of a session, computed from its breadcrumbs in order.
 
-    State from breadcrumbs that this token may not read stays behind, as they do.
+    State that the principal may not read is left out, like the breadcrumbs that set it.
     """
 
     def __init__(self, principal: Principal) -> None:
         self._principal = principal
-        self._there: dict[str, tuple[bytes, StateReaders]] = {}
-        self._copied: dict[str, bytes] = {}
+        self._values: dict[str, tuple[bytes, StateReaders]] = {}
+        self._set_by_copies: dict[str, bytes] = {}
+        """State that the copies set in the fork."""
 
     def add(self, crumb: Breadcrumb, first: Breadcrumb, *, copied: bool) -> None:
-        """Apply the next breadcrumb. State is what its first version said."""
+        """Apply the next breadcrumb. Only its first version sets state."""
         principal = self._principal
         guard = StateReaders.of_crumb(first).joined(StateReaders.of_crumb(crumb))
         readable = policy.may_read_content(principal, first) and policy.may_read_content(principal, crumb)
         for name, value in _changes(first, credentials=readable).items():
-            self._there[name] = (value if policy.may_read_state(principal, guard) else REMOVED, guard)
+            self._values[name] = (value if policy.may_read_state(principal, guard) else REMOVED, guard)
         if copied:
-            self._copied |= _changes(crumb)
+            self._set_by_copies |= _changes(crumb)
 
     def record(self) -> tuple[dict[str, Any], StateReaders]:
-        """The context that gives the fork this state, together with the copies; and its readers."""
-        there, copied = self._there, self._copied
-        state = {name: value for name, (value, _) in there.items() if value != REMOVED}
-        too_much = [name for name, value in copied.items() if value != REMOVED and name not in state]
+        """Return the state part of the session record, and its readers.
+
+        The part sets the values that the copies do not set. It removes values that the copies set, but that are not
+        part of the state.
+        """
+        values, copied = self._values, self._set_by_copies
+        state = {name: value for name, (value, _) in values.items() if value != REMOVED}
+        surplus = [name for name, value in copied.items() if value != REMOVED and name not in state]
         delta = {name: orjson.loads(value) for name, value in state.items() if value != copied.get(name)}
-        record: dict[str, Any] = {"state_delta": {**delta, **dict.fromkeys(too_much)}}
+        record: dict[str, Any] = {"state_delta": {**delta, **dict.fromkeys(surplus)}}
         if nulls := [name for name, value in delta.items() if value is None]:
             record["null_is_a_value"] = nulls
-        guard = reduce(StateReaders.joined, (there[name][1] for name in delta), StateReaders())
+        guard = reduce(StateReaders.joined, (values[name][1] for name in delta), StateReaders())
         if not guard.secret and strip_credentials(delta) is not delta:
-            # As with the events that brought these credentials: what else there is of the state is for everybody.
+            # Only the credentials are secret, as in the original breadcrumbs. All principals may read the other values.
             return {**record, ONLY_CREDENTIALS: True}, replace(guard, secret=True)
         return record, guard
 
 
 def _changes(crumb: Breadcrumb, *, credentials: bool = True) -> dict[str, bytes]:
+    """Return the state that a breadcrumb sets, without title, user and pause of the session."""
     context = crumb.context if credentials else strip_credentials(crumb.context)
     changes = state_changes(crumb.schema_name or "", context)
     return {name: value for name, value in changes.items() if not is_about_session(name)}

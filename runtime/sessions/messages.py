@@ -1,4 +1,4 @@
-"""The messages of a session: what was said in it, by whom, and in which order."""
+"""Messages of a session: reads them, and renders them for API replies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from breadcrumbs.runtime.store.store import Store
 
 Role = Literal["user", "assistant", "error", "tool"]
 
-
 ROLES: Final[Mapping[str, Role]] = {
     USER_MESSAGE: "user",
     AGENT_RESPONSE: "assistant",
@@ -36,23 +35,29 @@ ROLES: Final[Mapping[str, Role]] = {
     TOOL_REQUEST: "tool",
     TOOL_RESPONSE: "tool",
 }
+"""Schemas of messages, and the role of each."""
 
-MOST_MESSAGES: Final = 1_000
+MAX_PAGE_MESSAGES: Final = 1_000
+"""Maximum number of messages in a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
+    """Page of messages."""
+
     messages: list[Breadcrumb]
-    """The oldest first."""
+    """Oldest first."""
     has_more: bool
-    """In the direction asked for."""
+    """Whether there are more messages in the requested direction."""
     before: str | None
+    """Cursor for the page before this one. None if there is none."""
     after: str | None
+    """Cursor for the page after this one. None if the session has no messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRange:
-    """The part of a session that a page shows: the newest messages, or those before or after a cursor."""
+    """Messages to read: the newest ones, or those before or after a cursor."""
 
     limit: int
     before: str | None = None
@@ -60,17 +65,21 @@ class PageRange:
     max_bytes: int | None = None
 
 
-async def read_page(store: Store, principal: Principal, session: str, asked: PageRange) -> MessagePage:
-    """Return one page. It costs the same in a session of any length."""
-    limit, before, after = asked.limit, asked.before, asked.after
+async def read_page(store: Store, principal: Principal, session: str, page_range: PageRange) -> MessagePage:
+    """Return a page of messages.
+
+    The cost does not depend on the length of the session.
+    """
+    limit, before, after = page_range.limit, page_range.before, page_range.after
     if before is not None and after is not None:
-        raise InvalidInput("before and after exclude each other: a page goes one way", where="after")
-    if not 1 <= limit <= MOST_MESSAGES:
-        raise InvalidInput(f"limit must be from 1 to {MOST_MESSAGES}", where="limit")
-    # A cursor says where, not in which direction: all of them are signed for the same query.
+        raise InvalidInput("before and after cannot be combined: use one of them", where="after")
+    if not 1 <= limit <= MAX_PAGE_MESSAGES:
+        raise InvalidInput(f"limit must be from 1 to {MAX_PAGE_MESSAGES}", where="limit")
+    # A cursor contains a sort key without a direction, so that it can be used as `before` and as `after`. All cursors
+    # are therefore signed for the same query.
     signed = policy.restrict_query(principal, Query(schema_names=tuple(ROLES), session_id=session))
     query = replace(
-        signed, sort="created_at" if after is not None else None, limit=limit, max_bytes=asked.max_bytes
+        signed, sort="created_at" if after is not None else None, limit=limit, max_bytes=page_range.max_bytes
     )
     start = open_cursor(store.secret, principal.owner_id, replace(signed, cursor=before or after))
     if start is not None:
@@ -78,8 +87,8 @@ async def read_page(store: Store, principal: Principal, session: str, asked: Pag
     page = await store.list(principal.owner_id, query)
     end = open_cursor(store.secret, principal.owner_id, replace(query, cursor=page.next_cursor))
 
-    def cursor(place: SortKey | None) -> str | None:
-        return None if place is None else sign_cursor(store.secret, principal.owner_id, signed, place)
+    def cursor(key: SortKey | None) -> str | None:
+        return None if key is None else sign_cursor(store.secret, principal.owner_id, signed, key)
 
     found = page.items
     first, last = (
@@ -91,18 +100,24 @@ async def read_page(store: Store, principal: Principal, session: str, asked: Pag
 
 
 async def message_in(store: Store, principal: Principal, session: str, id: UUID) -> Breadcrumb:
-    """A breadcrumb of a session, if that is what it is for who asks."""
+    """Return a breadcrumb of a session by its id.
+
+    Raise `NotFound` if it is not in the session, or the principal may not see it.
+    """
     try:
         crumb = await store.get(principal.owner_id, id, count_read=False)
     except NotFound:
         crumb = None
     if crumb is None or crumb.session_id != session or not policy.may_see(principal, crumb):
-        raise NotFound(f"there is no message {id} in session {session!r}")
+        raise NotFound(f"message {id} not found in session {session!r}")
     return crumb
 
 
 def message_view(crumb: Breadcrumb, principal: Principal) -> dict[str, Any]:
-    """A breadcrumb as somebody reads it in a conversation. What is secret has no words for everybody."""
+    """Return the JSON form of a message.
+
+    Text, context and tool data are left out if the principal may not read them.
+    """
     crumb = redact_context(principal, crumb)
     context, schema = crumb.context, crumb.schema_name or ""
     view: dict[str, Any] = {
@@ -121,50 +136,56 @@ def message_view(crumb: Breadcrumb, principal: Principal) -> dict[str, Any]:
     if policy.may_read_content(principal, crumb):
         view |= {"text": text_of(crumb), "context": context}
         if view["role"] == "tool":
-            view["tool"] = _tool(schema, context)
+            view["tool"] = _tool_view(schema, context)
     return view
 
 
 def text_of(crumb: Breadcrumb) -> str:
-    """The words of a message. What is not there is not said: no null ever becomes a word."""
+    """Return the text of a message.
+
+    The text is empty if there is none. A null is never rendered as "null".
+    """
     context = crumb.context
     match crumb.schema_name:
         case schema_names.AGENT_ERROR:
-            return _words(context.get("error"))
+            return _value_text(context.get("error"))
         case schema_names.TOOL_REQUEST:
-            return _words(context.get("input"))
+            return _value_text(context.get("input"))
         case schema_names.TOOL_RESPONSE:
-            return _words(context.get("output", context.get("error")))
+            return _value_text(context.get("output", context.get("error")))
     if isinstance(parts := context.get("parts"), list) and not isinstance(context.get("message"), str):
-        return "".join(_part(part) for part in parts)
-    said = {name: value for name, value in context.items() if name not in RUNTIME_KEYS}
-    return plain_text(said) if any(value is not None for value in said.values()) else ""
+        return "".join(_part_text(part) for part in parts)
+    content = {name: value for name, value in context.items() if name not in RUNTIME_KEYS}
+    return plain_text(content) if any(value is not None for value in content.values()) else ""
 
 
 def summary_of(message: Breadcrumb, principal: Principal) -> str | None:
-    """What to show of a session that has no title: the beginning of its first message, in one line."""
+    """Return the beginning of a message in one line, for sessions without a title.
+
+    Return None if the principal may not read it, or if it has no text.
+    """
     if not policy.may_read(principal, message):
         return None
     return shorten_line(text_of(message)) or None
 
 
-def _part(part: Any) -> str:
-    """A part of a message that has several: its text, if it has one."""
+def _part_text(part: Any) -> str:
+    """Return the text of one part of a message, or an empty string."""
     if isinstance(part, dict):
         part = part.get("text")
     return part if isinstance(part, str) else ""
 
 
-def _words(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value)
 
 
-def _tool(schema: str, context: Mapping[str, Any]) -> dict[str, Any]:
+def _tool_view(schema: str, context: Mapping[str, Any]) -> dict[str, Any]:
     tool: dict[str, Any] = {"step": "request" if schema == TOOL_REQUEST else "response"}
-    for name, here in (("name", "tool"), ("request_id", "request_id"), ("status", "status")):
-        if isinstance(context.get(here), str):
-            tool[name] = context[here]
+    for name, key in (("name", "tool"), ("request_id", "request_id"), ("status", "status")):
+        if isinstance(context.get(key), str):
+            tool[name] = context[key]
     tool |= {name: context[name] for name in ("input", "output", "error") if context.get(name) is not None}
     return tool

@@ -1,4 +1,7 @@
-"""Decides whether a breadcrumb is the outcome of a message. Pure: the client uses it too."""
+"""Decides whether a breadcrumb is the outcome of a message.
+
+This module does no I/O, so that the client can use it, too.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from breadcrumbs.runtime.schema_names import AGENT_ERROR, AGENT_RESPONSE
 def is_outcome(
     schema_name: str | None, context: Mapping[str, Any], message_id: str, agent: str | None = None
 ) -> bool:
-    """Whether a breadcrumb is the outcome of a message: an answer to it (and perhaps to others), or an error.
+    """Return whether a breadcrumb is the outcome of a message.
 
-    `agent`: only outcomes of this agent. An error that names no agent concerns all of them.
+    The outcome is an answer or an error. One answer can be the outcome of several messages. `agent` limits the result
+    to outcomes of this agent. An error without an agent counts for all agents.
     """
     if not _names_message(context, message_id):
         return False
@@ -23,7 +27,7 @@ def is_outcome(
 
 
 def agent_of(context: Mapping[str, Any]) -> str | None:
-    """Return the agent that wrote a breadcrumb, or None."""
+    """Return the id of the agent that wrote a breadcrumb, or None."""
     creator = context.get("creator")
     if isinstance(creator, dict):
         creator = creator.get("agent_id")
@@ -37,6 +41,6 @@ def _names_message(context: Mapping[str, Any], message_id: str) -> bool:
 
 
 def _is_by_agent(context: Mapping[str, Any]) -> bool:
-    # An agent may use another schema for its answers. Tool requests have no creator.
+    # An agent can use another schema for its answers. Tool requests have no creator.
     creator = context.get("creator")
     return isinstance(creator, dict) and creator.get("type") == "agent"

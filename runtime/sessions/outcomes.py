@@ -1,4 +1,4 @@
-"""The outcome of a message: its answer, or the error that came instead."""
+"""Finds the outcome of a message: its answer, or the error that replaces it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from breadcrumbs.runtime.store.lookup import WALK_BYTES
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.turn_retries import last_retry_time
 
-_FIRST_PAGE: Final = 200  # the outcome is nearly always among so many breadcrumbs after the message
+_FIRST_PAGE: Final = 200  # the outcome is nearly always among the next 200 breadcrumbs after the message
 
 
 def outcome_kind(outcome: Breadcrumb) -> Literal["answer", "error"]:
-    """Return the name of an outcome in a reply."""
+    """Return the kind of an outcome, as it is named in API replies."""
     return "error" if outcome.schema_name == AGENT_ERROR else "answer"
 
 
 async def find_outcome(
     store: Store, principal: Principal, message: Breadcrumb, *, agent: str | None = None
 ) -> Breadcrumb | None:
-    """Return the stored outcome of a message: an answer, else the last error, else None.
+    """Return the stored outcome of a message, or None.
 
-    An error before the last retry of the turn does not count.
+    The outcome is an answer, or the last error if there is no answer. Errors from before the last retry of the turn are
+    ignored. `agent` limits the search to outcomes of this agent.
     """
     owner, errors = principal.owner_id, list[Breadcrumb]()
 
@@ -50,8 +51,8 @@ async def find_outcome(
     near = await store.list(owner, replace(query, limit=_FIRST_PAGE, max_bytes=WALK_BYTES))
     answer = next(filter(is_answer, near.items), None)
     if answer is None and near.next_cursor is not None:
-        # By schema first, which skips everything in between. An agent may use another schema for its answers: all
-        # breadcrumbs are read if there is not even an error.
+        # Search by schema first, which skips all other breadcrumbs. An agent can use another schema for its answers,
+        # so all breadcrumbs are read if no error is found either.
         answer = await first_answer(replace(query, schema_names=(AGENT_RESPONSE, AGENT_ERROR)))
         if answer is None and not errors:
             answer = await first_answer(query)

@@ -1,4 +1,4 @@
-"""Finds what was written into a session while it was paused."""
+"""Finds the breadcrumbs that were written into a session while it was paused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from breadcrumbs.runtime.store.store import Store
 
 
 async def written_while_paused(store: Store, resumed: Breadcrumb) -> AsyncIterator[Breadcrumb]:
-    """Yield the breadcrumbs of the pause that a state change ended, the oldest first."""
+    """Yield the breadcrumbs of a pause, oldest first.
+
+    `resumed` is the state change that ended the pause.
+    """
     session = resumed.session_id
     since = None if session is None else await _paused_since(store, session, resumed)
     if since is None:
@@ -25,7 +28,10 @@ async def written_while_paused(store: Store, resumed: Breadcrumb) -> AsyncIterat
 
 
 async def _paused_since(store: Store, session: str, resumed: Breadcrumb) -> int | None:
-    """Return when the pause began that a state change ended. It may have been requested more than once."""
+    """Return the start of the pause that `resumed` ended, or None.
+
+    If the pause was requested several times, the first request counts.
+    """
     began = None
     changes = Query(session_id=session, schema_name=STATE_CHANGE, limit=50)
     async for earlier in store.walk(resumed.owner_id, changes):
@@ -33,7 +39,7 @@ async def _paused_since(store: Store, session: str, resumed: Breadcrumb) -> int 
             continue
         if RESUMED in earlier.tags:
             break
-        # A client that posts the state change itself need not set the tag.
+        # Clients that post the state change themselves may omit the tag.
         if PAUSED in earlier.tags or earlier.context.get("active") is False:
             began = earlier.created
     return began

@@ -1,6 +1,7 @@
-"""Sessions: creation, access, lists and deletion. A session exists as soon as a breadcrumb is written into it.
+"""Sessions: creation, access, lists and deletion.
 
-The rules are here: principals, visibility, tokens of deleted sessions. `runtime/store/session_store.py` reads the data.
+A session exists as soon as a breadcrumb is written into it. This module applies the access rules: principals,
+visibility, and tokens of deleted sessions. `runtime/store/session_store.py` reads the data.
 """
 
 from __future__ import annotations
@@ -36,93 +37,117 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.workers.dead_letters import DeadLetters
 
-_AT_ONCE: Final = 100
+_ANY_VERSION: Final = CreateOptions()
+_BATCH_SIZE: Final = 100
+"""Sessions or breadcrumbs that are fetched at a time."""
 
-_MOST_LOOKS: Final = 50
-"""Attempts of a write whose session ends or begins meanwhile."""
+_MAX_ATTEMPTS: Final = 50
+"""Maximum number of attempts at a write whose session is created or deleted at the same time."""
 
-_MOST_SEEN: Final = 2_000
-"""A page ends early, with a cursor, after so many sessions: a filter may reject nearly all of them."""
+_MAX_EXAMINED: Final = 2_000
+"""Maximum number of sessions to examine for one page. A filter can reject nearly all, so a page then ends early with a
+cursor."""
 
-_LOADED_AT_ONCE: Final = 32
+_FACTS_BATCH: Final = 32
 """Sessions of a list that are read in one batch."""
-_BEGINNING: Final = 400
+_PREVIEW_CHARACTERS: Final = 400
 """Characters of a large message that a list keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A session that exists, with the part of its state that one reader may see."""
+    """Existing session, with the part of its state that a principal may read."""
 
     created: int
+    """Time of creation, in microseconds."""
     state: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
+    """Page of a list of sessions."""
+
     items: list[SessionFacts]
     next_cursor: str | None
 
 
 class Sessions:
-    """The sessions of a store."""
+    """Sessions of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._stored = SessionStore(store)
 
     async def last_write_time(self, owner: UUID, session: str) -> int:
-        """Return the newest time that the clock of a session's lane has given to a write."""
+        """Return the time (microseconds) of the last write in a session's lane."""
         return await self._stored.last_write_time(owner, session)
 
     async def creation_times(self, owner: UUID, sessions: list[str]) -> list[int | None]:
-        """Return when sessions began, in one round trip; None for a session that does not exist."""
+        """Return the creation times of sessions in one round trip.
+
+        An entry is None if the session does not exist.
+        """
         return await self._stored.creation_times(owner, sessions)
 
     async def open_sessions(self, reader: Principal, sessions: list[str]) -> list[OpenSession | None]:
-        """Return sessions with their state, in one round trip; None for a session that does not exist."""
+        """Return sessions with the state that `reader` may read, in one round trip.
+
+        An entry is None if the session does not exist.
+        """
         return [
-            None if stored is None else OpenSession(stored.created, visible_state(reader, stored.held))
+            None if stored is None else OpenSession(stored.created, visible_state(reader, stored.raw_state))
             for stored in await self._stored.states(reader.owner_id, sessions)
         ]
 
     async def get(self, owner: UUID, session: str, *, first_message: bool = False) -> SessionFacts:
-        """Return the facts of a session; `first_message`: with the first message of a user in it."""
+        """Return the facts of a session.
+
+        `first_message` also reads the first message of a user. Raise `NotFound` if the session does not exist.
+        """
         check_session_id(session)
         (facts,) = await self._stored.facts(FactsRequest(owner, [session], first_message))
         if facts is None:
-            raise NotFound(f"there is no session {session!r}")
+            raise NotFound(f"session {session!r} not found")
         return facts
 
     async def belonging(self, owner: UUID, session: str) -> Belonging | None:
-        """Return the user of a session, in one round trip except for old sessions; None: it does not exist."""
+        """Return the user and the times of a session.
+
+        Return None if the session does not exist. This takes one round trip. Sessions of older versions, without a
+        stored user, take up to three.
+        """
         check_session_id(session)
         return await self._stored.belonging(owner, session)
 
     async def last_deletion(self, owner: UUID, session: str) -> int | None:
-        """Return the time of the last deletion of a session of this name, or None if none is known.
+        """Return the time of the last deletion of a session of this name.
 
-        A session of this name may exist now. If the name is not recorded but records were dropped, this is the time of
-        the newest dropped record, so a caller that compares times fails closed. In microseconds, by the clock of the
-        session's lane.
+        The time is in microseconds, by the clock of the session's lane. Return None if no deletion is recorded. A new
+        session of this name can exist now. If there is no record of this name but older records were dropped, return
+        the time of the newest dropped record. A caller that compares times then fails closed.
         """
         check_session_id(session)
         return await self._stored.last_deletion(owner, session)
 
     async def check_token(self, principal: Principal, *, missing_is_fine: bool = False) -> None:
-        """Check that the session of a narrowed token was not deleted since the token was issued.
+        """Check that the session of a narrowed token was not deleted.
 
-        `missing_is_fine`: a read of a session that does not exist shows nothing. A write would begin the next one.
+        Raise `Unauthenticated` if it was deleted after the token was issued. `missing_is_fine` skips the check if the
+        session does not exist. Only reads set it, because they then return nothing. A write would create a new session.
         """
         if principal.session_id is None:
             return
-        held = await self.belonging(principal.owner_id, principal.session_id)
-        if held is not None or not missing_is_fine:
-            await self._check_not_deleted(principal, principal.session_id, held)
+        existing = await self.belonging(principal.owner_id, principal.session_id)
+        if existing is not None or not missing_is_fine:
+            await self._check_not_deleted(principal, principal.session_id, existing)
 
-    async def _check_not_deleted(self, principal: Principal, session: str, held: Belonging | None) -> None:
+    async def _check_not_deleted(
+        self, principal: Principal, session: str, existing: Belonging | None
+    ) -> None:
         deleted = (
-            await self.last_deletion(principal.owner_id, session) if held is None else held.deleted_before
+            await self.last_deletion(principal.owner_id, session)
+            if existing is None
+            else existing.deleted_before
         )
         policy.check_session_not_deleted(principal, deleted or 0)
 
@@ -134,71 +159,86 @@ class Sessions:
         idempotency_key: str | None = None,
         session_version: SessionVersion = None,
     ) -> Awaitable[Written]:
-        """Write a breadcrumb of a principal into a session that exists for it, or begin a session with it.
+        """Write a breadcrumb into a session that the principal may see, or create the session.
 
-        A context of another session, made for the new message, would show a narrowed token what others said there.
-        `session_version`: see `CreateOptions`.
+        Without this check, a narrowed token could write into another session and read its messages in the context that
+        is built for the answer. For `session_version`, see `CreateOptions`. Raise `NotFound` if the principal may not
+        see the session.
         """
 
-        def write(began: int | None) -> Awaitable[Written]:
+        def write(options: CreateOptions) -> Awaitable[Written]:
             return self._store.create(
                 principal.owner_id,
                 new,
                 by=principal.agent_id,
                 idempotency_key=idempotency_key,
-                options=CreateOptions(session_version=session_version, session_began=began),
+                options=options,
             )
 
-        # Not `async` itself: this is the hot path, and each coroutine in it costs a step per resumption.
+        # This method is not `async`, because it is on the hot path and each coroutine adds a step per resumption.
+        options = _ANY_VERSION if session_version is None else CreateOptions(session_version=session_version)
+        if not principal.is_narrowed:
+            return write(options)
+        # A narrowed token writes into the session that was checked, or into no session. `BreadcrumbCreate` validates
+        # the name.
         session = session_of(new.tags) or new.context.get("session_id")
-        # A narrowed token writes into the session that was checked, or into none. `BreadcrumbCreate` checks the name.
-        if not principal.is_narrowed or not isinstance(session, str):
-            return write(None)
-        return self._write_checked(principal, session, session_version, write)
+        if not isinstance(session, str):
+            return write(options)
+        return self._write_checked(principal, session, options, write)
 
     async def _write_checked(
         self,
         principal: Principal,
         session: str,
-        session_version: SessionVersion,
-        write: Callable[[int | None], Awaitable[Written]],
+        options: CreateOptions,
+        write: Callable[[CreateOptions], Awaitable[Written]],
     ) -> Written:
-        """Write into the session that the principal may see, or begin one that it may begin."""
-        for _ in range(_MOST_LOOKS):
-            held = await self.belonging(principal.owner_id, session)
-            if held is None:
-                visible = session_version is None and policy.may_begin_session(principal, session)
+        """Write into a session that the principal may see, or create one that it may create."""
+        for _ in range(_MAX_ATTEMPTS):
+            existing = await self.belonging(principal.owner_id, session)
+            if existing is None:
+                visible = options.session_version is None and policy.may_begin_session(principal, session)
             else:
-                visible = policy.may_see_session(principal, session, held.user)
+                visible = policy.may_see_session(principal, session, existing.user)
             if not visible:
-                raise NotFound(f"there is no session {session!r}")
+                raise NotFound(f"session {session!r} not found")
             if principal.session_id is not None:
-                await self._check_not_deleted(principal, session, held)
+                await self._check_not_deleted(principal, session, existing)
             try:
-                return await write(0 if held is None else held.created)
+                return await write(
+                    replace(options, session_began=0 if existing is None else existing.created)
+                )
             except AnotherSession:
-                continue  # the session ended or began meanwhile: check the new one
-        raise StoreUnavailable(f"session {session!r} begins and ends all the time: try again")
+                continue  # the session was created or deleted after the check
+        raise StoreUnavailable(f"session {session!r} is created and deleted repeatedly: try again")
 
     async def state_for(self, reader: Principal, session: str) -> dict[str, Any]:
-        """Return what a principal may read of a session's state; empty if there is none."""
+        """Return the part of a session's state that a principal may read."""
         return visible_state(reader, await self._stored.state(reader.owner_id, session))
 
     async def check_room(self, owner: UUID, session: str, schema: str, context: dict[str, Any]) -> None:
-        """Raise `StateTooLarge` if a breadcrumb would make a state too large. The write itself decides in the end."""
+        """Raise `StateTooLarge` if a breadcrumb would exceed the size limit of the state.
+
+        This is an early check. The write itself checks the limit again.
+        """
         await self._stored.check_state_size(owner, session, state_changes(schema, context))
 
     async def earlier_session_until(self, principal: Principal) -> int:
-        """Time up to which events may belong to an earlier session with the name of the token's session; 0: none."""
+        """Return the time up to which events can belong to an earlier session.
+
+        The earlier session had the same name as the session of the token. The token may not see its events. Return 0 if
+        the token may see all events of this name, or if it is not limited to one session.
+        """
         owner, session = principal.owner_id, principal.session_id
         if session is None:
             return 0
-        held = await self.belonging(owner, session)
-        if held is not None:
-            # The breadcrumbs of a deleted session are removed after the deletion was noted: until the next one begins.
-            return max(held.deleted_before, held.created - 1) if held.deleted_before else 0
+        existing = await self.belonging(owner, session)
+        if existing is not None:
+            # The breadcrumbs of a deleted session are removed after its deletion was recorded. The events of these
+            # removals can occur until the next session of this name begins.
+            return max(existing.deleted_before, existing.created - 1) if existing.deleted_before else 0
         deleted = await self.last_deletion(owner, session) or 0
-        # A token from before the deletion is for the deleted session: it may see that session's last events.
+        # A token issued before the deletion belongs to the deleted session, and may see its last events.
         return principal.issued if principal.issued > deleted > 0 else 0
 
     async def page(
@@ -209,19 +249,19 @@ class Sessions:
         cursor: str | None = None,
         keep: Callable[[SessionFacts], bool] | None = None,
     ) -> SessionPage:
-        """Return sessions without their state, the last active one first. `keep` selects some of them.
+        """Return a page of sessions without their state, last active first.
 
-        `next_cursor` is None exactly if there are no more sessions.
+        `keep` filters them. `next_cursor` is None if and only if there are no more sessions.
         """
         secret = self._store.secret
         last = None if cursor is None else decrypt_session_cursor(secret, owner, cursor)
         found: list[SessionFacts] = []
-        seen = 0
+        examined = 0
         while True:
-            # A filter may reject most sessions: fetch at least 100 at a time.
-            wanted = limit + 1 - len(found) if keep is None else max(_AT_ONCE, limit + 1 - len(found))
+            # A filter can reject most sessions, so fetch at least 100 at a time.
+            wanted = limit + 1 - len(found) if keep is None else max(_BATCH_SIZE, limit + 1 - len(found))
             page = await self._stored.names_after(owner, last, wanted)
-            seen += len(page.names)
+            examined += len(page.names)
             listed = [entry for entry in page.names if not entry[1].startswith(STATE_HOLDER.encode())]
             all_facts = await self._listed_facts(owner, [name.decode() for _, name in listed])
             for entry, facts in zip(listed, all_facts, strict=True):
@@ -233,26 +273,29 @@ class Sessions:
             if not page.has_more:
                 return SessionPage(found, None)
             last = page.names[-1]
-            if seen >= _MOST_SEEN:
+            if examined >= _MAX_EXAMINED:
                 return SessionPage(found, encrypt_session_cursor(secret, owner, *last))
 
     async def delete(self, owner: UUID, session: str, *, expected_version: int | None = None) -> int:
-        """Delete a session with everything in it, and return the number of breadcrumbs removed.
+        """Delete a session and its breadcrumbs. Return the number of breadcrumbs removed.
 
-        Nothing can be written into it from the beginning of the deletion. If the process dies, the housekeeping or a
+        Writes into the session are refused from the start of the deletion. If the process dies, the housekeeping or a
         repeated request finishes the deletion.
         """
         check_session_id(session)
-        held = await self.belonging(owner, session)
-        # A token that is narrowed to a user sees only events with that user's tag.
-        tags = [SESSION + session, *user_tags(None if held is None else held.user)]
+        existing = await self.belonging(owner, session)
+        # The event needs the user's tag, because a token that is limited to a user sees only events with that tag.
+        tags = [SESSION + session, *user_tags(None if existing is None else existing.user)]
         deletion = await close_session(
             self._store, owner, session, tags=tags, expected_version=expected_version
         )
         return await self._clear(owner, session, deletion)
 
     async def finish_deletions(self, lane: int) -> int:
-        """Continue the deletions of a lane whose process died. Safe to run in several processes at once."""
+        """Finish the interrupted deletions of a lane, and return their number.
+
+        A deletion is interrupted if its process died. Several processes can run this at the same time.
+        """
         closed = await list_closed_sessions(self._store, lane)
         for one in closed:
             deletion = await deletion_time(self._store, one)
@@ -261,10 +304,10 @@ class Sessions:
         return len(closed)
 
     async def _clear(self, owner: UUID, session: str, deletion: int) -> int:
-        """Remove everything from a session whose deletion began then, and return the number of breadcrumbs removed.
+        """Remove everything from a session whose deletion began at `deletion`.
 
-        Several processes may do this at once. When one of them has ended the deletion, the others stop: the name may be
-        used again.
+        Return the number of breadcrumbs removed. Several processes can do this at the same time. When one of them has
+        finished the deletion, the others stop, because a new session of this name can exist.
         """
         removed, ended = await self._remove_breadcrumbs(owner, session, deletion)
         if ended:
@@ -275,20 +318,21 @@ class Sessions:
                 try:
                     await letters.discard(letter)
                 except NotFound:
-                    pass  # another process deletes the same session
+                    pass  # discarded by another process that deletes the same session
         await bury_session(self._store, owner, session, deletion)
         return removed
 
     async def _remove_breadcrumbs(self, owner: UUID, session: str, deletion: int) -> tuple[int, bool]:
-        """Remove all breadcrumbs; return their number, and whether the deletion was ended by another process."""
+        """Remove all breadcrumbs. Return their number, and whether another process finished the deletion."""
         store, removed = self._store, list[bool]()
 
         async def delete(crumb: Breadcrumb) -> None:
             removed.append(await store.delete_with_session(session, crumb, deletion))
 
-        query = Query(session_id=session, limit=_AT_ONCE, max_bytes=WALK_BYTES, without_contexts=True)
-        # Repeated until the list is empty: writes that were under way when the session closed have landed meanwhile.
-        # Expired breadcrumbs are removed too: when swept later, they would count for the next session of this name.
+        query = Query(session_id=session, limit=_BATCH_SIZE, max_bytes=WALK_BYTES, without_contexts=True)
+        # Repeat until the list is empty, because writes that were in flight when the session closed can still arrive.
+        # Expired breadcrumbs are removed, too. If they were purged later, they would count for the next session of
+        # this name.
         while page := (await store.list(owner, query, with_expired=True)).items:
             async with anyio.create_task_group() as tasks:
                 for crumb in page:
@@ -298,20 +342,23 @@ class Sessions:
         return len(removed), False
 
     async def _listed_facts(self, owner: UUID, sessions: list[str]) -> list[SessionFacts | None]:
-        """Return the facts that a list shows. First messages may be large, so few are loaded at a time."""
+        """Return the facts for a list of sessions.
+
+        First messages can be large, so they are read in small batches.
+        """
         found: list[SessionFacts | None] = []
-        for start in range(0, len(sessions), _LOADED_AT_ONCE):
-            group = sessions[start : start + _LOADED_AT_ONCE]
-            request = FactsRequest(owner, group, first_message=True, with_state=False)
+        for start in range(0, len(sessions), _FACTS_BATCH):
+            batch = sessions[start : start + _FACTS_BATCH]
+            request = FactsRequest(owner, batch, first_message=True, with_state=False)
             for facts in await self._stored.facts(request):
                 message = None if facts is None else facts.first_message
                 if facts is not None and message is not None and len(message.json) > LARGE_BYTES:
-                    facts = replace(facts, first_message=_beginning_of(message))
+                    facts = replace(facts, first_message=_shorten_message(message))
                 found.append(facts)
         return found
 
 
-def _beginning_of(message: Breadcrumb) -> Breadcrumb:
-    """Return a large message with only the beginning of its text in its context."""
-    text = text_of(message)[:_BEGINNING]
+def _shorten_message(message: Breadcrumb) -> Breadcrumb:
+    """Return a copy of a message with only the beginning of its text."""
+    text = text_of(message)[:_PREVIEW_CHARACTERS]
     return replace(message, json=orjson.dumps({**message.document, "context": {"message": text}}))

@@ -1,4 +1,4 @@
-"""Settings of a process: flags, environment, file; rates and connection limits as values.
+"""Settings of a process, from flags, environment variables and a file.
 
 `__all__` lists the modules that other packages may import.
 """

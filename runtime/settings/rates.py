@@ -1,4 +1,4 @@
-"""How much somebody may ask for: rates and budgets, as settings spell them."""
+"""The setting `rate_limits`: rates and budgets of requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
 RouteClass = Literal["posting", "managing", "reading"]
-"""What a request spends: each class of routes has a budget of its own, so that no one starves the others."""
+"""Class of a route. Each class has its own budget, so that one class cannot use up the budget of another."""
 
 _MAX_RATE = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many requests in so many seconds; all of them at once, if it is the first time in a while."""
+    """A number of requests per time. They can all be made at once if none were made during that time."""
 
     count: int
     seconds: float
@@ -27,7 +27,7 @@ class Rate:
 
 
 def parse_rate(value: object) -> Rate | None:
-    """Read `600/1m`; `off` is no limit."""
+    """Parse a rate such as `600/1m`. `off` gives None, which means no limit."""
     if value is None or isinstance(value, Rate):
         return value
     count, slash, window = str(value).partition("/")
@@ -38,9 +38,9 @@ def parse_rate(value: object) -> Rate | None:
             raise ValueError
         seconds = parse_duration(window.strip()).total_seconds()
     except ValueError:
-        raise ValueError("a rate is a number of requests and a time, such as 600/1m, or off") from None
+        raise ValueError("a rate must be a number of requests and a time, such as 600/1m, or off") from None
     if not 1 <= int(count) <= _MAX_RATE or not 1 <= seconds <= 86_400:
-        raise ValueError("a rate has at least one request, and a time from one second to one day")
+        raise ValueError("a rate must have 1 to 1,000,000,000 requests and a time from one second to one day")
     return Rate(int(count), seconds)
 
 
@@ -62,11 +62,11 @@ class RateBudget(BaseModel):
 
 
 class RateLimits(BaseModel):
-    """The budgets of all classes."""
+    """The budgets of all classes of routes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool | None = Field(None, description="None: unless in the development mode")
+    enabled: bool | None = Field(None, description="None: enabled except in development mode")
     posting: RateBudget = RateBudget(
         per_token=Rate(1_000, 10), per_key=Rate(5_000, 10), per_owner=Rate(10_000, 10)
     )
@@ -77,6 +77,7 @@ class RateLimits(BaseModel):
         per_token=Rate(5_000, 10), per_key=Rate(25_000, 10), per_owner=Rate(50_000, 10)
     )
 
-    def of(self, spent: RouteClass) -> RateBudget:
-        budget: RateBudget = getattr(self, spent)
+    def of(self, route_class: RouteClass) -> RateBudget:
+        """Return the budget of a class."""
+        budget: RateBudget = getattr(self, route_class)
         return budget

@@ -1,5 +1,6 @@
 """Breadcrumbs, sessions and records in Redis: keys, scripts, indexes, listing, history.
 
+Start with `store.py` (writes and reads), `keys.py` (the key schema) and `lua/` (the scripts that write).
 `__all__` lists the modules that other packages may import.
 """
 

@@ -1,7 +1,7 @@
 """Reads that are sent together, in one round trip per node.
 
-A turn needs the trigger, the last messages, the existing context, and more. Each single read costs a task and a write
-to the socket, and these costs are most of a turn.
+A turn needs the trigger, the last messages, the existing context, and more. Each separate read would need a task and a
+write to the socket. Tasks and socket writes are the main cost of a turn.
 """
 
 from __future__ import annotations
@@ -27,43 +27,46 @@ from breadcrumbs.runtime.store.write_cache import HEADER_BYTES
 _RECENT = Script("recent")
 
 RECENT_BYTES: Final = 16 << 20
-"""Bytes that a read of recent breadcrumbs loads: the newest ones that fit. As in recent.lua."""
+"""Maximum size of the bodies that one run of recent.lua returns. Must match that script."""
 
 T = TypeVar("T")
 Keep: TypeAlias = Callable[[Breadcrumb], bool]
 
 
 class NeedsFullScan(Exception):
-    """The replies do not determine the result. `Read.fallback` finds it."""
+    """The replies are not enough to decode the result. `Read.fallback` finds it."""
 
 
 class IndexHead(NamedTuple):
-    """The newest entries of an index with their bodies: id, body, id, body …, the newest first."""
+    """Command for the newest entries of an index with their bodies.
+
+    Its reply is id, body, id, body …, the newest first.
+    """
 
     key: bytes
     bodies: bytes
-    """The key of a body up to its id."""
+    """Prefix of the body keys, up to the id."""
     limit: int
 
 
-@dataclass(slots=True)  # not frozen: that doubles the time to create one, and every turn creates many
+@dataclass(slots=True)  # not frozen: that would double the creation time, and every turn creates many
 class Read(Generic[T]):
-    """The commands of a read, each with its lane, and how to decode their replies."""
+    """Commands of a read, each with its lane, and the function that decodes their replies."""
 
     commands: Sequence[tuple[int, Command | IndexHead]]
     decode: Callable[[list[Any]], T]
     fallback: Callable[[], Awaitable[T]] | None = None
-    """A slower way to the result, for replies that raise `NeedsFullScan` in `decode`. None: the caller handles that."""
+    """A slower read for the case that `decode` raises `NeedsFullScan`. None: the caller handles the exception."""
 
 
 class ReadBatch:
-    """The commands of some reads. All index heads on one server become one script."""
+    """Commands of several reads. All index heads on one server become one script call."""
 
     def __init__(self, reads: Sequence[Read[Any]], group_of: Mapping[int, int]) -> None:
         self._reads = reads
         self.commands: list[tuple[int, Command | ScriptCall]] = []
         self._parts: list[tuple[int, int | None]] = []
-        """For each command of each read, the number of its reply, and which part of that; None: all of it."""
+        """For each command: the index of its reply, and of its part in that reply. None: the whole reply."""
         runs: dict[int, tuple[int, ScriptCall]] = {}
         for read in reads:
             for lane, command in read.commands:
@@ -98,18 +101,18 @@ class ReadBatch:
 
 
 def read_command(lane: int, command: Command, decode: Callable[[Any], T]) -> Read[T]:
-    """Read the reply of one command."""
+    """Return a read of one command."""
     return Read([(lane, command)], lambda replies: decode(replies[0]))
 
 
 def version_of(context: ReadContext, owner: UUID, id: UUID, version: int) -> Read[Breadcrumb | None]:
-    """Read one version of a breadcrumb; None: the breadcrumb or this version is deleted or expired."""
+    """Read one version of a breadcrumb. None: the breadcrumb or this version is deleted or expired."""
 
     def check(crumb: Breadcrumb | None) -> Breadcrumb | None:
         if crumb is None or record.is_gone(crumb, context.clock.now()):
             return None
         if crumb.version != version:
-            raise NeedsFullScan  # it is in the history
+            raise NeedsFullScan  # the history has this version
         return crumb
 
     async def fallback() -> Breadcrumb | None:
@@ -124,7 +127,7 @@ def version_of(context: ReadContext, owner: UUID, id: UUID, version: int) -> Rea
 
 
 def newest_of(context: ReadContext, owner: UUID, id: UUID) -> Read[Breadcrumb | None]:
-    """Read the newest version of a breadcrumb without counting the read; None: deleted or expired."""
+    """Read the newest version of a breadcrumb without counting the read. None: deleted or expired."""
 
     def check(crumb: Breadcrumb | None) -> Breadcrumb | None:
         return None if crumb is None or record.is_gone(crumb, context.clock.now()) else crumb
@@ -147,13 +150,13 @@ def _read_cached(
     check: Callable[[Breadcrumb | None], Breadcrumb | None],
     fallback: Callable[[], Awaitable[Breadcrumb | None]],
 ) -> Read[Breadcrumb | None]:
-    """Read only the header of a cached breadcrumb: it tells whether the cached version is the newest."""
+    """Read only the header of a cached breadcrumb. It shows whether the cached version is the newest."""
 
     def decode(replies: list[Any]) -> Breadcrumb | None:
         header = replies[0]
         crumb = context.write_cache.get_by_header(owner, id, header) if header else None
         if header and crumb is None:
-            raise NeedsFullScan  # somebody else has written since
+            raise NeedsFullScan  # the cached version is outdated
         return check(crumb)
 
     lane = home_lane(id, context.keys.lanes)
@@ -171,7 +174,7 @@ def _read_body(
     def decode(replies: list[Any]) -> Breadcrumb | None:
         body, signpost = replies
         if body is None and signpost is not None:
-            raise NeedsFullScan  # it lives in another lane
+            raise NeedsFullScan  # the breadcrumb is in another lane
         return check(None if body is None else record.decode(owner, id, body))
 
     keys, raw = context.keys, id.bytes
@@ -194,14 +197,14 @@ def count_of(
 
 
 def state_of(context: ReadContext, owner: UUID, session_id: str) -> Read[tuple[dict[str, Any], About]]:
-    """Read the state of a session and what is known about it."""
+    """Read the state of a session and the facts about it."""
     lane = context.keys.session_lane(owner, session_id)
     command = (b"HGETALL", context.keys.state(lane, owner, session_id))
     return read_command(lane, command, lambda flat: (decode_state(flat), decode_about(flat)))
 
 
 def pause_of(context: ReadContext, owner: UUID, session_id: str) -> Read[int | None]:
-    """Read the time since which a session is paused; None: it is not paused."""
+    """Read the time since which a session is paused. None: it is not paused."""
     lane = context.keys.session_lane(owner, session_id)
     return read_command(lane, (b"HGET", context.keys.state(lane, owner, session_id), ACTIVE), paused_at)
 
@@ -217,7 +220,7 @@ def recent_of(
 ) -> Read[list[Breadcrumb]]:
     """Read the last breadcrumbs of a schema in a session, the newest first.
 
-    `max_bytes`: their size at most, where the reads of a batch together exceed `RECENT_BYTES`.
+    `max_bytes`: limit of their size if the reads of a batch together exceed `RECENT_BYTES`.
     """
     keys = context.keys
     lane = keys.session_lane(owner, session_id)
@@ -241,7 +244,7 @@ def recent_shared(
     *,
     max_bytes: int = RECENT_BYTES,
 ) -> Read[list[Breadcrumb]]:
-    """Read the last breadcrumbs of a schema that belong to no session and that `keep` admits, the newest first."""
+    """Read the last sessionless breadcrumbs of a schema that `keep` accepts, the newest first."""
     heads = _sessionless_heads(context.keys, owner, schema_name, limit)
 
     def build_query() -> Query:
@@ -253,7 +256,10 @@ def recent_shared(
 def newest_tagged(
     context: ReadContext, owner: UUID, schema_name: str, tag: str, keep: Keep
 ) -> Read[list[Breadcrumb]]:
-    """Read the newest breadcrumb of a schema with a tag that `keep` admits: a list of one, or an empty one."""
+    """Read the newest breadcrumb of a schema with a tag that `keep` accepts.
+
+    The result is a list of at most one breadcrumb.
+    """
 
     def build_query() -> Query:
         return Query(schema_name=schema_name, all_tags=(tag,), limit=1, max_bytes=RECENT_BYTES, keep=keep)
@@ -266,7 +272,7 @@ def newest_tagged(
 def _sessionless_heads(
     keys: Keys, owner: UUID, schema_name: str, limit: int
 ) -> tuple[tuple[int, IndexHead], ...]:
-    """Return one head per lane. Cached, because every turn needs the same ones."""
+    """Return one index head per lane. Cached, because every turn needs the same ones."""
     return tuple(
         (lane, IndexHead(keys.by_session(lane, owner, "", schema_name), keys.body(lane, owner, b""), limit))
         for lane in range(keys.lanes)
@@ -282,7 +288,7 @@ def _tag_heads(keys: Keys, owner: UUID, tag: str) -> tuple[tuple[int, IndexHead]
 
 
 class _HeadFilter(NamedTuple):
-    """Which entries of an index head count, and how many are wanted."""
+    """Filter and limit for the entries of index heads."""
 
     schema_name: str
     limit: int
@@ -296,9 +302,10 @@ def _read_heads(
     wanted: _HeadFilter,
     build_query: Callable[[], Query],
 ) -> Read[list[Breadcrumb]]:
-    """Read the result of a query from the heads of one index in some lanes, if they are enough for it.
+    """Read the result of a query from the heads of one index in several lanes.
 
-    The query itself is built only if they are not: this is the hot path.
+    If the heads are not enough, the fallback builds and runs the query. It is not built before, because this is the
+    hot path.
     """
     check_limit(wanted.limit)
 
@@ -312,30 +319,31 @@ def _read_heads(
 
 
 def _merge_heads(replies: list[Any], owner: UUID, wanted: _HeadFilter, now: int) -> list[Breadcrumb]:
+    """Return the newest accepted breadcrumbs of all heads. Raises `NeedsFullScan` if older entries can be missing."""
     limit = wanted.limit
     found: list[Breadcrumb] = []
-    known_since = 0
+    complete_since = 0
     for head in replies:
         accepted, oldest = _decode_head(head, owner, wanted, now)
         found += accepted
         if 2 * len(accepted) < len(head) >= 2 * limit:
-            # Entries that do not count fill a part of the head: older ones that count may lie behind it.
-            known_since = max(known_since, oldest)
+            # Rejected entries fill a part of this head, so the index can contain more accepted ones further back.
+            complete_since = max(complete_since, oldest)
     if len(replies) > 1:
         found.sort(key=lambda crumb: (crumb.created, crumb.id.bytes), reverse=True)
-    if known_since and (len(found) < limit or found[limit - 1].created <= known_since):
+    if complete_since and (len(found) < limit or found[limit - 1].created <= complete_since):
         raise NeedsFullScan
     return found[:limit]
 
 
 def _decode_head(head: list[Any], owner: UUID, wanted: _HeadFilter, now: int) -> tuple[list[Breadcrumb], int]:
-    """Return the breadcrumbs of a head that count, and when the oldest of all was created."""
+    """Return the accepted breadcrumbs of a head, and the creation time of its oldest entry."""
     schema, _, keep = wanted
     accepted: list[Breadcrumb] = []
     oldest = 0
     for number in range(0, len(head), 2):
         if head[number + 1] is None:
-            # The index is being moved to another node of a cluster, and this body is not there with it.
+            # The body limit is reached, or the slot is being migrated and this body is on the other node.
             raise NeedsFullScan
         crumb = record.decode_raw(owner, head[number], head[number + 1])
         oldest = crumb.created

@@ -1,4 +1,4 @@
-"""Scans all stored breadcrumbs, and checks that each is stored where its session is. Not for the path of a request."""
+"""Scans of all stored breadcrumbs, and checks of their lanes and indexes. Too slow for the path of a request."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _BATCH_SIZE: Final = 200
 
 
 class StoredBreadcrumb(NamedTuple):
-    """A breadcrumb, and the lane that it is stored in."""
+    """A breadcrumb and its lane."""
 
     lane: int
     crumb: Breadcrumb
 
 
 async def scan_breadcrumbs(store: Store, owner: UUID | None = None) -> AsyncIterator[list[StoredBreadcrumb]]:
-    """Yield all breadcrumbs of an owner, or of all owners, in batches. Expired ones are left out."""
-    seen: set[int] = set()  # a scan may return a key twice
+    """Yield all breadcrumbs of an owner, or of all owners, in batches. Expired ones are omitted."""
+    seen: set[int] = set()  # a scan can return a key twice
     batch: list[FoundKey] = []
     async for found in scan(store):
         if found.kind != BODY or (owner is not None and found.name[:16] != owner.bytes):
@@ -42,28 +42,28 @@ async def scan_breadcrumbs(store: Store, owner: UUID | None = None) -> AsyncIter
 
 
 async def get_stored(store: Store, owner: UUID, id: UUID) -> Breadcrumb | None:
-    """Return the newest version of a breadcrumb, also if it has expired, or None."""
+    """Return the newest version of a breadcrumb, even if it has expired, or None."""
     _, body = await store.look_up(owner, id)
     return None if body is None else record.decode(owner, id, body)
 
 
 def tagged_sessions(crumb: Breadcrumb) -> list[str]:
-    """Return the sessions that the tags name. A valid breadcrumb has at most one."""
+    """Return the sessions in the tags. A valid breadcrumb has at most one."""
     return sorted({tag[len(SESSION) :] for tag in crumb.tags if tag.startswith(SESSION)})
 
 
 def describe_wrong_lane(store: Store, stored: StoredBreadcrumb, session: str) -> str | None:
-    """Say that a breadcrumb is not stored in the lane of its session, or return None if it is."""
+    """Return a message if a breadcrumb is in the wrong lane, else None."""
     lane = store.keys.session_lane(stored.crumb.owner_id, session)
     if lane == stored.lane:
         return None
-    return f"it is of session {session!r}, whose lane is {lane}, but lies in lane {stored.lane}"
+    return f"it belongs to session {session!r} in lane {lane}, but is stored in lane {stored.lane}"
 
 
 async def find_unindexed(store: Store, stored: Sequence[StoredBreadcrumb]) -> list[Breadcrumb]:
     """Return the breadcrumbs that are missing from the index of their session.
 
-    A breadcrumb may be changed or deleted between two reads, so the missing ones are checked again.
+    A breadcrumb can be changed or deleted between two reads, so missing ones are checked again.
     """
     missing = await _not_indexed(store, stored)
     again = [(lane, await get_stored(store, crumb.owner_id, crumb.id)) for lane, crumb in missing]

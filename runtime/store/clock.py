@@ -1,4 +1,4 @@
-"""The server's clock, as estimated here. The server's times decide what has expired."""
+"""Estimate of the server's clock, which decides whether a breadcrumb has expired."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ _PROBES = 3
 
 
 class ServerClock:
-    """Estimates the server's clock from this machine's."""
+    """Estimates the server's clock from the local clock."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.offset = 0
-        """Microseconds by which the server's clock is ahead of ours."""
+        """Microseconds by which the server's clock is ahead of the local clock."""
         self._error = 0
+        """Maximum error of the offset, in microseconds."""
 
     def now(self) -> int:
-        """Return the server's time in microseconds."""
+        """Return the estimated time of the server, in microseconds."""
         return time.time_ns() // 1000 + self.offset
 
     def now_at_least(self) -> int:
-        """Return a time that the server's clock has certainly reached."""
+        """Return a time in microseconds that the server's clock has certainly reached."""
         return self.now() - self._error
 
     async def synchronize(self) -> None:
-        """Compare the clocks. The fastest of a few round trips is the most exact one."""
+        """Measure the offset of the clocks. The fastest of a few round trips is the most exact one."""
         error = 1 << 60
         for _ in range(_PROBES):
             before = time.time_ns() // 1000

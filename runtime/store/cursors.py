@@ -1,7 +1,8 @@
-"""Page cursors: opaque text that only this store can make, for one owner.
+"""Page cursors: opaque text that only this store can create, valid for one owner.
 
-A cursor of a query is signed: it names a breadcrumb that its reader has seen, or the time of one. A cursor of the list
-of sessions is encrypted: a page may end at a session that its reader must not know of.
+The cursor of a query is signed, not encrypted. It contains only the id and the time of a scanned breadcrumb. The cursor
+of the session list contains the name of a session. It is encrypted, because a page can end at a session that the reader
+must not see.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def sign_cursor(secret: bytes, owner: UUID, query: Query, key: SortKey) -> str:
 
 
 def open_cursor(secret: bytes, owner: UUID, query: Query) -> SortKey | None:
-    """Return the key in the query's cursor; None: the query has no cursor."""
+    """Return the key in the query's cursor, or None if the query has no cursor."""
     if query.cursor is None:
         return None
     try:
@@ -39,13 +40,13 @@ def open_cursor(secret: bytes, owner: UUID, query: Query) -> SortKey | None:
     except ValueError:
         raw = b""
     payload, signature = raw[: _TIME_BYTES + _ID_BYTES], raw[_TIME_BYTES + _ID_BYTES :]
-    # Base64 has several spellings of the same bytes: only ours is unchanged.
+    # Base64 can encode the same bytes in several ways. Only the form that we issued is valid.
     if _encode(raw) != query.cursor or not hmac.compare_digest(
         signature, _signature(secret, owner, query, payload)
     ):
         raise InvalidCursor(
-            "this cursor was not given for this query: take it unchanged from the last answer, "
-            "and keep the filters the same",
+            "the cursor does not belong to this query: use the cursor of the last page unchanged, "
+            "with the same filters",
             where="cursor",
         )
     return SortKey(int.from_bytes(payload[:_TIME_BYTES]), payload[_TIME_BYTES:])
@@ -75,12 +76,12 @@ def _signature(secret: bytes, owner: UUID, query: Query, payload: bytes) -> byte
 
 
 def encrypt_session_cursor(secret: bytes, owner: UUID, active: int, name: bytes) -> str:
-    """Return a cursor that names a session and the time of its last activity."""
+    """Return a cursor with a session and the time of its last activity."""
     return jwe.encrypt_compact(_ENCRYPTION, active.to_bytes(_TIME_BYTES) + name, _session_key(secret, owner))
 
 
 def decrypt_session_cursor(secret: bytes, owner: UUID, text: str) -> tuple[int, bytes]:
-    """Return the time of the last activity of a session, and the session's name."""
+    """Return the last activity and the name of the session in a cursor."""
     key = _session_key(secret, owner)
     try:
         raw = jwe.decrypt_compact(text, key, algorithms=list(_ENCRYPTION.values())).plaintext
@@ -88,7 +89,7 @@ def decrypt_session_cursor(secret: bytes, owner: UUID, text: str) -> tuple[int, 
         raw = None
     if raw is None or len(raw) <= _TIME_BYTES:
         raise InvalidCursor(
-            "this cursor was not given out here: take it unchanged from the last answer", where="cursor"
+            "the cursor is invalid: use the cursor of the last page unchanged", where="cursor"
         )
     return int.from_bytes(raw[:_TIME_BYTES]), raw[_TIME_BYTES:]
 

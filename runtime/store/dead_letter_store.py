@@ -1,4 +1,4 @@
-"""Stored dead letters: reading and removing them. `runtime/workers/dead_letters.py` decodes them."""
+"""Reads and removes stored dead letters. `runtime/workers/dead_letters.py` decodes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from breadcrumbs.runtime.store.worker_records import read_worker_kinds
 
 
 class LetterKey(NamedTuple):
-    """The identity of a dead letter."""
+    """Identity of a dead letter."""
 
     lane: int
     kind: str
@@ -20,7 +20,7 @@ class LetterKey(NamedTuple):
 
 
 class StoredLetter(NamedTuple):
-    """A dead letter as the store keeps it."""
+    """A dead letter in its stored form."""
 
     lane: int
     kind: str
@@ -28,7 +28,10 @@ class StoredLetter(NamedTuple):
 
 
 async def read_letters(store: Store, owner: UUID, session: str | None = None) -> list[StoredLetter]:
-    """Return the dead letters of all lanes, or of the lane of a session. Some may belong to others."""
+    """Return the dead letters of all lanes, or of the lane of a session.
+
+    They can belong to other owners and sessions: the caller must filter them.
+    """
     lanes = range(store.lanes) if session is None else (store.keys.session_lane(owner, session),)
     kinds = await read_worker_kinds(store)
     hashes = [(lane, kind) for lane in lanes for kind in kinds]
@@ -43,6 +46,6 @@ async def read_letters(store: Store, owner: UUID, session: str | None = None) ->
 
 
 async def remove_letter(store: Store, letter: LetterKey) -> bool:
-    """Remove a dead letter; False: there is no such letter."""
+    """Remove a dead letter. Return whether it existed."""
     key = store.keys.dead_letters(letter.lane, letter.kind)
     return bool(int(await store.connection.call(letter.lane, b"HDEL", key, letter.event)))

@@ -9,7 +9,10 @@ from breadcrumbs.runtime.store.store import Store
 
 
 async def purge_expired(store: Store, lane: int, *, limit: int = 500) -> int:
-    """Remove expired breadcrumbs from a lane and return their number. Safe to run in several processes at once."""
+    """Remove up to `limit` expired breadcrumbs from a lane and return their number.
+
+    Several processes can run it at once.
+    """
     await store.clock.synchronize()
     call, expiries = store.connection.call, store.keys.expiries(lane)
     members = await call(lane, b"ZRANGEBYSCORE", expiries, 0, store.now(), b"LIMIT", 0, limit)

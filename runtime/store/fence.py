@@ -1,4 +1,4 @@
-"""Leases of lanes, and the fence that a worker puts around a write. `workers/leases.py` gets and renews leases."""
+"""Leases of lanes, and fences for the writes of workers. `workers/leases.py` acquires and renews leases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from breadcrumbs.runtime.errors import BreadcrumbsError
 
 
 class LeaseLost(BreadcrumbsError):
-    """The lane belongs to another worker now. That worker repeats the turn."""
+    """The lease expired, or another worker holds the lane. The next holder repeats the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,17 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Makes a write a worker's commit: it fails if the lease is lost, and it acknowledges an event."""
+    """Turns a write into the commit of a worker.
+
+    The write is refused if the lease is lost. Otherwise the same script also acknowledges an event.
+    """
 
     lease: Lease
     event: int | None = None
-    """The time of the event to acknowledge. None: the turn goes on."""
+    """The time of the event to acknowledge. None: the turn continues after this write."""
     low: int = 0
-    """Every event up to this time is done."""
+    """The low-water mark: every event up to this time is done."""
     dead_letter: bytes = b""
     """The dead letter (JSON) that the event becomes if the turn failed."""
     since: int | None = None
-    """The time of the event that led to this write. A session deleted after it accepts nothing."""
+    """The time of the event that led to this write. If the session was deleted since, the write is refused."""

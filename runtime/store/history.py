@@ -1,4 +1,4 @@
-"""Reads of all versions of a breadcrumb, in pages that are bounded in number and in bytes."""
+"""Reads of the versions of a breadcrumb, in pages limited in number and bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from breadcrumbs.runtime.store.lookup import WALK_BYTES, ReadContext, find
 _BODIES = Script("bodies")
 
 _BATCH_SIZE: Final = 256
-"""Versions that one call of the script reads at most."""
+"""Maximum number of versions per script call."""
 
 _T = TypeVar("_T")
 
@@ -27,10 +27,10 @@ class VersionPage:
     """Some versions of a breadcrumb, the newest first."""
 
     newest: Breadcrumb
-    """The newest version in the store, which need not be on this page."""
+    """The newest version in the store. It is not necessarily on this page."""
     versions: list[Breadcrumb]
     next_before: int | None
-    """The `before` of the next page (see `read_page`). None: this was the last page."""
+    """The `before` of the next page (see `read_page`). None: this is the last page."""
 
 
 async def read_page(
@@ -42,7 +42,7 @@ async def read_page(
     limit: int = MAX_LIMIT,
     max_bytes: int = WALK_BYTES,
 ) -> VersionPage:
-    """Return some versions, the newest first: those before version `before`, and at least one, however large."""
+    """Return versions before `before`, the newest first: at least one, regardless of its size."""
     lane, newest = await find(context, owner, id)
     history = context.keys.history(lane, owner, id.bytes)
     found: list[Breadcrumb] = []
@@ -51,16 +51,16 @@ async def read_page(
     left = await _numbers_before(context, lane, history, newest.version, before)
     size = sum(len(version.json) for version in found)
     while left and len(found) < limit and (size < max_bytes or not found):
-        asked = left[: min(limit - len(found), _BATCH_SIZE)]
-        bodies = await context.connection.run(lane, _BODIES, [history], [max_bytes - size, *asked])
+        requested = left[: min(limit - len(found), _BATCH_SIZE)]
+        bodies = await context.connection.run(lane, _BODIES, [history], [max_bytes - size, *requested])
         older = [record.decode(owner, id, body) for body in bodies if body is not None]
         added = sum(len(version.json) for version in older)
         if found and size + added > max_bytes:
-            break  # the script gives at least one version, and this one did not fit: it begins the next page
+            break  # the script returns at least one version; this one does not fit and begins the next page
         found += older
         size += added
         left = left[len(bodies) :]
-        if len(bodies) < len(asked):
+        if len(bodies) < len(requested):
             break
     return VersionPage(newest, found, left[0] + 1 if left else None)
 
@@ -68,16 +68,16 @@ async def read_page(
 async def _numbers_before(
     context: ReadContext, lane: int, history: bytes, newest: int, before: int
 ) -> Sequence[int]:
-    """Return the numbers of the versions before `before` that exist, the newest first."""
+    """Return the numbers of the existing versions before `before`, the newest first."""
     if await context.connection.call(lane, b"HLEN", history) == newest - 1:
         return range(before - 1, 0, -1)
-    # An import has left some out, or the breadcrumb was just updated.
+    # Versions are missing after an import, or the breadcrumb was just updated.
     numbers = (int(number) for number in await context.connection.call(lane, b"HKEYS", history))
     return sorted((number for number in numbers if number < before), reverse=True)
 
 
 async def iterate_versions(context: ReadContext, owner: UUID, id: UUID) -> AsyncIterator[Breadcrumb]:
-    """Yield all versions, the newest first, with at most `WALK_BYTES` of them in memory."""
+    """Yield all versions, the newest first, with at most `WALK_BYTES` in memory."""
     before = None
     while True:
         page = await read_page(context, owner, id, before=before)
@@ -91,7 +91,7 @@ async def iterate_versions(context: ReadContext, owner: UUID, id: UUID) -> Async
 async def last_usable(
     context: ReadContext, crumb: Breadcrumb, parse: Callable[[Breadcrumb], _T | None]
 ) -> _T | None:
-    """Return the newest earlier version that parses, or None."""
+    """See `Store.last_usable`."""
     if crumb.version == 1:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Removal of old events, and the counters of all housekeeping runs. `expiry.py` removes expired breadcrumbs."""
+"""Removal of old events, and counters of hygiene runs. `expiry.py` removes expired breadcrumbs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from breadcrumbs.runtime.store.worker_records import has_living_worker, read_wor
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """The results of one run."""
+    """Results of one hygiene run."""
 
     purged: int
     """Expired breadcrumbs removed."""
@@ -23,7 +23,7 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """The counters of all processes that ran the housekeeping on a store."""
+    """Counters of the hygiene runs of all processes on a store."""
 
     runs: int
     purged: int
@@ -31,16 +31,19 @@ class RunTotals:
     last_duration_ms: float
     last_errors: int
     last_run: int | None
-    """None: it never ran."""
+    """Time of the last run. None: it never ran."""
 
 
 def housekeeping_lanes(store: Store) -> Sequence[int]:
-    """Return the lanes to clean. Each is cleaned by itself: an error in one does not stop the others."""
+    """Return the lanes to clean. Lanes are independent: an error in one does not stop the others."""
     return range(store.lanes)
 
 
 async def trim_events(store: Store, lane: int, window: int) -> int:
-    """Delete the events that are older than the window, in microseconds, and that every kind of worker has finished."""
+    """Delete old events that every kind of worker has finished, and return their number.
+
+    `window`: age in microseconds above which an event is old.
+    """
     call, keys = store.connection.call, store.keys
     done = await store.connection.call_all(
         [(lane, (b"GET", keys.low(lane, kind))) for kind in await _required_kinds(store)]
@@ -49,7 +52,7 @@ async def trim_events(store: Store, lane: int, window: int) -> int:
     last = await call(lane, b"XREVRANGE", keys.events(lane), b"(%d-0" % below, b"-", b"COUNT", 1)
     if not last:
         return 0
-    # The mark first: a reader may be told of a gap too early, but never miss one.
+    # The mark is written first, so that a reader never misses a gap. It can only see the gap too early.
     await call(lane, b"SET", keys.trimmed(lane), last[0][0].partition(b"-")[0])
     return int(await call(lane, b"XTRIM", keys.events(lane), b"MINID", b"%d-0" % below))
 
@@ -57,8 +60,8 @@ async def trim_events(store: Store, lane: int, window: int) -> int:
 async def _required_kinds(store: Store) -> list[str]:
     """Return the kinds of workers that events are kept for.
 
-    A kind with a slash is an agent in a process of its own. It counts only while a worker is alive: otherwise a
-    script that ran once would keep every event for ever.
+    A kind with a slash is an agent that a program runs itself. It counts only while a worker is alive. Otherwise a
+    script that ran once would keep all events forever.
     """
     return [
         kind
@@ -82,7 +85,7 @@ async def count_run(store: Store, counts: RunCounts) -> None:
 
 
 async def read_totals(store: Store) -> RunTotals:
-    """Return the counters."""
+    """Return the counters of all runs."""
     flat = await store.connection.call(0, b"HGETALL", store.keys.hygiene())
     stored = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
     return RunTotals(

@@ -1,60 +1,69 @@
-"""The key schema. Nobody else spells a key.
+"""The key schema. Only this module builds keys.
 
-A key is `<namespace>:{L<lane>}<kind><name>`. The part in braces is the cluster hash tag: all keys of a
-lane live on one node, so one script can write them together. `<kind>` is one byte. Names are binary:
-an owner is 16 bytes and an id is 16 bytes, and at most the last part of a name has a free length (where
-there are two such parts, the first is preceded by its length). So no two names share a key, whatever
-colons, braces, globs or spaces they hold, and no key is ever matched by a pattern.
+A key is `<namespace>:{L<lane>}<kind><name>`. The part in braces is the cluster hash tag. All keys of a lane are on one
+node, so one script can write them together. `<kind>` is one byte.
+
+Names are binary. An owner and an id have 16 bytes each. The last part of a name can have a variable length. If another
+part has one too, its length precedes it. Therefore two different names never share a key, even if they contain colons,
+braces, globs or spaces. Requests never search keys by pattern.
+
+All times are in microseconds.
 
 Per breadcrumb
     b <owner> <id>                   string   the newest version: header, newline, two agents, JSON (see record.py)
     h <owner> <id>                   hash     older versions: version -> the same form; absent until the first update
-    a <owner> <id>                   string   signpost in the id's home lane to the lane where it really lives (imports)
-Per lane, indexes: sorted sets, member = the id's 16 bytes, score = created_at in microseconds
-    x <owner> <len> <session> <schema>        the breadcrumbs of one schema in one session ("" = in none)
-    s <owner> <schema>                        of one schema ("" = without one)
-    t <owner> <tag>                           with one tag; session tags have none, `x` serves them
-    u <owner>                                 updated at least once; score = updated_at. Never-updated ones
-                                              are where their created_at is, so they need no entry here
-    d <owner>                        set      the schema names that `s` has for this owner in this lane
+    a <owner> <id>                   string   signpost: the real lane of an imported breadcrumb. It is stored in the
+                                              home lane of the id (see ids.py)
+Per lane, indexes: sorted sets; member = the 16 bytes of the id, score = created_at
+    x <owner> <len> <session> <schema>        breadcrumbs of one schema in one session ("" = without a session)
+    s <owner> <schema>                        breadcrumbs of one schema ("" = without a schema)
+    t <owner> <tag>                           breadcrumbs with one tag; not for session tags, which `x` covers
+    u <owner>                                 breadcrumbs that were updated; score = updated_at. Without an update the
+                                              created_at in the other indexes is also the time of the last write
+    d <owner>                        set      schema names that `s` has for this owner in this lane
 Per session
-    n <owner> <session>              hash     version, created, size (its breadcrumbs); closing: it is being deleted;
-                                              entered: when it began in this store, only if an import set an older
-                                              `created`; gone: when the last session of this name was deleted, only in
-                                              stores written before `y` existed (expires by itself);
-                                              retried: id and time of each turn that was asked for again, the last first
+    n <owner> <session>              hash     facts about the session:
+                                              version, created, size (number of its breadcrumbs)
+                                              closing: time when its deletion began; absent unless it is being deleted
+                                              entered: time when it began in this store; only if an import set an older
+                                              `created`
+                                              gone: time when the last session of this name was deleted; only in stores
+                                              written before `y` existed (expires by itself)
+                                              retried: message id and time of the last 100 retries, the newest first
                                               state: bytes of its state, and bytes of removed names in it (create.lua);
                                               absent until the state is changed, and after an import
-                                              after: the last deletion of this name as known when the session began,
-                                              0 = none; absent if it began before this field existed
-    z <owner> <session>              hash     state: name -> `<when it was set> <JSON>`; no JSON = removed;
-                                              `!<who> ` before the JSON: not for everybody (see state.py).
-                                              Names that begin with a null byte: its title, whose it is
-    N <owner>                        zset     the sessions of an owner in this lane; score = last activity
+                                              after: time of the last deletion of this name, as recorded when the
+                                              session began (deletions.lua), 0 = none; absent if the session began
+                                              before this field existed
+    z <owner> <session>              hash     state: name -> `<time when it was set> <JSON>`; no JSON = removed;
+                                              `!<readers> ` before the JSON = restricted readers (see state.py).
+                                              Names that begin with a null byte: facts such as its title and its user
+    N <owner>                        zset     sessions of an owner in this lane; score = last activity
     Z                                set      sessions that are being deleted: owner + session
     y <owner>                        zset     deleted sessions of an owner in this lane: member = name, score = time of
-                                              the last deletion. Bounded: see deletions.lua. Member "" is the horizon:
-                                              the newest deletion that was dropped. The key expires by itself
-Per owner, where they have quotas
+                                              the last deletion. Limited in size: see deletions.lua. Member "" is the
+                                              horizon: the newest deletion that was dropped. The key expires by itself
+Per owner with a quota
     Q <owner>                        hash     bytes (of all versions) and breadcrumbs of an owner in this lane
-Per lane, the rest
-    e                                stream   events; the id is `<microseconds>-0`, the same clock as the scores
-    m                                string   events up to this time may have been trimmed away
-    c                                string   the lane's clock: the last time it gave out
-    q                                zset     what expires: member = owner + id, score = when, in microseconds
-    i <owner> <digest>               string   an idempotency key: what it created (expires by itself)
-    g <owner> <digest>               string   a budget of requests: when it is full again (expires by itself)
+Per lane, other keys
+    e                                stream   events; the id is `<time>-0`, with the same times as the scores
+    m                                string   trim mark: events up to this time can have been removed
+    c                                string   clock of the lane: the time of the last write
+    q                                zset     expiry queue: member = owner + id, score = time of expiry
+    i <owner> <digest>               string   idempotency key: digest of the content, id and time (expires by itself)
+    g <owner> <digest>               string   budget of requests: time when it is full again (expires by itself)
 Per lane and kind of worker (context builders, agent runners)
-    l <kind>                         string   who has the lane: fence number, since when, worker; expires by itself
+    l <kind>                         string   lease: fence number, time when it began, worker; expires by itself
     f <kind>                         string   the last fence number
     o <kind>                         string   low-water mark: every event up to it is done
     k <kind>                         zset     events above the mark that are done already
-    r <kind>                         hash     event -> earlier attempts, and which worker runs it (attempts.py)
+    r <kind>                         hash     event -> earlier attempts, and the worker that runs it (attempts.py)
     D <kind>                         hash     event -> dead letter (JSON)
 Lane 0 only: workers
-    K                                set      kinds of workers; events are kept until each has seen them
-    W <kind>                         zset     living workers; score = when they count as dead
-    w <kind>                         set      workers whose connection shows whether they live (liveness.py)
+    K                                set      kinds of workers; events are kept until each kind has finished them
+                                              (exceptions: see housekeeping.py)
+    W <kind>                         zset     workers; score = time from which a worker counts as dead
+    w <kind>                         set      workers whose death is detected by their connection (liveness.py)
 Lane 0 only: small records of an owner
     A <owner>                        hash     agents: id -> JSON
     S <owner>                        hash     saved selectors: id -> JSON
@@ -73,7 +82,7 @@ from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.ids import lane_for
 
-# The kinds that a survey of the whole store asks for by name.
+# Kinds of keys that a scan of the whole store selects.
 BODY: Final = b"b"
 SCHEMAS: Final = b"d"
 UPDATED: Final = b"u"
@@ -81,11 +90,11 @@ IN_SESSION: Final = b"x"
 SESSION: Final = b"n"
 SESSIONS: Final = b"N"
 INDEXES: Final = frozenset((b"x", b"s", b"t"))
-"""Every one of these has its owner first, and its members are ids."""
+"""Kinds of indexes. Their names begin with the owner, and their members are ids."""
 
 
 class Keys:
-    """Spells every key of one store."""
+    """Builds the keys of one store."""
 
     def __init__(self, namespace: str, lanes: int) -> None:
         self.lanes = lanes
@@ -96,14 +105,15 @@ class Keys:
         self._lane_of = {prefix: lane for lane, prefix in enumerate(self._prefixes)}
 
     def deltas(self) -> bytes:
-        """A Pub/Sub channel, not a key: what may get lost."""
+        """Return the Pub/Sub channel of deltas. Its messages can get lost."""
         return self._deltas
 
     def liveness(self, kind: str, worker: str) -> bytes:
-        """A Pub/Sub channel, not a key: it has a subscriber as long as the worker lives."""
+        """Return the Pub/Sub channel that a worker subscribes to as long as it lives."""
         return b"%s:%s:%s" % (self._liveness, kind.encode(), worker.encode())
 
     def prefix(self, lane: int) -> bytes:
+        """Return the common prefix of all keys of a lane."""
         return self._prefixes[lane]
 
     def body(self, lane: int, owner: UUID, id: bytes) -> bytes:
@@ -125,15 +135,24 @@ class Keys:
             schema.encode(),
         )
 
+    def indexes(
+        self, lane: int, owner: UUID, schema: str, session: str | None, tags: Iterable[str]
+    ) -> list[bytes]:
+        """Return the indexes of a breadcrumb. The index of the schema is first: the scripts rely on that."""
+        prefix, raw_owner = self._prefixes[lane], owner.bytes
+        name, raw_schema = (session or "").encode(), schema.encode()
+        by_tag = b"%st%s" % (prefix, raw_owner)
+        return [
+            b"%ss%s%s" % (prefix, raw_owner, raw_schema),
+            b"%sx%s%s%s%s" % (prefix, raw_owner, len(name).to_bytes(2), name, raw_schema),
+            *[by_tag + tag.encode() for tag in tags],
+        ]
+
     def by_schema(self, lane: int, owner: UUID, schema: str) -> bytes:
         return b"%ss%s%s" % (self._prefixes[lane], owner.bytes, schema.encode())
 
     def by_tag(self, lane: int, owner: UUID, tag: str) -> bytes:
         return b"%st%s%s" % (self._prefixes[lane], owner.bytes, tag.encode())
-
-    def by_tags(self, lane: int, owner: UUID, tags: Iterable[str]) -> list[bytes]:
-        start = b"%st%s" % (self._prefixes[lane], owner.bytes)
-        return [start + tag.encode() for tag in tags]
 
     def updated(self, lane: int, owner: UUID) -> bytes:
         return b"%su%s" % (self._prefixes[lane], owner.bytes)
@@ -142,7 +161,7 @@ class Keys:
         return b"%sd%s" % (self._prefixes[lane], owner.bytes)
 
     def session_lane(self, owner: UUID, session: str) -> int:
-        """Return the lane that holds everything of a session."""
+        """Return the lane of all keys of a session."""
         return lane_for(owner, "session", session, self.lanes)
 
     def session(self, lane: int, owner: UUID, session: str) -> bytes:
@@ -156,6 +175,16 @@ class Keys:
 
     def usage(self, lane: int, owner: UUID) -> bytes:
         return b"%sQ%s" % (self._prefixes[lane], owner.bytes)
+
+    def all_of_session(self, lane: int, owner: UUID, session: str) -> list[bytes]:
+        """Return the keys `session`, `sessions`, `state` and `deletions`, for a write into a session."""
+        prefix, raw_owner, name = self._prefixes[lane], owner.bytes, session.encode()
+        return [
+            b"%sn%s%s" % (prefix, raw_owner, name),
+            b"%sN%s" % (prefix, raw_owner),
+            b"%sz%s%s" % (prefix, raw_owner, name),
+            b"%sy%s" % (prefix, raw_owner),
+        ]
 
     def closing(self, lane: int) -> bytes:
         return self._prefixes[lane] + b"Z"
@@ -176,13 +205,13 @@ class Keys:
         return self._prefixes[lane] + b"q"
 
     def idempotency(self, lane: int, owner: UUID, session: str, key: str) -> bytes:
-        # Two free-length parts and no need to read them back: a digest keeps the key short.
+        # Both parts have a variable length and are never read back, so a digest keeps the key short.
         name = session.encode()
         digest = blake2b(len(name).to_bytes(2) + name + key.encode(), digest_size=16).digest()
         return b"%si%s%s" % (self._prefixes[lane], owner.bytes, digest)
 
     def budget(self, lane: int, owner: UUID, *parts: str) -> bytes:
-        # As above: whose it is need not be read back.
+        # A digest, as in `idempotency`: the parts are never read back.
         hasher = blake2b(digest_size=16)
         for part in parts:
             raw = part.encode()
@@ -230,12 +259,12 @@ class Keys:
 
     @staticmethod
     def session_in(name: bytes) -> tuple[UUID, str]:
-        """The owner and the session in the name of an index of a session; "" = in none."""
+        """Return the owner and the session in the name of a session index. "": no session."""
         length = int.from_bytes(name[16:18])
         return UUID(bytes=name[:16]), name[18 : 18 + length].decode()
 
     def parse(self, key: bytes) -> tuple[int, bytes, bytes] | None:
-        """Lane, kind and name of a key; None: not a lane's key of this store."""
+        """Return lane, kind and name of a key. None: it is not a lane key of this store."""
         prefix, brace, rest = key.partition(b"}")
         lane = self._lane_of.get(prefix + brace)
         return None if lane is None or not rest else (lane, rest[:1], rest[1:])

@@ -1,4 +1,7 @@
-"""Counts of each lane, read by one script per lane at a bounded cost, and the INFO of each server."""
+"""Reads of the counts of each lane, and of the INFO of each server.
+
+One script per lane reads the counts. Its cost is bounded by `MAX_COUNTED`.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,25 @@ from breadcrumbs.runtime.store.store import Store
 _OVERVIEW = Script("overview")
 
 MAX_COUNTED: Final = 500
-"""Waiting events, and schemas, that are counted in each lane."""
+"""Maximum number of waiting events, and of schemas, that are counted in each lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindCounts:
-    """The progress of one kind of worker in a lane."""
+    """The progress of one kind of worker in a lane. Times are in microseconds."""
 
     lease: bytes
-    """The stored lease; empty: nobody holds the lane."""
+    """The stored lease. Empty: no worker holds the lane."""
     lease_ms: int
     """Milliseconds until the lease ends."""
     low: int
-    """The low-water mark."""
+    """The low-water mark: every event up to this time is done."""
     dead_letters: int
     first_waiting: int | None
-    """The time of the oldest waiting event."""
+    """The time of the oldest waiting event. None: no event is waiting."""
     waiting: int
     more_waiting: bool
-    """Whether there are more than `MAX_COUNTED`."""
+    """True: `MAX_COUNTED` was reached, so more events can be waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +46,21 @@ class LaneCounts:
     """The counts of one lane. Sessions and schemas are those of one owner."""
 
     newest: int
-    """The time of the newest event; 0: there was none."""
+    """The time of the newest event. 0: there was none."""
     events: int
-    """How many events are kept."""
+    """Number of stored events."""
     events_ever: int
+    """Number of events ever written."""
     sessions: int
     uncounted_schemas: int
+    """Number of schemas above `MAX_COUNTED`."""
     schemas: list[tuple[str, int, int]]
     """Name, count and recent count of each schema."""
     kinds: list[KindCounts]
 
 
 async def count_lanes(store: Store, owner: UUID, kinds: Sequence[str], since: int) -> list[LaneCounts]:
-    """Return the counts of all lanes in one round trip. Breadcrumbs created after `since` count as recent."""
+    """Return the counts of all lanes in one round trip. Breadcrumbs created since `since` count as recent."""
     calls = [(lane, _count_call(store, owner, lane, kinds, since)) for lane in range(store.lanes)]
     return [_decode_counts(*reply) for reply in await store.connection.call_all(calls)]
 
@@ -68,7 +73,7 @@ async def read_server_infos(store: Store) -> list[dict[str, str]]:
         try:
             infos[lane] = await server_info(store.connection, lane)
         except StoreError:
-            pass  # not permitted; a server that is down shows in every other read
+            pass  # not permitted; a server that is down fails every other read too
 
     lanes = store.connection.node_lanes()
     async with anyio.create_task_group() as tasks:

@@ -1,7 +1,7 @@
-"""Lists: which indexes hold the results of a query, and one page of them.
+"""Lists of breadcrumbs: choose the indexes of a query and read one page.
 
 Every index is sorted by time, so a page is a merge of indexes (see merge.py). Bodies are loaded only for ids
-that the merge has chosen. Filters that the indexes do not answer are checked on the body.
+that the merge returns. Filters without an index are checked on the body.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from breadcrumbs.runtime.store.cursors import open_cursor, sign_cursor
 from breadcrumbs.runtime.store.lookup import ReadContext, list_schemas
 from breadcrumbs.runtime.store.merge import Index, Merge, RangeReader
 
-MOST_SCANNED: Final = 50_000
-"""A page ends early (with a cursor) rather than reading the whole store for a filter that hardly matches."""
-MOST_SCANNED_BYTES: Final = 64 << 20
-"""The same limit in bytes of stored bodies: large breadcrumbs take time to parse."""
+MAX_SCANNED: Final = 50_000
+"""Breadcrumbs scanned per page. After that a page ends early (with a cursor), so that a filter that rarely matches does
+not read the whole store."""
+
+MAX_SCANNED_BYTES: Final = 64 << 20
+"""The same limit in bytes of stored bodies, because large breadcrumbs take time to parse."""
 
 _BODIES = Script("bodies")
 
-_FEW: Final = 16
-"""So many bodies are read with one MGET, without looking at their sizes: it is the fastest way to a short page."""
+_SMALL_BATCH: Final = 16
+"""Up to this many bodies are read with one MGET without a size limit. This makes short pages fast."""
 
-_CUT: Final = b""
-"""Stands for a body that a lane did not return, because its share of the byte budget is used up. No body is empty."""
+_NOT_RETURNED: Final = b""
+"""Marks a body that a lane did not return. Its share of the byte budget is used up. A real body is not empty."""
 
 
 async def page(context: ReadContext, owner: UUID, query: Query, *, with_expired: bool = False) -> Page:
@@ -49,15 +51,15 @@ async def page(context: ReadContext, owner: UUID, query: Query, *, with_expired:
 
 
 class _Scan:
-    """Reads the bodies of what some indexes hold, in the order of a query."""
+    """Reads the breadcrumbs in several indexes, in the order of a query."""
 
     def __init__(
         self, context: ReadContext, owner: UUID, query: Query, indexes: list[Index], start: SortKey | None
     ) -> None:
         self._context = context
         self._owner = owner
-        self._budget = query.max_bytes or MOST_SCANNED_BYTES
-        wanted = query.offset + query.limit + 1  # one more tells whether there is another page
+        self._budget = query.max_bytes or MAX_SCANNED_BYTES
+        wanted = query.offset + query.limit + 1  # one more shows whether there is another page
         spread = 1 if len(indexes) <= 1 else 2
         self._merge = Merge(
             indexes,
@@ -75,13 +77,13 @@ class _Scan:
         return bool(self._pending) or not self._exhausted
 
     async def read(self) -> tuple[list[SortKey], list[bytes | None]]:
-        """Return the next keys and their bodies, at least one unless there are no more."""
+        """Return the next sort keys and their bodies, at least one before the end."""
         if not self._pending:
             self._pending = await self._merge.take(self._batch)
             self._exhausted = len(self._pending) < self._batch
             self._batch = min(1_000, max(64, 2 * self._batch))
         bodies = await _bodies(self._context, self._owner, self._pending, self._budget)
-        # There are fewer bodies than keys if the byte budget is used up.
+        # With a used-up byte budget there are fewer bodies than keys.
         keys = [key for key, _ in self._pending[: len(bodies)]]
         self._pending = self._pending[len(bodies) :]
         return keys, bodies
@@ -95,28 +97,28 @@ class _PageBuilder:
         self._began = began
         self._with_expired = with_expired
         self.reached: SortKey | None = None
-        """The last key that was scanned."""
+        """The last scanned key."""
         self.found: list[tuple[SortKey, Breadcrumb]] = []
         self.full = False
-        """True: the next breadcrumb was seen and does not fit, so there is another page."""
+        """True: the next breadcrumb does not fit, so there is another page."""
         self._shown: set[bytes] = set()
         self._skipped = 0
         self._bytes = 0
         self._scanned = 0
         self._scanned_bytes = 0
-        self._max_scanned_bytes = math.inf if query.max_bytes is None else MOST_SCANNED_BYTES
+        self._max_scanned_bytes = math.inf if query.max_bytes is None else MAX_SCANNED_BYTES
 
     @property
     def wants_more(self) -> bool:
         if self.full:
             return False
-        # A cursor does not hold the rest of an offset: a page ends early only after its offset.
+        # A cursor does not contain the rest of an offset, so a page ends early only after its offset.
         return self._skipped < self._query.offset or (
-            self._scanned < MOST_SCANNED and self._scanned_bytes < self._max_scanned_bytes
+            self._scanned < MAX_SCANNED and self._scanned_bytes < self._max_scanned_bytes
         )
 
     def add(self, owner: UUID, keys: list[SortKey], bodies: list[bytes | None], now: int) -> None:
-        """Take the breadcrumbs that the query accepts, until the page is full."""
+        """Add the breadcrumbs that the query accepts, until the page is full."""
         self._scanned += len(bodies)
         for key, body in zip(keys, bodies, strict=True):
             self.reached = key
@@ -138,17 +140,17 @@ class _PageBuilder:
             return False
         if not query.accepts(crumb):
             return False
-        # In the order of updates a breadcrumb stands where it was last written. One that is written while we read
-        # is taken where we saw it.
+        # In the order of updates a breadcrumb counts at its last update, and older entries of it are skipped. If it
+        # is updated during the read, the entry that was read counts.
         return not (query.by_update and key.score != crumb.updated and crumb.updated < self._began)
 
     def _append(self, key: SortKey, crumb: Breadcrumb) -> bool:
-        """Add a breadcrumb; False: it does not fit."""
+        """Add a breadcrumb. Return False if it does not fit."""
         query = self._query
         if query.max_bytes is None:
             self.full = len(self.found) == query.limit
         else:
-            # A parsed document takes many times the memory of its JSON, so a large one is not kept parsed.
+            # A parsed document takes many times the memory of its JSON, so it is not kept in parsed form.
             crumb = crumb.without_context() if query.without_contexts else crumb.without_parsed_json()
             self._bytes += len(crumb.json)
             self.full = bool(self.found) and (len(self.found) == query.limit or self._bytes > query.max_bytes)
@@ -157,17 +159,17 @@ class _PageBuilder:
         return not self.full
 
     def end(self, *, has_more: bool) -> SortKey | None:
-        """Return the key that the next page begins after; None: there is no next page."""
+        """Return the key after which the next page begins, or None on the last page."""
         if self.full:
             return self.found[-1][0]
         return self.reached if has_more else None
 
 
-# Which indexes
+# Choice of indexes
 
 
 async def _plan(context: ReadContext, owner: UUID, query: Query) -> list[Index]:
-    """Return the smallest set of indexes that holds all results of the query."""
+    """Return the smallest set of indexes that contains all results of the query."""
     sessions = query.sessions
     if len(sessions) > 1:
         return []
@@ -188,6 +190,7 @@ async def _plan(context: ReadContext, owner: UUID, query: Query) -> list[Index]:
 
 
 async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list[list[Index]]:
+    """Return sets of indexes. Each set contains all results of the query."""
     lanes, keys = range(context.keys.lanes), context.keys
     choices = [
         [Index(lane, keys.by_tag(lane, owner, tag)) for lane in lanes]
@@ -216,6 +219,7 @@ async def _alternatives(context: ReadContext, owner: UUID, query: Query) -> list
 
 
 async def _smallest(context: ReadContext, choices: list[list[Index]]) -> list[Index]:
+    """Return the set of indexes with the fewest entries."""
     if len(choices) == 1:
         return choices[0]
     flat = [index for choice in choices for index in choice]
@@ -242,14 +246,15 @@ async def _sessionless_indexes(context: ReadContext, owner: UUID, schema: str | 
     return [Index(lane, keys.by_session(lane, owner, "", name)) for lane in lanes for name in schemas[lane]]
 
 
-# What they hold
+# Reading of indexes and bodies
 
 
 def _range_reader(context: ReadContext, query: Query) -> RangeReader:
-    # An update since T means a creation since T, or an entry among the updates since T: both are ranges.
+    # A breadcrumb updated since T was created since T, or has an entry since T in the index of updates. Both are
+    # ranges of an index.
     floor = query.updated_since if query.by_update and query.updated_since is not None else 0
 
-    async def read(asked: list[tuple[Index, int, int, int]]) -> list[list[SortKey]]:
+    async def read(requests: list[tuple[Index, int, int, int]]) -> list[list[SortKey]]:
         command, lowest = (b"ZREVRANGEBYSCORE", floor) if query.descending else (b"ZRANGEBYSCORE", None)
         replies = await context.connection.call_all(
             [
@@ -262,11 +267,11 @@ def _range_reader(context: ReadContext, query: Query) -> RangeReader:
                         b"+inf" if lowest is None else lowest,
                         b"WITHSCORES",
                         b"LIMIT",
-                        passed,
+                        skip,
                         count,
                     ),
                 )
-                for index, score, passed, count in asked
+                for index, score, skip, count in requests
             ]
         )
         return [
@@ -280,17 +285,18 @@ def _range_reader(context: ReadContext, query: Query) -> RangeReader:
 async def _bodies(
     context: ReadContext, owner: UUID, keys: list[tuple[SortKey, Index]], budget: int
 ) -> list[bytes | None]:
-    """Return the bodies of the first keys, one command per lane: all that fit into the budget, at least one."""
+    """Return the bodies of the first keys that fit into the budget, at least one. Sends one command per lane."""
     if not keys:
         return []
-    body, few = context.keys.body, _FEW * context.max_content_bytes <= 4 * budget and len(keys) <= _FEW
+    body = context.keys.body
+    is_small = len(keys) <= _SMALL_BATCH and _SMALL_BATCH * context.max_content_bytes <= 4 * budget
     by_lane: dict[int, list[bytes]] = {}
     for key, index in keys:
         by_lane.setdefault(index.lane, []).append(body(index.lane, owner, key.id))
     share = budget // len(by_lane)
     replies = await context.connection.call_all(
         [
-            (lane, (b"MGET", *names) if few else ScriptCall(_BODIES, names, [share]))
+            (lane, (b"MGET", *names) if is_small else ScriptCall(_BODIES, names, [share]))
             for lane, names in by_lane.items()
         ]
     )
@@ -299,8 +305,8 @@ async def _bodies(
     found = {lane: iter(bodies) for lane, bodies in zip(by_lane, replies, strict=True)}
     bodies: list[bytes | None] = []
     for _, index in keys:
-        one = next(found[index.lane], _CUT)
-        if one is _CUT:
-            break  # later bodies of the other lanes are read again
-        bodies.append(one)
+        next_body = next(found[index.lane], _NOT_RETURNED)
+        if next_body is _NOT_RETURNED:
+            break  # bodies that other lanes returned after this one are read again
+        bodies.append(next_body)
     return bodies

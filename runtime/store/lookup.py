@@ -18,7 +18,7 @@ from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.write_cache import WriteCache
 
 WALK_BYTES: Final = 4 << 20
-"""Bytes of stored bodies that a walk or a history reads at once."""
+"""Maximum size of the stored bodies that a walk or a history reads at once."""
 
 _RETRY_SECONDS: Final = 0.05
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class ReadContext(Protocol):
-    """The parts of a store that reads need. The modules that read take this, so they need not import `Store`."""
+    """The parts of a store that reads need. Modules that read use this type instead of importing `Store`."""
 
     @property
     def connection(self) -> Connection: ...
@@ -50,7 +50,10 @@ class ReadContext(Protocol):
 
 
 async def retry_once(action: Callable[[], Awaitable[_T]]) -> _T:
-    """Repeat an idempotent action after a lost connection. A restarted server is the common cause."""
+    """Run an idempotent action, and retry it once after a lost connection.
+
+    A restarted server is the usual cause. `StoreFull` is not retried.
+    """
     try:
         return await action()
     except StoreFull:
@@ -80,7 +83,7 @@ async def find(context: ReadContext, owner: UUID, id: UUID) -> tuple[int, Breadc
         crumb = record.decode(owner, id, body)
         if not record.is_gone(crumb, context.clock.now()):
             return lane, crumb
-    raise NotFound("no such breadcrumb")
+    raise NotFound("breadcrumb not found")
 
 
 async def get(context: ReadContext, owner: UUID, id: UUID, *, count_read: bool) -> Breadcrumb:
@@ -91,12 +94,15 @@ async def get(context: ReadContext, owner: UUID, id: UUID, *, count_read: bool) 
     keys = [context.keys.body(lane, owner, id.bytes), context.keys.expiries(lane)]
     body = await context.connection.run(lane, _READ, keys, [id.bytes, owner.bytes])
     if body is None:
-        raise NotFound("no such breadcrumb")
+        raise NotFound("breadcrumb not found")
     return record.decode(owner, id, body)
 
 
 async def get_version(context: ReadContext, owner: UUID, id: UUID, version: int) -> Breadcrumb:
-    """Return one version of a breadcrumb. An event names a version, which may have been overwritten since."""
+    """Return one version of a breadcrumb, the newest or an earlier one.
+
+    An event refers to a version that can have been overwritten since.
+    """
     lane, crumb = await find(context, owner, id)
     if crumb.version == version:
         return crumb
@@ -107,14 +113,14 @@ async def get_version(context: ReadContext, owner: UUID, id: UUID, version: int)
 
 
 async def get_older(context: ReadContext, lane: int, crumb: Breadcrumb, version: int) -> Breadcrumb | None:
-    """Return an earlier version from the history; None: the history does not have it."""
+    """Return an earlier version from the history, or None if it is not there."""
     history = context.keys.history(lane, crumb.owner_id, crumb.id.bytes)
     body = await context.connection.call(lane, b"HGET", history, version)
     return None if body is None else record.decode(crumb.owner_id, crumb.id, body)
 
 
 async def list_schemas(context: ReadContext, owner: UUID, lanes: Sequence[int]) -> dict[int, list[str]]:
-    """Return the schema names that an owner has breadcrumbs of, by lane."""
+    """Return the schema names of an owner's breadcrumbs, by lane."""
     replies = await context.connection.call_all(
         [(lane, (b"SMEMBERS", context.keys.schemas(lane, owner))) for lane in lanes]
     )

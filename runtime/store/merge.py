@@ -1,4 +1,4 @@
-"""Merges the ids of several sorted indexes into one order."""
+"""Merge of several sorted indexes into one order."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from breadcrumbs.runtime.breadcrumb.query import SortKey
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One sorted set to read from."""
+    """Key of a sorted set, and its lane."""
 
     lane: int
     key: bytes
 
 
 RangeReader = Callable[[list[tuple[Index, int, int, int]]], Awaitable[list[list[SortKey]]]]
-"""Reads (index, from score, how many to pass over, how many to give) for several indexes at once."""
+"""Reads several indexes at once. A request is: index, first score, entries to skip, entries to return."""
 
 
 class Merge:
-    """The ids of several indexes in one order, read in pieces."""
+    """Reads the ids of several indexes in one order, piece by piece."""
 
     def __init__(
         self, indexes: list[Index], read: RangeReader, *, descending: bool, start: SortKey | None, piece: int
@@ -35,7 +35,7 @@ class Merge:
         self._last: SortKey | None = None
 
     async def take(self, count: int) -> list[tuple[SortKey, Index]]:
-        """The next `count` keys; fewer mean that there are no more."""
+        """Return the next `count` keys, fewer only at the end."""
         taken: list[tuple[SortKey, Index]] = []
         sign = -1 if self._descending else 1
         while len(taken) < count:
@@ -52,7 +52,7 @@ class Merge:
                 number = heap[0][2]
                 reader = self._readers[number]
                 key = reader.pop()
-                if key != self._last:  # the same breadcrumb may stand in several indexes
+                if key != self._last:  # a breadcrumb can be in several indexes
                     taken.append((key, reader.index))
                     self._last = key
                 if reader.pending:
@@ -61,31 +61,37 @@ class Merge:
                 elif reader.exhausted:
                     heappop(heap)
                 else:
-                    break  # the next of this index may come before the heads of the others
+                    break  # the next key of this index can come before the heads of the others
         return taken
 
     async def _refill(self) -> None:
-        edge = (1 << 60) if self._descending else 0
-        # More than once where a whole piece lies before the start, among breadcrumbs of the same microsecond.
+        """Read the next piece of each index that has no pending keys."""
+        first_score = (1 << 60) if self._descending else 0
+        # Repeats if a whole piece comes before the start: many breadcrumbs can have the same microsecond.
         while empty := [reader for reader in self._readers if not reader.pending and not reader.exhausted]:
-            asked = [
-                (reader.index, edge if reader.score is None else reader.score, reader.passed, self._piece)
+            requests = [
+                (
+                    reader.index,
+                    first_score if reader.score is None else reader.score,
+                    reader.skip,
+                    self._piece,
+                )
                 for reader in empty
             ]
-            for reader, keys in zip(empty, await self._read(asked), strict=True):
+            for reader, keys in zip(empty, await self._read(requests), strict=True):
                 reader.accept(keys, self._piece, self._start, self._descending)
-            # A caller that needs a second piece may reject most of it: read larger pieces.
+            # A caller that needs a second piece probably rejects most entries, so the next pieces are larger.
             self._piece = min(1_000, 2 * self._piece)
 
 
 class _IndexReader:
-    """One index, and the keys that were read from it and not yet taken."""
+    """Position in one index, and the keys that were read but not taken yet."""
 
     def __init__(self, index: Index, score: int | None) -> None:
         self.index = index
         self.score = score
-        self.passed = 0
-        """How many entries with exactly `score` were read already."""
+        self.skip = 0
+        """Number of entries with exactly `score` that were read already."""
         self.exhausted = False
         self.pending: list[SortKey] = []
 
@@ -96,13 +102,14 @@ class _IndexReader:
     def pop(self) -> SortKey:
         return self.pending.pop()
 
-    def accept(self, keys: list[SortKey], asked: int, start: SortKey | None, descending: bool) -> None:
-        self.exhausted = len(keys) < asked
+    def accept(self, keys: list[SortKey], requested: int, start: SortKey | None, descending: bool) -> None:
+        """Store the keys of a reply, without those before `start`."""
+        self.exhausted = len(keys) < requested
         for key in keys:
             if key.score == self.score:
-                self.passed += 1
+                self.skip += 1
             else:
-                self.score, self.passed = key.score, 1
+                self.score, self.skip = key.score, 1
         if start is not None:
             keys = [key for key in keys if (key < start if descending else key > start)]
         self.pending = keys[::-1]

@@ -1,7 +1,8 @@
-"""Opening a store: connect, and read or write its metadata.
+"""Opening of a store: connect, and read or write its metadata.
 
-The number of lanes decides where everything lies. The first process writes it into the store, before any breadcrumb is
-read or written, together with the format and the secret that signs tokens and cursors. Later processes use those.
+The number of lanes determines the keys of all data. The first process writes it into the store before it reads or
+writes any breadcrumb, together with the format and the secret that signs tokens and cursors. Later processes use the
+stored values.
 """
 
 from __future__ import annotations
@@ -22,17 +23,19 @@ DEFAULT_LANES: Final = 16
 FORMAT: Final = "1"
 
 Address: TypeAlias = str | Callable[[int], Connection]
-"""Where a store is: a URL, or a function that makes a connection for a number of lanes."""
+"""A URL, or a function that creates a connection for a number of lanes."""
 
 
 class Opened(NamedTuple):
+    """Connection, keys and secret of an opened store."""
+
     connection: Connection
     keys: Keys
     secret: bytes
 
 
 async def open_connection(address: Address, namespace: str, lanes: int | None) -> Opened:
-    """Connect to a store. `lanes` None: the number that the store has, or the default in a new one."""
+    """Connect to a store. `lanes` None: use the stored number, or the default for a new store."""
     if lanes is not None and not 1 <= lanes <= MAX_LANES:
         raise StartupError(f"the number of lanes must be from 1 to {MAX_LANES}")
     wanted = lanes or DEFAULT_LANES
@@ -42,13 +45,14 @@ async def open_connection(address: Address, namespace: str, lanes: int | None) -
         meta = await _load_meta(connection, keys)
         if meta[b"format"].decode() != FORMAT:
             raise StartupError(
-                f"this store has format {meta[b'format'].decode()}, this version of Breadcrumbs writes {FORMAT}"
+                f"this store has format {meta[b'format'].decode()}, but this version of Breadcrumbs supports only "
+                f"format {FORMAT}: use a version that supports the store"
             )
         stored = int(meta[b"lanes"])
         if stored != wanted:
             if lanes is not None:
                 raise StartupError(
-                    f"this store has {stored} lanes, but {lanes} were asked for: leave the setting out, or "
+                    f"this store has {stored} lanes, but the setting is {lanes}: remove the setting, or "
                     "export, start with an empty store and import"
                 )
             await connection.close()
@@ -61,7 +65,7 @@ async def open_connection(address: Address, namespace: str, lanes: int | None) -
 
 
 async def store_exists(address: Address, namespace: str) -> bool:
-    """Check whether a server holds a store. Opening it instead would create one."""
+    """Return whether a server contains a store, without creating one."""
     connection = await _connect(address, namespace, 1)
     try:
         return bool(await connection.call(0, b"EXISTS", Keys(namespace, 1).meta))
@@ -72,7 +76,7 @@ async def store_exists(address: Address, namespace: str) -> bool:
 async def _load_meta(connection: Connection, keys: Keys) -> dict[bytes, bytes]:
     """Return the store's metadata. If several processes open a new store at once, the first one decides."""
     meta = await _read_meta(connection, keys)
-    if len(meta) < 3:  # a server that is full cannot be written to, but its store can be opened
+    if len(meta) < 3:  # only a new store is written to: an existing one can be opened on a full server
         for field, value in (
             ("lanes", keys.lanes),
             ("format", FORMAT),

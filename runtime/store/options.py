@@ -23,8 +23,9 @@ class StoreOptions:
     """Limits and defaults of a store."""
 
     ttl_defaults: Mapping[str, Expiry] = field(default_factory=dict)
-    """Schema name -> expiry of breadcrumbs that name none."""
+    """Schema name -> expiry of breadcrumbs without an expiry of their own."""
     idempotency_seconds: int = 86_400
+    """Seconds for which idempotency keys are kept."""
     max_content_bytes: int = MAX_BODY_BYTES
     max_state_bytes: int = MAX_STATE_BYTES
     quotas: Quotas | None = None
@@ -38,12 +39,12 @@ class CreateOptions:
     content: Content | None = None
     """The content of the new breadcrumb, if the caller has it already (see `Store.content`)."""
     counts: bool = True
-    """The write raises the session's version and makes the session active now."""
+    """The write increments the session's version and updates the time of its last activity."""
     session_version: SessionVersion = None
     session_began: int | None = None
-    """When the session must have begun, or `AnotherSession` is raised. 0: it must not exist. None: any time."""
+    """Time when the session must have begun; else `AnotherSession` is raised. 0: it must not exist. None: any time."""
     along: Sequence[tuple[UUID, BreadcrumbCreate]] = ()
-    """More breadcrumbs that a new session begins with, in the same script. No other write can have their ids.
+    """More breadcrumbs of a new session, written by the same script. Their ids must not be used by other writes.
 
     Not supported together with `fence`.
     """
@@ -56,4 +57,4 @@ class UpdateOptions:
     merge_context: bool = False
     """Merge the context (RFC 7396) instead of replacing it."""
     admit: Callable[[Breadcrumb, BreadcrumbUpdate], BreadcrumbUpdate] | None = None
-    """Checks the change against the version that it is made from. It may correct the change."""
+    """Checks a change against the version that it is based on. Returns the change, possibly corrected."""

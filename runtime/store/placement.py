@@ -1,4 +1,7 @@
-"""Ids and times of breadcrumbs that are stored in the lane of a session, or beside another breadcrumb."""
+"""Ids and write times in the lane of a session or of a breadcrumb.
+
+A worker can commit only in the lane of its event. So the ids of its results are derived for that lane.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ class Placed(Protocol):
 
 
 def derive_id_in_session(store: Store, owner: UUID, session: str, *parts: str) -> UUID:
-    """Return the same id for the same parts, in the lane of a session."""
+    """Return an id in the lane of a session. The same parts give the same id."""
     return derived_id(store.keys.session_lane(owner, session), *parts)
 
 
 def derive_id_beside(store: Store, beside: Placed, *parts: str) -> UUID:
-    """Return the same id for the same parts, in the lane of a breadcrumb."""
+    """Return an id in the lane of a breadcrumb. The same parts give the same id."""
     return derived_id(lane_beside(store, beside), *parts)
 
 
 def last_write_beside(store: Store, beside: Placed) -> Read[int]:
-    """Read the time of the last write in the lane of a breadcrumb; 0: there was none."""
+    """Read the time of the last write in the lane of a breadcrumb. 0: there was none."""
     lane = lane_beside(store, beside)
     return read_command(lane, (b"GET", store.keys.clock(lane)), lambda time: int(time or 0))
 

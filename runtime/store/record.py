@@ -1,9 +1,9 @@
-"""How a breadcrumb lies in the store: a short text header, the two agents, and the JSON as it came.
+"""Stored form of a breadcrumb: a text header, two agent ids, and its JSON.
 
 `<version> <created> <updated> <expires> <max_reads>\n<created_by: 16 bytes><updated_by: 16 bytes><json>`
 
-The header is text because the scripts rewrite it; the JSON is never touched again after it was validated.
-What every reader gets besides (id, owner) is in the key.
+The header is text because the scripts rewrite it. The JSON does not change after it was validated. The id and the
+owner are part of the key.
 """
 
 from __future__ import annotations
@@ -15,45 +15,50 @@ import orjson
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb, Content
 
-_NOBODY = bytes(16)
-_LONGEST_REMEMBERED = 4_096
-_MOST_REMEMBERED = 2_048
+_NO_AGENT = bytes(16)
+_MAX_CACHED_BYTES = 4_096  # larger bodies are parsed again with each read
+_MAX_CACHED = 2_048  # breadcrumbs
 
 
-def rest(content: Content, created_by: UUID | None, updated_by: UUID | None) -> bytes:
-    """The body without its header, which the script writes."""
+def encode_without_header(content: Content, created_by: UUID | None, updated_by: UUID | None) -> bytes:
+    """Return a body without its header, which the script writes."""
     return (
-        (created_by.bytes if created_by else _NOBODY)
-        + (updated_by.bytes if updated_by else _NOBODY)
+        (created_by.bytes if created_by else _NO_AGENT)
+        + (updated_by.bytes if updated_by else _NO_AGENT)
         + content.json
     )
 
 
-def whole(crumb: Breadcrumb, *, json: bytes | None = None) -> bytes:
-    """The whole body, for what existed before. `json`: with this instead of its own."""
+def encode(crumb: Breadcrumb, *, json: bytes | None = None) -> bytes:
+    """Return the body of an existing breadcrumb. `json`: replaces its own JSON."""
     return b"%d %d %d %d %d\n%s%s%s" % (
         crumb.version,
         crumb.created,
         crumb.updated,
         crumb.expires,
         crumb.max_reads,
-        crumb.created_by.bytes if crumb.created_by else _NOBODY,
-        crumb.updated_by.bytes if crumb.updated_by else _NOBODY,
+        crumb.created_by.bytes if crumb.created_by else _NO_AGENT,
+        crumb.updated_by.bytes if crumb.updated_by else _NO_AGENT,
         crumb.json if json is None else json,
     )
 
 
 def decode(owner: UUID, id: UUID, body: bytes) -> Breadcrumb:
+    """Return the breadcrumb in a stored body."""
     return decode_raw(owner, id.bytes, body)
 
 
 def decode_raw(owner: UUID, id: bytes, body: bytes) -> Breadcrumb:
-    """The same object for the same version: a conversation is read again with every turn."""
-    read = _remembered if len(body) <= _LONGEST_REMEMBERED else _read
-    return read(owner.bytes, id, body)
+    """Like `decode`, but takes the id as bytes.
+
+    Small bodies are cached, because every turn reads its conversation again. The same version then returns the same
+    object.
+    """
+    decode = _decode_cached if len(body) <= _MAX_CACHED_BYTES else _decode
+    return decode(owner.bytes, id, body)
 
 
-def _read(raw_owner: bytes, raw_id: bytes, body: bytes) -> Breadcrumb:
+def _decode(raw_owner: bytes, raw_id: bytes, body: bytes) -> Breadcrumb:
     header, _, tail = body.partition(b"\n")
     version, created, updated, expires, max_reads = header.split(b" ")
     created_by, updated_by = tail[:16], tail[16:32]
@@ -65,18 +70,18 @@ def _read(raw_owner: bytes, raw_id: bytes, body: bytes) -> Breadcrumb:
         int(updated),
         int(expires),
         int(max_reads),
-        None if created_by == _NOBODY else UUID(bytes=created_by),
-        None if updated_by == _NOBODY else UUID(bytes=updated_by),
+        None if created_by == _NO_AGENT else UUID(bytes=created_by),
+        None if updated_by == _NO_AGENT else UUID(bytes=updated_by),
         tail[32:],
     )
 
 
-_remembered = lru_cache(_MOST_REMEMBERED)(_read)
+_decode_cached = lru_cache(_MAX_CACHED)(_decode)
 _owner = lru_cache(1_024)(lambda raw: UUID(bytes=raw))
 
 
 def is_gone(crumb: Breadcrumb, now: int) -> bool:
-    """Whether its time is up. Read limits end by setting `expires`, so this is the only question."""
+    """Return whether a breadcrumb has expired. A used-up read limit sets `expires`, so reads need no other check."""
     return crumb.expires != 0 and crumb.max_reads >= 0 and crumb.expires <= now
 
 
@@ -88,7 +93,10 @@ def event_note(
     only_for: str | None = None,
     imported: bool = False,
 ) -> bytes:
-    """What an event says besides id and version: enough to filter without the body, also after a delete."""
+    """Return the part of an event after owner, id and version.
+
+    It is enough to filter events without the body, also after the breadcrumb is deleted.
+    """
     note: list[object] = [schema_name, tags]
     if private_to is not None or only_for is not None or imported:
         note.append(None if private_to is None else str(private_to))

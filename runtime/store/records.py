@@ -1,6 +1,6 @@
-"""Small records of an owner: its agents, its saved selectors, its own name. Hashes in lane 0, id → JSON.
+"""Small records of an owner: agents, saved selectors and tenant name. Hashes in lane 0, id → JSON.
 
-Nothing here checks permissions: callers do, see `access/saved_selectors.py`.
+Nothing here checks permissions. Callers do: see `access/saved_selectors.py`.
 """
 
 from __future__ import annotations
@@ -17,35 +17,45 @@ from breadcrumbs.runtime.errors import InvalidInput, NotFound
 from breadcrumbs.runtime.store.store import Store
 
 MAX_SELECTORS: Final = 1_000
-"""Of an agent, or of an agent in one session or for one user where its token is narrowed to that."""
+"""Maximum number of selectors per `SelectorSaver`."""
 
 _LANE: Final = 0
 
 
 class AgentRecord(TypedDict):
+    """An agent of an owner."""
+
     id: str
     roles: list[str]
     created_at: str
 
 
 class TenantRecord(TypedDict):
+    """Name of an owner."""
+
     id: str
     name: str
     created_at: str
 
 
 class SelectorRecord(TypedDict):
+    """A selector that an agent has saved."""
+
     id: str
     owner_id: str
     agent_id: str
     selector: dict[str, Any]
     session_id: NotRequired[str]
-    """The session that the token which saved it was narrowed to; others of that kind do not see it."""
+    """The session that the saving token was narrowed to."""
     user_id: NotRequired[str]
+    """The user that the saving token was narrowed to.
+
+    A narrowed token sees a selector only if it has the same session and the same user.
+    """
 
 
 class SelectorSaver(NamedTuple):
-    """The agent that saves a selector, and the session and the user that its token is narrowed to."""
+    """The agent that saves a selector, and the narrowing of its token (None: not narrowed)."""
 
     agent_id: UUID
     session_id: str | None
@@ -53,7 +63,7 @@ class SelectorSaver(NamedTuple):
 
 
 class Registry:
-    """Reads and writes these records. Every method names the owner; there is no way to ask for all owners."""
+    """Reads and writes the records. Every method takes an owner. No method reads the records of all owners."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,30 +71,33 @@ class Registry:
     # Agents
 
     async def agents(self, owner: UUID) -> list[AgentRecord]:
+        """Return the agents of an owner, the oldest first."""
         records: list[AgentRecord] = await self._all(self._store.keys.agents(owner))
         return sorted(records, key=lambda record: (record["created_at"], record["id"]))
 
     async def agent(self, owner: UUID, id: UUID) -> AgentRecord:
+        """Return an agent, or raise `NotFound`."""
         record: AgentRecord | None = await self._get(self._store.keys.agents(owner), id)
         if record is None:
-            raise NotFound("no such agent")
+            raise NotFound("agent not found")
         return record
 
     async def put_agent(self, owner: UUID, id: UUID, roles: list[str]) -> None:
-        """Write an agent, new or known; a known one keeps the time it was first seen."""
+        """Create or update an agent. An existing one keeps its `created_at`."""
         key = self._store.keys.agents(owner)
-        known: AgentRecord | None = await self._get(key, id)
+        existing: AgentRecord | None = await self._get(key, id)
         record: AgentRecord = {
             "id": str(id),
             "roles": roles,
-            "created_at": known["created_at"] if known else self._now(),
+            "created_at": existing["created_at"] if existing else self._now(),
         }
-        if record != known:
+        if record != existing:
             await self._put(key, id, record)
 
     async def delete_agent(self, owner: UUID, id: UUID) -> None:
+        """Remove an agent, or raise `NotFound`."""
         if not await self._delete(self._store.keys.agents(owner), id):
-            raise NotFound("no such agent")
+            raise NotFound("agent not found")
 
     # Selectors
 
@@ -94,17 +107,19 @@ class Registry:
         return sorted(records, key=lambda record: record["id"])
 
     async def selector(self, owner: UUID, id: UUID) -> SelectorRecord:
+        """Return a saved selector, or raise `NotFound`."""
         record: SelectorRecord | None = await self._get(self._store.keys.selectors(owner), id)
         if record is None:
-            raise NotFound("no such selector")
+            raise NotFound("selector not found")
         return record
 
     async def add_selector(self, owner: UUID, saver: SelectorSaver, selector: Selector) -> SelectorRecord:
-        # Counted per saver: one browser with a narrowed token must not use up the limit of the others.
+        """Save a selector. Raises `InvalidInput` above `MAX_SELECTORS` of the same saver."""
+        # The limit counts per saver, so that one browser with a narrowed token cannot use up the limit of the others.
         saved = sum(saver_of(record) == saver for record in await self.selectors(owner))
         if saved >= MAX_SELECTORS:
             raise InvalidInput(
-                f"there are {MAX_SELECTORS} selectors of yours already: delete some that are not needed"
+                f"you have reached the limit of {MAX_SELECTORS} selectors: delete those that you do not need"
             )
         record: SelectorRecord = {
             "id": str(new_id(_LANE)),
@@ -120,28 +135,32 @@ class Registry:
         return record
 
     async def replace_selector(self, owner: UUID, record: SelectorRecord, selector: Selector) -> None:
+        """Replace the selector in a record."""
         changed: SelectorRecord = {**record, "selector": _as_json(selector)}
         await self._put(self._store.keys.selectors(owner), record["id"], changed)
 
     async def delete_selector(self, owner: UUID, id: UUID) -> None:
+        """Remove a saved selector, if it exists."""
         await self._delete(self._store.keys.selectors(owner), id)
 
     # Tenants
 
     async def tenant(self, owner: UUID) -> TenantRecord:
+        """Return the name of an owner, or raise `NotFound`."""
         record: TenantRecord | None = await self._get(self._store.keys.tenants(), owner)
         if record is None:
-            raise NotFound("this tenant has no name yet: POST /tenants/{id} gives it one")
+            raise NotFound("this tenant has no name yet: set one with POST /tenants/{id}")
         return record
 
     async def put_tenant(self, owner: UUID, name: str) -> None:
+        """Set the name of an owner. An existing record keeps its `created_at`."""
         key = self._store.keys.tenants()
-        known: TenantRecord | None = await self._get(key, owner)
-        created_at = known["created_at"] if known else self._now()
+        existing: TenantRecord | None = await self._get(key, owner)
+        created_at = existing["created_at"] if existing else self._now()
         await self._put(key, owner, TenantRecord(id=str(owner), name=name, created_at=created_at))
 
     async def forget(self, owner: UUID) -> bool:
-        """Remove every record of an owner; False where there was none."""
+        """Remove all records of an owner. Return whether there were any."""
         keys, connection = self._store.keys, self._store.connection
         removed = [
             await connection.call(_LANE, b"DEL", keys.agents(owner)),
@@ -150,7 +169,7 @@ class Registry:
         ]
         return any(removed)
 
-    # The hashes
+    # Access to the hashes
 
     def _now(self) -> str:
         return times.to_text(self._store.now())
@@ -170,6 +189,7 @@ class Registry:
 
 
 def saver_of(record: SelectorRecord) -> SelectorSaver:
+    """Return the saver of a stored selector."""
     return SelectorSaver(UUID(record["agent_id"]), record.get("session_id"), record.get("user_id"))
 
 

@@ -1,4 +1,4 @@
-"""Scans of every key of a store, for exports and checks. Not for the path of a request."""
+"""Scans of all keys of a store, for exports and checks. Too slow for the path of a request."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from breadcrumbs.runtime.store.store import Store
 
 
 class FoundKey(NamedTuple):
+    """A key and its parts (see keys.py)."""
+
     lane: int
     kind: bytes
     name: bytes
     key: bytes
 
 
-async def scan(store: Store, *, most: int | None = None) -> AsyncIterator[FoundKey]:
-    """Yield the keys of the store, with the limits of `scan_keys`. `most`: how many to scan per server."""
-    # The namespace holds no glob characters (see settings): the pattern means exactly its prefix.
+async def scan(store: Store, *, max_keys: int | None = None) -> AsyncIterator[FoundKey]:
+    """Yield the keys of the store, with the guarantees of `scan_keys`. `max_keys`: limit per server."""
+    # The namespace has no glob characters (see settings), so the pattern matches exactly its prefix.
     pattern = store.keys.prefix(0).partition(b"{")[0] + b"{L*"
-    async for key in scan_keys(store.connection, pattern, max_keys=most):
+    async for key in scan_keys(store.connection, pattern, max_keys=max_keys):
         if (parsed := store.keys.parse(key)) is not None:
             yield FoundKey(*parsed, key)
 

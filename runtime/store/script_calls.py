@@ -1,6 +1,7 @@
-"""Keys and arguments of the scripts that write, in the order that the header of each script gives.
+"""Keys and arguments of the scripts that write, in the order of each script's header.
 
-A script knows its keys and arguments by number only. A change of a header in `runtime/store/lua` needs one here.
+A script refers to its keys and arguments by number only. A change of a header in `runtime/store/lua` needs the same
+change here.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from breadcrumbs.runtime.breadcrumb.json_input import canonical
 from breadcrumbs.runtime.breadcrumb.session_rule import user_in
 from breadcrumbs.runtime.store import record
 from breadcrumbs.runtime.store.fence import Fence
-from breadcrumbs.runtime.store.indexes import indexes, indexes_of
+from breadcrumbs.runtime.store.indexes import indexes_of
 from breadcrumbs.runtime.store.keys import Keys
 from breadcrumbs.runtime.store.options import SessionVersion
-from breadcrumbs.runtime.store.state import StateReaders, held_changes
+from breadcrumbs.runtime.store.state import StateReaders, may_set_state, stored_changes
 
-DELETION_REMEMBERED: Final = 31 * 86_400
-"""Seconds that the deletion of a session is kept: longer than any turn, and than any token that can be requested."""
+DELETION_RECORD_SECONDS: Final = 31 * 86_400
+"""Seconds for which a deleted session is recorded. No turn and no requested token lasts longer."""
 
 MAX_DELETIONS: Final = 20_000
-"""Deleted sessions kept per owner and lane. Above it the oldest are dropped, and checks of older times fail closed."""
+"""Recorded deletions per owner and lane. Above it the oldest are dropped, and checks of older times fail closed."""
 
 WriteKind: TypeAlias = Literal["create", "update", "delete", "import", "extend"]
 Arguments: TypeAlias = list[bytes | str | int]
 CallArguments: TypeAlias = tuple[list[bytes], Arguments]
-"""The keys and the arguments of one run of a script."""
+"""Keys and arguments of one run of a script."""
 
 
 class WriteScripts(NamedTuple):
@@ -50,7 +51,7 @@ class WriteScripts(NamedTuple):
 
     @classmethod
     def inside(cls, *wrappers: str) -> WriteScripts:
-        """Return the scripts, each wrapped in others."""
+        """Return the scripts, each inside `wrappers`. The first one is the innermost."""
         recording = ("deletions", *wrappers)
         return cls(
             Script("create", inside=recording),
@@ -66,7 +67,7 @@ class WriteScripts(NamedTuple):
 
 PLAIN_SCRIPTS: Final = WriteScripts.inside()
 COUNTED_SCRIPTS: Final = WriteScripts.inside("counted")
-"""The same, for owners with a quota: they keep the counters of the owner's usage."""
+"""The same scripts for owners with a quota. They update the usage counters of the owner."""
 
 
 class Creation(NamedTuple):
@@ -84,8 +85,8 @@ class Creation(NamedTuple):
     session_began: int | None = None
     since: int | None = None
     """See `Fence.since`."""
-    replays: bool = False
-    """True: write nothing, only find the result of an earlier run."""
+    replay_only: bool = False
+    """True: write nothing, only return the result of an earlier run."""
 
 
 class Update(NamedTuple):
@@ -93,20 +94,20 @@ class Update(NamedTuple):
 
     lane: int
     base: Breadcrumb
-    """The version that the new one is made from."""
+    """The version that the new one is based on."""
     content: Content
     visibility: str | None
     by: UUID | None
-    limit_changes: bool = True
-    """False: the expiry and the number of reads left stay as they are."""
-    older: bytes = b""
-    """The body of `base` that the history keeps. Empty: all of it."""
+    changes_expiry: bool = True
+    """False: the expiry and the number of remaining reads do not change."""
+    history_body: bytes = b""
+    """The body to store in the history instead of `base`. Empty: `base` itself."""
     state: Mapping[str, bytes] = {}
-    """Values of the session's state that `base` set and whose guard changes."""
+    """Values of the session's state that the breadcrumb set and whose readers change."""
 
 
 class ScriptCalls:
-    """Builds the calls of one store's scripts."""
+    """Builds the script calls of one store."""
 
     def __init__(self, keys: Keys, *, idempotency_seconds: int, max_state_bytes: int) -> None:
         self._keys = keys
@@ -114,6 +115,7 @@ class ScriptCalls:
         self._idempotency_seconds = idempotency_seconds
 
     def create(self, creation: Creation) -> CallArguments:
+        """Return a call of create.lua."""
         keys, lane, owner, content, by = (
             self._keys,
             creation.lane,
@@ -121,7 +123,8 @@ class ScriptCalls:
             creation.content,
             creation.by,
         )
-        body = keys.body(lane, owner, creation.id.bytes)
+        raw_id = creation.id.bytes
+        body = keys.body(lane, owner, raw_id)
         digest, idempotency = b"", body
         if creation.idempotency_key is not None:
             digest = blake2b(canonical(orjson.loads(content.json)), digest_size=16).digest()
@@ -134,14 +137,12 @@ class ScriptCalls:
             keys.expiries(lane),
             keys.schemas(lane, owner),
             idempotency,
-            *self._session_keys(lane, owner, session, body),
-            self._state_key(lane, owner, session, body),
-            self._deletions_key(lane, owner, session, body),
-            *indexes(keys, lane, owner, content.schema_name, session, content.indexed_tags),
+            *([body] * 4 if session is None else keys.all_of_session(lane, owner, session)),
+            *keys.indexes(lane, owner, content.schema_name, session, content.indexed_tags),
         ], [
-            creation.id.bytes,
+            raw_id,
             owner.bytes,
-            record.rest(content, by, by),
+            record.encode_without_header(content, by, by),
             expiry.at,
             expiry.after,
             _max_reads(expiry),
@@ -151,29 +152,29 @@ class ScriptCalls:
             self._idempotency_seconds,
             session or "",
             int(creation.counts and session is not None),
-            "" if session is None else _optional(creation.session_version),
-            _optional(creation.since),
-            "" if session is None else _optional(creation.session_began),
+            "" if session is None else _or_empty(creation.session_version),
+            _or_empty(creation.since),
+            "" if session is None else _or_empty(creation.session_began),
             _user_json(content.tags),
-            int(creation.replays),
+            int(creation.replay_only),
             *self._state_changes(creation),
         ]
 
     def _state_changes(self, creation: Creation) -> Arguments:
-        """Return the limit of the state's size and the changes; nothing if there are no changes."""
-        if creation.content.session_id is None:
+        """Return the size limit of the state and its changes. Empty: no changes."""
+        if creation.content.session_id is None or not may_set_state(creation.content.schema_name):
             return []
         new = creation.new
-        guard = StateReaders.of(new.context, new.sensitivity, new.visibility, creation.by)
-        changes = held_changes(creation.content.schema_name, new.context, guard)
-        return [self._max_state_bytes, *_flat(changes)] if changes else []
+        readers = StateReaders.of(new.context, new.sensitivity, new.visibility, creation.by)
+        changes = stored_changes(creation.content.schema_name, new.context, readers)
+        return [self._max_state_bytes, *_flatten(changes)] if changes else []
 
     def update(self, update: Update, *, since: int | None) -> CallArguments:
-        """`since`: see `Fence.since`."""
+        """Return a call of update.lua. `since`: see `Fence.since`."""
         lane, base, content = update.lane, update.base, update.content
         owner, session = base.owner_id, content.session_id
         old = indexes_of(self._keys, lane, base)
-        new = indexes(self._keys, lane, owner, content.schema_name, session, content.indexed_tags)
+        new = self._keys.indexes(lane, owner, content.schema_name, session, content.indexed_tags)
         leave = [key for key in old if key not in new]
         join = [key for key in new if key not in old]
         keys = self._keys_of(lane, base)
@@ -186,8 +187,8 @@ class ScriptCalls:
         ], [
             base.id.bytes,
             owner.bytes,
-            record.rest(content, base.created_by, update.by),
-            content.expiry.at if update.limit_changes else "keep",
+            record.encode_without_header(content, base.created_by, update.by),
+            content.expiry.at if update.changes_expiry else "keep",
             content.expiry.after,
             _max_reads(content.expiry),
             base.version,
@@ -197,17 +198,17 @@ class ScriptCalls:
             len(leave),
             base.schema_name or "",
             content.schema_name,
-            update.older,
+            update.history_body,
             session or "",
-            int(not update.older and session is not None),
-            _optional(since),
-            *_flat(update.state),
+            int(not update.history_body and session is not None),
+            _or_empty(since),
+            *_flatten(update.state),
         ]
 
     def delete(
         self, lane: int, base: Breadcrumb, *, only_expired: bool, deletion: int | None
     ) -> CallArguments:
-        """`deletion`: the deletion of the session that this is part of."""
+        """Return a call of delete.lua. `deletion`: the time that identifies the deletion of the session, if any."""
         owner, keys = base.owner_id, self._keys_of(lane, base)
         return [
             *keys,
@@ -224,18 +225,19 @@ class ScriptCalls:
             "*" if deletion is not None else int(only_expired),
             int(not only_expired),
             base.session_id or "",
-            _optional(deletion),
-            DELETION_REMEMBERED,
+            _or_empty(deletion),
+            DELETION_RECORD_SECONDS,
         ]
 
     def restore(self, lane: int, crumb: Breadcrumb, history: Sequence[Breadcrumb]) -> CallArguments:
+        """Return a call of import.lua."""
         owner, keys = crumb.owner_id, self._keys_of(lane, crumb)
-        # The first version set the state. Later versions are corrections of a text.
+        # Only the first version sets the state. Later versions do not change it.
         first = min(history, key=lambda version: version.version, default=crumb)
         state = {}
         if crumb.session_id is not None and first.version == 1:
-            guard = StateReaders.of_crumb(first).joined(StateReaders.of_crumb(crumb))
-            state = held_changes(first.schema_name or "", first.context, guard)
+            readers = StateReaders.of_crumb(first).joined(StateReaders.of_crumb(crumb))
+            state = stored_changes(first.schema_name or "", first.context, readers)
         return [
             *keys,
             self._state_key(lane, owner, crumb.session_id, keys[0]),
@@ -244,7 +246,7 @@ class ScriptCalls:
         ], [
             crumb.id.bytes,
             owner.bytes,
-            record.whole(crumb),
+            record.encode(crumb),
             crumb.version,
             crumb.created,
             crumb.updated,
@@ -259,28 +261,29 @@ class ScriptCalls:
             crumb.session_id or "",
             len(state),
             _user_json(first.tags),
-            *_flat(state),
-            *_versions(history),
+            *_flatten(state),
+            *_flatten_versions(history),
         ]
 
     def extend(self, lane: int, newest: Breadcrumb, history: Sequence[Breadcrumb]) -> CallArguments:
+        """Return a call of extend.lua."""
         owner, id = newest.owner_id, newest.id.bytes
         return [self._keys.body(lane, owner, id), self._keys.history(lane, owner, id)], [
             newest.version,
             newest.created,
-            *_versions(history),
+            *_flatten_versions(history),
         ]
 
     def counted(
         self, lane: int, owner: UUID, id: UUID, kind: WriteKind, call: CallArguments
     ) -> CallArguments:
-        """Return a call of the same script inside counted.lua."""
+        """Return a call of the same script, wrapped in counted.lua."""
         keys, args = call
         history = keys[0] if kind == "create" else self._keys.history(lane, owner, id.bytes)
         return [*keys, history, self._keys.usage(lane, owner)], [*args, kind]
 
     def commit(self, fence: Fence, call: CallArguments) -> CallArguments:
-        """Return a call of the same script inside commit.lua."""
+        """Return a call of the same script, wrapped in commit.lua."""
         (keys, args), names, lease = call, self._keys, fence.lease
         lane, kind = lease.lane, lease.kind
         return [
@@ -290,7 +293,7 @@ class ScriptCalls:
             names.low(lane, kind),
             names.attempts(lane, kind),
             names.dead_letters(lane, kind),
-        ], [*args, lease.value, _optional(fence.event), fence.low, fence.dead_letter]
+        ], [*args, lease.value, _or_empty(fence.event), fence.low, fence.dead_letter]
 
     def _keys_of(self, lane: int, crumb: Breadcrumb) -> list[bytes]:
         """Return the first keys of the scripts that change a breadcrumb. The body comes first."""
@@ -307,21 +310,24 @@ class ScriptCalls:
             *self._session_keys(lane, owner, crumb.session_id, body),
         ]
 
-    def _session_keys(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> list[bytes]:
+    def _session_keys(self, lane: int, owner: UUID, session: str | None, placeholder: bytes) -> list[bytes]:
         if session is None:
-            return [instead, instead]
+            return [placeholder, placeholder]
         return [self._keys.session(lane, owner, session), self._keys.sessions(lane, owner)]
 
-    def _state_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
-        """Return the state key only if it is used: during slot migration a missing key delays the script."""
-        return instead if session is None else self._keys.state(lane, owner, session)
+    def _state_key(self, lane: int, owner: UUID, session: str | None, placeholder: bytes) -> bytes:
+        """Return the state key, or the placeholder if the key is not used.
 
-    def _deletions_key(self, lane: int, owner: UUID, session: str | None, instead: bytes) -> bytes:
-        return instead if session is None else self._keys.deletions(lane, owner)
+        Unused keys are not passed, because during slot migration a missing key delays the script.
+        """
+        return placeholder if session is None else self._keys.state(lane, owner, session)
+
+    def _deletions_key(self, lane: int, owner: UUID, session: str | None, placeholder: bytes) -> bytes:
+        return placeholder if session is None else self._keys.deletions(lane, owner)
 
 
 def together(calls: Sequence[CallArguments]) -> CallArguments:
-    """Return one call inside together.lua: it makes all of the calls, or none."""
+    """Return one call of together.lua. It makes all the calls, or none."""
     keys: list[bytes] = []
     args: Arguments = [len(calls)]
     for own_keys, own_args in calls:
@@ -331,20 +337,20 @@ def together(calls: Sequence[CallArguments]) -> CallArguments:
 
 
 def private_to(visibility: str | None, agent: UUID | None) -> UUID | None:
-    """Return the only agent that may see a breadcrumb; None: everybody may."""
+    """Return the only agent that may see a breadcrumb. None: all agents may."""
     return agent if visibility == "private" else None
 
 
-def _optional(value: int | str | None) -> int | str:
+def _or_empty(value: int | str | None) -> int | str:
     return "" if value is None else value
 
 
-def _flat(changes: Mapping[str, bytes]) -> Arguments:
+def _flatten(changes: Mapping[str, bytes]) -> Arguments:
     return [part for change in changes.items() for part in change]
 
 
-def _versions(history: Sequence[Breadcrumb]) -> Arguments:
-    return [part for version in history for part in (version.version, record.whole(version))]
+def _flatten_versions(history: Sequence[Breadcrumb]) -> Arguments:
+    return [part for version in history for part in (version.version, record.encode(version))]
 
 
 def _max_reads(expiry: ttl.Expiry) -> int:
@@ -352,6 +358,6 @@ def _max_reads(expiry: ttl.Expiry) -> int:
 
 
 def _user_json(tags: Sequence[str]) -> bytes:
-    """Return the user of a session that begins with these tags, as JSON."""
+    """Return the user of a session that begins with these tags, as JSON. Empty: no user."""
     user = user_in(tags)
     return b"" if user is None else orjson.dumps(user)

@@ -1,4 +1,4 @@
-"""Replies of the scripts that write: their codes, and what each code means.
+"""Replies of the scripts that write: codes, results and errors.
 
 A reply is a list whose first item is a code. The header of each script in `runtime/store/lua` lists its codes under
 the names below.
@@ -87,7 +87,7 @@ class CloseReply(IntEnum):
 
 
 class AnnounceReply(IntEnum):
-    """Codes of announce.lua, which otherwise replies with a time."""
+    """Error codes of announce.lua. Its other replies are times."""
 
     SESSION_GONE = 0
     LETTER_GONE = -1
@@ -116,7 +116,7 @@ def decode_create(reply: Reply, creation: Creation) -> Written:
             )
         case CreateReply.REPLAYED:
             first = UUID(bytes=reply[4])
-            # Our own id: a first attempt of this very call, whose reply was lost.
+            # With the same id, an earlier attempt of this call wrote it and its reply was lost.
             return Written(first, int(reply[1]), int(reply[2]), int(reply[3]), replayed=first != creation.id)
         case CreateReply.ID_TAKEN:
             return Written(creation.id, int(reply[1]), int(reply[2]), int(reply[3]), found=True)
@@ -128,14 +128,16 @@ def _create_error(reply: Reply, creation: Creation) -> BreadcrumbsError:
     match reply[0]:
         case CreateReply.KEY_REUSED:
             return IdempotencyMismatch(
-                "this Idempotency-Key was used before with another body: use a new key for a new breadcrumb"
+                "this Idempotency-Key was already used with another body: use a new key for a new breadcrumb"
             )
         case CreateReply.SESSION_GONE:
             return _session_gone(session)
         case CreateReply.VERSION_CONFLICT:
             return _session_conflict(session, int(reply[1]), creation)
         case CreateReply.ANOTHER_SESSION:
-            return AnotherSession(f"session {session!r} is another one than it was")
+            return AnotherSession(
+                f"session {session!r} was created, deleted or replaced in the meantime: read it again"
+            )
         case CreateReply.STATE_TOO_LARGE:
             return StateTooLarge(session, int(reply[1]), int(reply[2]))
     return _unknown_reply("create", reply)
@@ -143,15 +145,15 @@ def _create_error(reply: Reply, creation: Creation) -> BreadcrumbsError:
 
 def _session_conflict(session: str, current: int, creation: Creation) -> BreadcrumbsError:
     if not current:
-        # A session that does not exist would begin under this name. The complaint about the name comes first.
+        # The session would begin under this name. An invalid name is reported before the conflict.
         check_new_session_id(session)
     if creation.session_version == "*":
-        return NotFound(f"there is no session {session!r}")
+        return NotFound(f"session {session!r} not found")
     return VersionMismatch(current, creation.session_version or 0)
 
 
 def decode_update(reply: Reply, update: Update) -> Written | None:
-    """Return the result of update.lua, or None if another writer was faster."""
+    """Return the result of update.lua, or None if another writer was faster. Raises the other errors."""
     match reply[0]:
         case UpdateReply.WRITTEN:
             base, content = update.base, update.content
@@ -172,14 +174,14 @@ def decode_update(reply: Reply, update: Update) -> Written | None:
         case UpdateReply.VERSION_CONFLICT:
             return None
         case UpdateReply.NOT_FOUND:
-            raise NotFound("no such breadcrumb")
+            raise NotFound("breadcrumb not found")
         case UpdateReply.SESSION_GONE:
             raise _session_gone(update.content.session_id or "")
     raise _unknown_reply("update", reply)
 
 
 def decode_delete(reply: Reply) -> DeleteReply:
-    """Return the code of delete.lua. None of them is an error for every caller."""
+    """Return the code of delete.lua. The caller decides which codes are errors."""
     return DeleteReply(reply[0])
 
 
@@ -189,27 +191,30 @@ def check_import(reply: Reply, crumb: Breadcrumb) -> None:
         case ImportReply.WRITTEN:
             return
         case ImportReply.ID_TAKEN:
-            raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
+            raise AlreadyExists(f"breadcrumb {crumb.id} already exists")
         case ImportReply.SESSION_GONE:
-            raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it afterwards")
+            raise SessionGone(f"session {crumb.session_id!r} is being deleted: import it after the deletion")
     raise _unknown_reply("import", reply)
 
 
 def check_commit(reply: Reply, lane: int) -> None:
     """Raise `LeaseLost` if commit.lua refused the lease."""
     if reply[0] == CommitReply.LEASE_LOST:
-        raise LeaseLost(f"lane {lane} belongs to another worker")
+        raise LeaseLost(f"the lease of lane {lane} is lost")
 
 
 def decode_close(reply: Reply, session: str, expected_version: int | None) -> int:
-    """Return the time that names the deletion which close.lua began, or found under way."""
+    """Return the time that identifies the deletion of a session.
+
+    The deletion can have begun in an earlier call of close.lua.
+    """
     match reply[0]:
         case CloseReply.CLOSED:
             return int(reply[2])
         case CloseReply.VERSION_CONFLICT:
             raise VersionMismatch(int(reply[1]), expected_version or 0)
         case CloseReply.NOT_FOUND:
-            raise NotFound(f"there is no session {session!r}")
+            raise NotFound(f"session {session!r} not found")
     raise _unknown_reply("close", reply)
 
 
@@ -217,15 +222,15 @@ def decode_announce(reply: Any, session: str | None) -> int:
     """Return the time of the event that announce.lua wrote."""
     announced = int(reply)
     if announced == AnnounceReply.SESSION_GONE:
-        raise SessionGone(f"session {session!r} is being deleted, or gone")
+        raise SessionGone(f"session {session!r} is deleted or is being deleted")
     if announced == AnnounceReply.LETTER_GONE:
-        raise NotFound("no such dead letter: somebody else has taken it")
+        raise NotFound("dead letter not found: it was already retried or discarded")
     return announced
 
 
 def _session_gone(session: str) -> SessionGone:
-    return SessionGone(f"session {session!r} is being deleted: nothing more can be written into it")
+    return SessionGone(f"session {session!r} is being deleted: it accepts no more writes")
 
 
 def _unknown_reply(script: str, reply: Reply) -> StoreError:
-    return StoreError(f"{script}.lua replied with a code that this version does not know: {reply[0]!r}")
+    return StoreError(f"{script}.lua replied with an unknown code: {reply[0]!r}")

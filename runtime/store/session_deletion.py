@@ -1,4 +1,4 @@
-"""The deletion of a session in the store: it is closed first, emptied, and buried at the end.
+"""Deletion of a session in three steps: close it, remove its breadcrumbs, remove its record.
 
 Nothing can be written into a closed session. `runtime/sessions/sessions.py` removes its breadcrumbs and dead letters.
 """
@@ -28,7 +28,10 @@ class ClosedSession:
 async def close_session(
     store: Store, owner: UUID, session: str, *, tags: Sequence[str], expected_version: int | None
 ) -> int:
-    """Begin the deletion of a session and return its time. `tags`: those of the event that announces it."""
+    """Begin the deletion of a session and return the time that identifies the deletion.
+
+    `tags`: tags of the deletion event.
+    """
     keys, lane = store.keys, store.keys.session_lane(owner, session)
     reply = await store.connection.run(
         lane,
@@ -47,7 +50,7 @@ async def close_session(
             record.event_note("", list(tags), None),
             "" if expected_version is None else expected_version,
             script_calls.MAX_DELETIONS,
-            script_calls.DELETION_REMEMBERED,
+            script_calls.DELETION_RECORD_SECONDS,
         ],
     )
     return decode_close(reply, session, expected_version)
@@ -76,7 +79,7 @@ async def list_closed_sessions(store: Store, lane: int) -> list[ClosedSession]:
 
 
 async def deletion_time(store: Store, closed: ClosedSession) -> int | None:
-    """Return when the deletion of a session began; None: it has ended."""
+    """Return the start time of a deletion, or None if it has ended."""
     owner, session = closed.owner, closed.session
     lane = store.keys.session_lane(owner, session)
     time = await store.connection.call(lane, b"HGET", store.keys.session(lane, owner, session), b"closing")

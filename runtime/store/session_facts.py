@@ -1,7 +1,7 @@
-"""Facts about sessions, and the reads that find them.
+"""Facts about sessions, and the reads that load them.
 
-The facts besides the breadcrumbs (version, times, state) are written by the scripts that write the breadcrumbs, so
-they are always up to date.
+The scripts that write breadcrumbs also write the version, the times and the state of the session. So the facts are
+always up to date.
 """
 
 from __future__ import annotations
@@ -32,30 +32,33 @@ class SessionFacts:
     """Time of the last write."""
     counts: dict[str, int] = field(default_factory=dict)
     """Number of breadcrumbs by schema name."""
-    held: list[bytes] = field(default_factory=list)
-    """The state as the store keeps it."""
+    raw_state: list[bytes] = field(default_factory=list)
+    """The state in its stored form."""
     about: About = field(default_factory=About)
     first_message: Breadcrumb | None = None
 
     @property
     def state(self) -> dict[str, Any]:
-        """Return the whole state, including values that only some principals may read."""
-        return decode_state(self.held)
+        """The whole state, including values that only some principals may read."""
+        return decode_state(self.raw_state)
 
     @property
     def user(self) -> str | None:
-        """Return the user that the session belongs to, or None."""
+        """The user that the session belongs to, or None."""
         return session_user(self.about, self.created, self.first_message)
 
 
 def session_user(about: About, created: int, first_message: Breadcrumb | None) -> str | None:
-    """Return the user of a session: the one that its record names, else the one that began it, else None."""
+    """Return the user that a session belongs to, or None.
+
+    The user in the record of the session takes precedence over the user that began it.
+    """
     if about.disowned:
         return None
     user = about.began_by if about.user_id is None else about.user_id
     if user is not None:
         return user if USER + user != USER_MESSAGE_TAG else None
-    # Older stores do not record who began a session. Only the breadcrumb that began it counts.
+    # Older stores do not record the user. The first message counts only if the session began with it.
     if first_message is not None and first_message.created == created:
         return user_in(first_message.tags)
     return None
@@ -69,19 +72,19 @@ class FactsRequest:
     sessions: Sequence[str]
     first_message: bool = False
     with_state: bool = True
-    """False: `SessionFacts.held` contains only the entries about the session itself."""
+    """False: `SessionFacts.raw_state` contains only the entries about the session itself."""
 
 
 async def read_facts(store: Store, request: FactsRequest) -> list[SessionFacts | None]:
-    """Return the facts of sessions in two round trips; None for a session that does not exist."""
+    """Return the facts of sessions in two round trips. None for a session that does not exist."""
     owner, sessions, keys = request.owner, request.sessions, store.keys
     lanes = [keys.session_lane(owner, session) for session in sessions]
     distinct = sorted(set(lanes))
-    begun = sessions if request.first_message else ()
+    with_message = sessions if request.first_message else ()
     results = await store.read_batch(
         *(_record_read(keys, owner, session, with_state=request.with_state) for session in sessions),
         *(_schemas_read(keys, owner, lane) for lane in distinct),
-        *(_first_id_read(keys, owner, session) for session in begun),
+        *(_first_id_read(keys, owner, session) for session in with_message),
     )
     records, rest = results[: len(sessions)], results[len(sessions) :]
     schemas, first_ids = dict(zip(distinct, rest, strict=False)), rest[len(distinct) :]
@@ -92,18 +95,18 @@ async def read_facts(store: Store, request: FactsRequest) -> list[SessionFacts |
         ),
         *(
             _body_read(store, owner, session, first_id)
-            for session, first_id in zip(begun, first_ids, strict=True)
+            for session, first_id in zip(with_message, first_ids, strict=True)
         ),
     )
-    firsts = dict(zip(begun, details[len(sessions) :], strict=True))
+    messages = dict(zip(with_message, details[len(sessions) :], strict=True))
     return [
-        None if found is None else found.facts(session, counts, firsts.get(session))
+        None if found is None else found.facts(session, counts, messages.get(session))
         for session, found, counts in zip(sessions, records, details, strict=False)
     ]
 
 
 async def read_first_message(store: Store, owner: UUID, session: str) -> Breadcrumb | None:
-    """Return the first message of a user in a session, or None if it is deleted or expired."""
+    """Return the first user message of a session, or None if there is none."""
     (first_id,) = await store.read_batch(_first_id_read(store.keys, owner, session))
     (message,) = await store.read_batch(_body_read(store, owner, session, first_id))
     return message
@@ -122,27 +125,29 @@ class _StoredRecord:
     version: int
     created: int
     active: int
-    held: list[bytes]
+    raw_state: list[bytes]
 
     def facts(self, session: str, counts: dict[str, int], first: Breadcrumb | None) -> SessionFacts:
-        about = decode_about(self.held)
-        return SessionFacts(session, self.version, self.created, self.active, counts, self.held, about, first)
+        about = decode_about(self.raw_state)
+        return SessionFacts(
+            session, self.version, self.created, self.active, counts, self.raw_state, about, first
+        )
 
 
 def _record_read(keys: Keys, owner: UUID, session: str, *, with_state: bool) -> Read[_StoredRecord | None]:
-    """Read the record of a session; None: the session does not exist or is being deleted."""
+    """Read the record of a session. None: the session does not exist or is being deleted."""
     lane = keys.session_lane(owner, session)
     state = keys.state(lane, owner, session)
 
     def decode(replies: list[Any]) -> _StoredRecord | None:
-        (version, created, closing), active, held = replies
+        (version, created, closing), active, raw_state = replies
         if version is None or closing is not None:
             return None
         return _StoredRecord(
             int(version),
             int(created or float(active or 0)),
             int(float(active or created or 0)),
-            held if with_state else flatten_fields(ABOUT_NAMES, held),
+            raw_state if with_state else flatten_fields(ABOUT_NAMES, raw_state),
         )
 
     return Read(
@@ -162,7 +167,7 @@ def _schemas_read(keys: Keys, owner: UUID, lane: int) -> Read[list[str]]:
 
 
 def _counts_read(keys: Keys, owner: UUID, session: str, schemas: list[str]) -> Read[dict[str, int]]:
-    """Read the numbers of breadcrumbs in a session by schema, without zeros."""
+    """Read the number of breadcrumbs in a session by schema, without zeros."""
     lane = keys.session_lane(owner, session)
 
     def decode(replies: list[Any]) -> dict[str, int]:
@@ -173,14 +178,14 @@ def _counts_read(keys: Keys, owner: UUID, session: str, schemas: list[str]) -> R
 
 
 def _first_id_read(keys: Keys, owner: UUID, session: str) -> Read[bytes | None]:
-    """Read the id of the first message in a session; None: there is no message."""
+    """Read the id of the first message in a session. None: there is no message."""
     lane = keys.session_lane(owner, session)
     command = (b"ZRANGE", keys.by_session(lane, owner, session, USER_MESSAGE), 0, 0)
     return read_command(lane, command, lambda ids: ids[0] if ids else None)
 
 
 def _body_read(store: Store, owner: UUID, session: str, id: bytes | None) -> Read[Breadcrumb | None]:
-    """Read a breadcrumb in a session; None: it is deleted or expired, or `id` is None."""
+    """Read a breadcrumb in a session. None: it is deleted or expired, or `id` is None."""
     if id is None:
         return Read([], lambda _: None)
     lane = store.keys.session_lane(owner, session)

@@ -1,4 +1,4 @@
-"""Reads of sessions: existence, state, owner, deletions, and the list of names.
+"""Reads of sessions: existence, state, user, deletions, and the list of names.
 
 Nothing here checks permissions: see `runtime/sessions/sessions.py`.
 """
@@ -26,48 +26,48 @@ from breadcrumbs.runtime.store.store import Store
 
 _IDENTITY_FIELDS: Final = (b"version", b"created", b"closing", b"entered", b"gone", b"after")
 _USER_FIELDS: Final = (USER_ID, BEGAN_BY)
-_STAMP_BYTES: Final = 17  # a stored value of the state begins with the time when it was set, and a space
+_STAMP_BYTES: Final = 17  # a stored value of the state begins with a time of 16 digits and a space
 
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """The user of a session, and which of the sessions with its name it is."""
+    """The user of a session, and the times that identify it among sessions of its name."""
 
     user: str | None
     created: int
     deleted_before: int = 0
-    """Time of the last deletion of an earlier session of this name, 0 = none is known.
+    """Time of the last deletion of an earlier session of this name. 0: there is no record.
 
-    A credential issued at or before this time may be meant for that earlier session. The time is as it was known when
-    the present session began: if the record of the deletion may have been dropped by then, it is the latest time at
-    which the deletion can have happened. Records that are dropped later do not change it.
+    A credential issued at or before this time can belong to that earlier session. The time was recorded when the
+    present session began. If the record of the deletion could have been dropped by then, it is the latest possible
+    time of the deletion. Records that are dropped later do not change it.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """The state of a session that exists, as the store keeps it."""
+    """The state of an existing session in its stored form."""
 
     created: int
-    held: list[bytes]
+    raw_state: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class NamePage:
-    """Names of sessions, each with the time of the last write, the last active session first."""
+    """Names of sessions with the time of their last write, the newest first."""
 
     names: list[tuple[int, bytes]]
     has_more: bool
 
 
 class SessionStore:
-    """Reads what a store keeps about sessions."""
+    """Reads the stored data of sessions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def last_write_time(self, owner: UUID, session: str) -> int:
-        """Return the newest time that the clock of a session's lane has given to a write."""
+        """Return the time of the last write in the lane of a session. 0: there was none."""
         lane = self._store.keys.session_lane(owner, session)
         (time,) = await self._store.read_batch(
             read_command(lane, (b"GET", self._store.keys.clock(lane)), lambda time: int(time or 0))
@@ -75,32 +75,35 @@ class SessionStore:
         return time
 
     async def creation_times(self, owner: UUID, sessions: Sequence[str]) -> list[int | None]:
-        """Return when sessions began, in one round trip; None for a session that does not exist."""
+        """Return when sessions began, in one round trip. None for a session that does not exist."""
         return list(
             await self._store.read_batch(*(self._creation_time(owner, session) for session in sessions))
         )
 
     async def states(self, owner: UUID, sessions: Sequence[str]) -> list[StoredState | None]:
-        """Return the states of sessions in one round trip; None for a session that does not exist."""
+        """Return the states of sessions in one round trip. None for a session that does not exist."""
         times = [self._creation_time(owner, session) for session in sessions]
         states = [self._state(owner, session) for session in sessions]
         results = await self._store.read_batch(*times, *states)
         return [
-            None if created is None else StoredState(created, held)
-            for created, held in zip(results[: len(times)], results[len(times) :], strict=True)
+            None if created is None else StoredState(created, raw_state)
+            for created, raw_state in zip(results[: len(times)], results[len(times) :], strict=True)
         ]
 
     async def state(self, owner: UUID, session: str) -> list[bytes]:
-        """Return the state of a session as the store keeps it; empty if there is none."""
-        (held,) = await self._store.read_batch(self._state(owner, session))
-        return held
+        """Return the state of a session in its stored form. Empty: there is none."""
+        (raw_state,) = await self._store.read_batch(self._state(owner, session))
+        return raw_state
 
     async def facts(self, request: FactsRequest) -> list[SessionFacts | None]:
-        """Return the facts of sessions in two round trips; None for a session that does not exist."""
+        """Return the facts of sessions in two round trips. None for a session that does not exist."""
         return await read_facts(self._store, request)
 
     async def belonging(self, owner: UUID, session: str) -> Belonging | None:
-        """Return the user of a session, in one round trip except for old sessions; None: it does not exist."""
+        """Return the user of a session, or None if the session does not exist.
+
+        Takes one round trip, or up to three for a session of an older version: its user is in its first message.
+        """
         # Sent directly: every write of a narrowed token needs this, and a `ReadBatch` adds CPU time.
         replies = await self._store.connection.call_all(self._identity_commands(owner, session))
         identity = _decode_identity(replies)
@@ -114,9 +117,9 @@ class SessionStore:
         )
 
     async def last_deletion(self, owner: UUID, session: str) -> int | None:
-        """Return the time of the last deletion of a session of this name, or None if none is known.
+        """Return the time of the last deletion of a name. None: there is no record.
 
-        If the name is not recorded but records were dropped, this is the time of the newest dropped record.
+        If the name has no record but records were dropped, this is the time of the newest dropped record.
         """
         keys, lane = self._store.keys, self._store.keys.session_lane(owner, session)
 
@@ -132,7 +135,10 @@ class SessionStore:
         return deleted
 
     async def check_state_size(self, owner: UUID, session: str, changes: Mapping[str, bytes]) -> None:
-        """Raise `StateTooLarge` if changes would make the state of a session too large."""
+        """Raise `StateTooLarge` if changes would make the state of a session too large.
+
+        This is an early check. It passes if the size is not recorded, and create.lua checks again.
+        """
         keys, limit = self._store.keys, self._store.max_state_bytes
         lane = keys.session_lane(owner, session)
         state = keys.state(lane, owner, session)
@@ -140,8 +146,8 @@ class SessionStore:
             (lane, (b"HGET", keys.session(lane, owner, session), b"state")),
             *((lane, (b"HSTRLEN", state, name)) for name in changes),
         ]
-        noted, *sizes = await self._store.connection.call_all(commands)
-        total, removed = (int(part) for part in (noted or b"0 0").split())
+        stored_size, *sizes = await self._store.connection.call_all(commands)
+        total, removed = (int(part) for part in (stored_size or b"0 0").split())
         growth = sum(
             _STAMP_BYTES + len(value) - size + (0 if size else len(name.encode()))
             for (name, value), size in zip(changes.items(), sizes, strict=True)
@@ -150,7 +156,7 @@ class SessionStore:
             raise StateTooLarge(session, total + growth, limit)
 
     async def names_after(self, owner: UUID, after: tuple[int, bytes] | None, count: int) -> NamePage:
-        """Return up to `count` names after another one in the order of the list; None: from the beginning."""
+        """Return up to `count` names that follow `after` in the list. None: from the beginning."""
         keys, lanes = self._store.keys, range(self._store.lanes)
 
         def command(lane: int, highest: bytes | int, lowest: bytes | int, *limit: bytes | int) -> Any:
@@ -160,15 +166,15 @@ class SessionStore:
         highest = b"+inf" if after is None else b"(%d" % after[0]
         commands = [command(lane, highest, b"-inf", b"LIMIT", 0, count + 1) for lane in lanes]
         if after is not None:
-            # All sessions that were active in the same microsecond: an import may write many of them.
+            # Also all sessions that were active in the same microsecond: an import can write many of them.
             commands += [command(lane, after[0], after[0]) for lane in lanes]
         found = [
             (int(float(score)), name)
             for flat in await self._store.connection.call_all(commands)
             for name, score in zip(flat[::2], flat[1::2], strict=True)
         ]
-        behind = sorted((entry for entry in found if after is None or entry < after), reverse=True)
-        return NamePage(behind[:count], len(behind) > count)
+        following = sorted((entry for entry in found if after is None or entry < after), reverse=True)
+        return NamePage(following[:count], len(following) > count)
 
     def _creation_time(self, owner: UUID, session: str) -> Read[int | None]:
         lane = self._store.keys.session_lane(owner, session)
@@ -190,11 +196,11 @@ class SessionStore:
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """The stored fields that decide the user of a session, and which of its name it is."""
+    """The stored fields that a `Belonging` is built from."""
 
     created: int
     about: About | None
-    """None: an older version of the runtime wrote the session and did not record its user."""
+    """None: an older version of Breadcrumbs wrote the session without its user."""
     deleted_before: int
 
 
@@ -205,7 +211,7 @@ def _decode_identity(replies: list[Any]) -> _Identity | None:
     began = int(created or 0)
     if after is not None:
         deleted_before = int(after)
-    else:  # the session began before the field existed. A dropped record is older than the session.
+    else:  # the session began before the field existed; a dropped record is older than the session
         recorded, horizon = _deletion_times(deletions, gone)
         deleted_before = recorded or min(horizon, max(0, int(entered or began) - 1))
     about = None if users == [None, None] else decode_about(flatten_fields(_USER_FIELDS, users))
@@ -218,6 +224,6 @@ def _decode_creation_time(reply: list[Any]) -> int | None:
 
 
 def _deletion_times(scores: list[Any], gone: bytes | None) -> tuple[int, int]:
-    """Return the last recorded deletion of a name and the horizon; 0 = none. `gone`: the record of an older store."""
+    """Return the last recorded deletion of a name, and the horizon. 0: none. `gone`: the record of an older store."""
     recorded, horizon = (int(float(score or 0)) for score in scores)
     return max(recorded, int(gone or 0)), horizon

@@ -1,10 +1,11 @@
-"""A session's state: names and JSON values, set by breadcrumbs of the session.
+"""State of a session: names with JSON values, set by breadcrumbs of the session.
 
-The state is a view. A breadcrumb with one of these schemas changes it by its `context.state_delta` when it is
-created, in the same write; an import builds the state again from the same breadcrumbs, whatever their order.
-What is known about the session itself (its title, its user, whether it is paused) is kept in the same way, under
-names that no state can have. A value is as secret and as private as the breadcrumb that set it, as that was written
-and as it is now.
+The state is a view. A breadcrumb with a stateful schema changes it through `context.state_delta`, in the same write
+that creates the breadcrumb. An import rebuilds the state from the same breadcrumbs, in any order.
+
+Facts about the session itself (title, user, whether it is paused) are stored in the same hash, under names that a
+`state_delta` cannot use. A value is as secret and as private as the breadcrumb that set it. The
+restrictions of its first version and of its newest version both apply.
 """
 
 from __future__ import annotations
@@ -22,66 +23,75 @@ from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.schema_names import ADK_EVENT, AGENT_RESPONSE, SESSION_RECORD, STATE_CHANGE
 
 STATE_HOLDER: Final = "state/"
-"""Prefix of sessions that hold state shared by other sessions. They are not conversations and appear in no list."""
+"""Prefix of sessions that store state for other sessions. They are not conversations and are not listed."""
 
 ADK_SESSION: Final = "adk:"
 """Prefix of sessions that are named after their ADK user."""
 
 MAX_STATE_BYTES: Final = 1 << 20
-"""How large the state of a session may be, unless the settings say otherwise: names and values as they are stored."""
+"""Default size limit of a session's state, in bytes of stored names and values."""
 
 REMOVED: Final = b""
+"""Value of a name that is removed from the state."""
 
 _NULL_REMOVES: Final = {SESSION_RECORD: True, STATE_CHANGE: True, ADK_EVENT: False, AGENT_RESPONSE: False}
-"""ADK keeps a None as a value; elsewhere null takes a name away, as in a merge patch."""
+"""Whether null removes a name, as in a merge patch. ADK stores None as a value instead."""
 
 STATEFUL: Final = frozenset(_NULL_REMOVES)
-"""The schemas that change the state."""
+"""Schemas whose breadcrumbs change the state."""
 
-_OWN: Final = "\0"
-"""Before the names of what is known about the session itself."""
-_ABOUT: Final[dict[str, dict[str, type]]] = {
+_ABOUT_PREFIX: Final = "\0"
+"""Prefix of the names of facts about the session itself."""
+
+_ABOUT_FIELDS: Final[dict[str, dict[str, type]]] = {
     SESSION_RECORD: {"title": str, "user_id": str},
     STATE_CHANGE: {"title": str, "active": bool},
 }
-ACTIVE: Final = _OWN + "active"
-BEGAN_BY: Final = _OWN + "began_by"
-"""The user whose breadcrumb began the session, whatever becomes of that breadcrumb: see create.lua and import.lua."""
-USER_ID: Final = _OWN + "user_id"
+"""Facts about the session by schema: the key in the context, and its type."""
 
-ABOUT_NAMES: Final = (_OWN + "title", USER_ID, ACTIVE, BEGAN_BY)
-"""All names of what is known about the session itself."""
+ACTIVE: Final = _ABOUT_PREFIX + "active"
+BEGAN_BY: Final = _ABOUT_PREFIX + "began_by"
+"""The user whose breadcrumb began the session. Stays if that breadcrumb is deleted. See create.lua and import.lua."""
+USER_ID: Final = _ABOUT_PREFIX + "user_id"
+
+ABOUT_NAMES: Final = (_ABOUT_PREFIX + "title", USER_ID, ACTIVE, BEGAN_BY)
+"""Names of all facts about the session itself."""
 
 ONLY_CREDENTIALS: Final = "only_credentials_are_secret"
-"""In the context of a secret breadcrumb: without its credentials, the state that it sets is for everybody."""
+"""Context key of a breadcrumb that is secret only because of credentials.
+
+Every principal may read the state values that the breadcrumb sets, except for the credentials in them.
+"""
 
 SHARED_DELTA: Final = "shared_state_delta"
-"""In the record of an ADK session: what it changes of the state that sessions share. Not for narrowed tokens."""
+"""Context key in the record of an ADK session: its changes of shared state. Hidden from narrowed tokens."""
 
-_KEPT: Final = b"!"
-"""Before a value that is not for everybody: then `s` = secret, the agent that it is private to, and a space."""
+_RESTRICTED: Final = b"!"
+"""Prefix of a stored value with restricted readers. It is followed by `s` if the value is secret, by the id of the
+agent that the value is private to (if any), and by a space."""
 
 PAUSED: Final = "session-paused"
 RESUMED: Final = "session-resumed"
-"""Tags of the changes that pause a session and let it go on: workers need not load others."""
+"""Tags of the state changes that pause and resume a session. Workers need not load other changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What breadcrumbs say about the session that they are in."""
+    """Facts about a session that its breadcrumbs set."""
 
     title: str | None = None
     user_id: str | None = None
     paused_at: int | None = None
-    """Since when nobody shall answer here; None: it is active."""
+    """Time since which the session is paused. None: it is active."""
     began_by: str | None = None
+    """The user whose breadcrumb began the session."""
     disowned: bool = False
-    """Its record says that it is no user's, whoever began it."""
+    """The record of the session removes its user. `began_by` does not count then."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateReaders:
-    """Says which principals may read a value of the state."""
+    """The principals that may read a value of the state."""
 
     secret: bool = False
     private_to: UUID | None = None
@@ -90,7 +100,7 @@ class StateReaders:
     def of(
         cls, context: Mapping[str, Any], sensitivity: str | None, visibility: str | None, by: UUID | None
     ) -> StateReaders:
-        """The one of a breadcrumb's values."""
+        """Return the readers of the values that a breadcrumb sets. `by`: the agent that created it."""
         secret = sensitivity == "secret" and context.get(ONLY_CREDENTIALS) is not True
         return cls(secret, by if visibility == "private" else None)
 
@@ -99,103 +109,121 @@ class StateReaders:
         return cls.of(crumb.context, crumb.sensitivity, crumb.visibility, crumb.created_by)
 
     def joined(self, other: StateReaders) -> StateReaders:
-        """Of things that are kept together, all are as secret as one of them."""
+        """Combine two restrictions. The result is secret or private if one of them is."""
         private = other.private_to if self.private_to is None else self.private_to
         return StateReaders(self.secret or other.secret, private)
 
-    def around(self, value: bytes) -> bytes:
-        """A value as the store keeps it."""
+    def wrap(self, value: bytes) -> bytes:
+        """Return a value with its readers, in its stored form."""
         if value == REMOVED or self == StateReaders():
             return value
         agent = b"" if self.private_to is None else self.private_to.hex.encode()
-        return _KEPT + b"s" * self.secret + agent + b" " + value
+        return _RESTRICTED + b"s" * self.secret + agent + b" " + value
 
     @classmethod
-    def opened(cls, held: bytes) -> tuple[StateReaders, bytes]:
-        """The guard of a value that the store keeps, and the value."""
-        if not held.startswith(_KEPT):
-            return cls(), held
-        marks, _, value = held[len(_KEPT) :].partition(b" ")
+    def unwrap(cls, stored: bytes) -> tuple[StateReaders, bytes]:
+        """Return the readers and the value from a stored value."""
+        if not stored.startswith(_RESTRICTED):
+            return cls(), stored
+        marks, _, value = stored[len(_RESTRICTED) :].partition(b" ")
         agent = marks.removeprefix(b"s")
         return cls(marks.startswith(b"s"), UUID(agent.decode()) if agent else None), value
 
 
-def held_changes(schema_name: str, context: Mapping[str, Any], guard: StateReaders) -> dict[str, bytes]:
-    """What a new breadcrumb changes of its session's state, as the store keeps it."""
+def stored_changes(schema_name: str, context: Mapping[str, Any], readers: StateReaders) -> dict[str, bytes]:
+    """Return the state changes of a new breadcrumb in their stored form."""
     return {
-        name: value if is_about_session(name) else guard.around(value)
+        name: value if is_about_session(name) else readers.wrap(value)
         for name, value in state_changes(schema_name, context).items()
     }
 
 
 def sensitivity_of(value: Any) -> Literal["secret"] | None:
-    """A credential is for the agent that asked for it: no context, list or stream shows what holds one."""
+    """Return "secret" if a value contains credentials.
+
+    Credentials are for the agent that requested them. No context, list or stream shows a secret breadcrumb.
+    """
     return "secret" if strip_credentials(value) is not value else None
 
 
-def what_is_secret(value: Any) -> dict[str, Any]:
-    """What the context of a breadcrumb with such a sensitivity says besides."""
+def secrecy_flags(value: Any) -> dict[str, Any]:
+    """Return the context keys to add if credentials in a value make its breadcrumb secret."""
     return {} if sensitivity_of(value) is None else {ONLY_CREDENTIALS: True}
 
 
+def may_set_state(schema_name: str) -> bool:
+    """Return whether breadcrumbs of this schema can change the state of their session."""
+    return schema_name in _NULL_REMOVES
+
+
 def state_changes(schema_name: str, context: Mapping[str, Any]) -> dict[str, bytes]:
-    """What a new breadcrumb changes of its session's state: name -> JSON, `REMOVED` where it goes."""
-    if schema_name not in _NULL_REMOVES:
+    """Return the state changes of a new breadcrumb: name -> JSON, or `REMOVED`."""
+    if not may_set_state(schema_name):
         return {}
     delta = context.get("state_delta", {})
     if not isinstance(delta, dict):
         raise InvalidInput(
-            "state_delta must be an object: names and their new values", where="context.state_delta"
+            "state_delta must be an object with names and their new values", where="context.state_delta"
         )
-    if any(name.startswith(_OWN) for name in delta):
-        raise InvalidInput("a name in state_delta begins with no null character", where="context.state_delta")
+    if any(name.startswith(_ABOUT_PREFIX) for name in delta):
+        raise InvalidInput(
+            "a name in state_delta must not begin with a null character", where="context.state_delta"
+        )
     changes = {
         name: REMOVED if value is None and _null_removes(schema_name, context, name) else orjson.dumps(value)
         for name, value in delta.items()
     }
-    for name, type in _ABOUT.get(schema_name, {}).items():
+    for name, type in _ABOUT_FIELDS.get(schema_name, {}).items():
         if name in context and isinstance(context[name], type | None):
-            changes[_OWN + name] = REMOVED if context[name] is None else orjson.dumps(context[name])
+            changes[_ABOUT_PREFIX + name] = REMOVED if context[name] is None else orjson.dumps(context[name])
     return changes
 
 
 def _null_removes(schema_name: str, context: Mapping[str, Any], name: str) -> bool:
-    """The record of an ADK session says that none does, because ADK keeps a None; that of a fork says which do not."""
+    """Return whether null removes a name.
+
+    `null_is_a_value` lists names for which it does not (in the record of a fork). True means all names (in the record
+    of an ADK session).
+    """
     kept = context.get("null_is_a_value")
     return _NULL_REMOVES[schema_name] and not (kept is True or (isinstance(kept, list) and name in kept))
 
 
 def is_about_session(name: str) -> bool:
-    """Whether this is no state, but known about the session itself."""
-    return name.startswith(_OWN)
+    """Return whether a name is a fact about the session, not part of its state."""
+    return name.startswith(_ABOUT_PREFIX)
 
 
 def decode_state(flat: list[bytes], *, keep: Callable[[StateReaders], bool] | None = None) -> dict[str, Any]:
-    """Decode the state as the store keeps it: name, `<time> <JSON>`, name, …. `keep` selects values by their guard."""
+    """Decode a stored state: name, `<time> <JSON>`, name, …. `keep` selects values by their readers."""
     state = {}
-    for name, held in zip(flat[::2], flat[1::2], strict=True):
-        guard, value = StateReaders.opened(held.partition(b" ")[2])
-        if value != REMOVED and not name.startswith(_OWN.encode()) and (keep is None or keep(guard)):
+    for name, stored in zip(flat[::2], flat[1::2], strict=True):
+        readers, value = StateReaders.unwrap(stored.partition(b" ")[2])
+        if (
+            value != REMOVED
+            and not name.startswith(_ABOUT_PREFIX.encode())
+            and (keep is None or keep(readers))
+        ):
             state[name.decode()] = orjson.loads(value)
     return state
 
 
 def decode_about(flat: list[bytes]) -> About:
-    """What is known about the session, from the same reply."""
-    held = {
-        name[len(_OWN) :].decode(): value
+    """Decode the facts about the session from a stored state."""
+    facts = {
+        name[len(_ABOUT_PREFIX) :].decode(): value
         for name, value in zip(flat[::2], flat[1::2], strict=True)
-        if name.startswith(_OWN.encode())
+        if name.startswith(_ABOUT_PREFIX.encode())
     }
-    words = {name: held.get(name, b"").partition(b" ")[2] for name in ("title", "user_id", "began_by")}
+    values = {name: facts.get(name, b"").partition(b" ")[2] for name in ("title", "user_id", "began_by")}
     return About(
-        **{name: orjson.loads(word) for name, word in words.items() if word != REMOVED},
-        paused_at=paused_at(held.get("active")),
-        disowned="user_id" in held and words["user_id"] == REMOVED,
+        **{name: orjson.loads(value) for name, value in values.items() if value != REMOVED},
+        paused_at=paused_at(facts.get("active")),
+        disowned="user_id" in facts and values["user_id"] == REMOVED,
     )
 
 
-def paused_at(held: bytes | None) -> int | None:
-    """Since when a session is paused, from what is kept under `ACTIVE`."""
-    when, _, value = (held or b"").partition(b" ")
-    return int(when) if value == b"false" else None
+def paused_at(stored: bytes | None) -> int | None:
+    """Return the time since which a session is paused, from the stored value of `ACTIVE`. None: it is active."""
+    since, _, value = (stored or b"").partition(b" ")
+    return int(since) if value == b"false" else None

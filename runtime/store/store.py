@@ -1,7 +1,7 @@
-"""The store: writes and reads breadcrumbs. Each write is one script.
+"""Store of breadcrumbs. Each write is one Lua script, and therefore atomic.
 
-The store does not know HTTP, tokens or agents. Every method takes the owner first, and the owner is part of every
-key: the data of another tenant is not filtered out, it is under other keys.
+The store has no dependency on HTTP, tokens or agents. Every method takes the owner first, and the owner is part of
+every key. The data of other tenants is not filtered out: it is under other keys.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from breadcrumbs.runtime.store.script_replies import (
     decode_delete,
     decode_update,
 )
-from breadcrumbs.runtime.store.state import StateReaders, held_changes, is_about_session
+from breadcrumbs.runtime.store.state import StateReaders, is_about_session, stored_changes
 from breadcrumbs.runtime.store.write_cache import WriteCache
 from breadcrumbs.runtime.store.written import Written
 
@@ -79,17 +79,17 @@ _CREATE_DEFAULTS: Final = CreateOptions()
 _UPDATE_DEFAULTS: Final = UpdateOptions()
 
 _HEADER_BYTES: Final = 128
-"""Bytes of a stored body beside its JSON, at most."""
+"""Maximum size of a stored body without its JSON, in bytes."""
 
 _MAX_ATTEMPTS: Final = 200
-"""Attempts of a write that other writers overtake."""
+"""Maximum attempts of a write. An attempt fails if another writer was faster."""
 
 _TTL_FIELDS: Final = frozenset(("ttl", "ttl_type", "ttl_config"))
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 _V = TypeVar("_V")
-List: TypeAlias = list  # inside Store, `list` is its method
+List: TypeAlias = list  # inside `Store`, the name `list` is a method
 
 
 class Store:
@@ -107,7 +107,7 @@ class Store:
         self.clock = ServerClock(connection)
         self.write_cache = WriteCache()
         self.quotas: QuotaGate | None = None
-        """None: there are no quotas."""
+        """None: no quotas are set."""
         if options.quotas is not None and options.quotas.are_set:
             self.quotas = QuotaGate(connection, keys, options.quotas)
         self._ttl_defaults = options.ttl_defaults
@@ -127,7 +127,7 @@ class Store:
         namespace: str = "bc",
         options: StoreOptions = _STORE_DEFAULTS,
     ) -> Store:
-        """Connect. The process that opens a store first decides the number of lanes."""
+        """Connect to a store. The first process that opens it decides the number of lanes."""
         connection, keys, secret = await open_connection(url, namespace, lanes)
         try:
             store = cls(connection, keys, secret=secret, options=options)
@@ -141,16 +141,20 @@ class Store:
         await self.connection.close()
 
     async def ping(self) -> None:
+        """Raise `StoreUnavailable` if the server does not reply."""
         await self.connection.call(0, b"PING")
 
     def now(self) -> int:
-        """Return the server's time in microseconds."""
+        """Return the estimated time of the server, in microseconds."""
         return self.clock.now()
 
     # Creating
 
     def content(self, new: BreadcrumbCreate) -> Content:
-        """Check a new breadcrumb and return its stored content, with the default expiry of its schema."""
+        """Check a new breadcrumb and return its stored content.
+
+        Without an expiry of its own it gets the default of its schema.
+        """
         return build_content(new, default_ttl=self._default_ttl(new.schema_name))
 
     async def create(
@@ -165,9 +169,9 @@ class Store:
     ) -> Written:
         """Write a new breadcrumb.
 
-        The same `idempotency_key` (per owner and session) with the same content gives the first result again. With
+        The same `idempotency_key` (per owner and session) with the same content returns the first result again. With
         other content it raises `IdempotencyMismatch`. An `id` (see `derived_id`) that exists already is reported as
-        `Written.found`: a derived id names one breadcrumb only.
+        `Written.found`, because a derived id identifies one breadcrumb only.
         """
         content = self.content(new) if options.content is None else options.content
         if idempotency_key is not None:
@@ -194,7 +198,7 @@ class Store:
         if self.quotas is None or fence is not None:
             reply = await self._run_create(creation, others, fence)
         else:
-            reply = await self._run_create_in_quota(self.quotas, creation, others)
+            reply = await self._run_create_within_quota(self.quotas, creation, others)
         written = decode_create(reply, creation)
         if written.breadcrumb is not None:
             self.write_cache.put(written.breadcrumb, permanent=content.expiry == ttl.NEVER)
@@ -203,7 +207,7 @@ class Store:
     def _run_create(
         self, creation: Creation, others: List[Creation], fence: Fence | None = None
     ) -> Awaitable[Reply]:
-        # Not `async` itself: this is the hot path, and each coroutine in it costs a step per resumption.
+        # Not `async`: this is the hot path, and each coroutine adds a step to every resumption.
         lane, scripts = creation.lane, self._scripts(creation.owner)
         call = self._create_call(creation)
         if fence is not None:
@@ -217,7 +221,7 @@ class Store:
         call = self._calls.create(creation)
         return self._counted(creation.lane, creation.owner, creation.id, "create", call)
 
-    async def _run_create_in_quota(
+    async def _run_create_within_quota(
         self, quotas: QuotaGate, creation: Creation, others: List[Creation]
     ) -> Reply:
         owner, everything = creation.owner, (creation, *others)
@@ -227,10 +231,10 @@ class Store:
             async with quotas.admitted(owner, growth):
                 return await self._run_create(creation, others)
         except QuotaExceeded:
-            # A repeated request adds nothing: it gets the result of the first. The script decides whether it is
-            # one. The look before saves sending a body that is refused anyway.
+            # A repeated request adds nothing, so it gets the first result in spite of the quota. The script decides
+            # whether it is a repetition. `_is_written` avoids sending a body that would be refused anyway.
             if await self._is_written(creation):
-                reply = await self._run_create(creation._replace(replays=True), others)
+                reply = await self._run_create(creation._replace(replay_only=True), others)
                 if reply[0] != CreateReply.NO_EARLIER_RESULT:
                     return reply
             raise
@@ -241,10 +245,11 @@ class Store:
         if session is None or quota is None or quota.sessions is None:
             return 0
         key = self.keys.session(creation.lane, creation.owner, session)
-        known = await self.connection.call(creation.lane, b"HEXISTS", key, b"version")
-        return 0 if known else 1
+        exists = await self.connection.call(creation.lane, b"HEXISTS", key, b"version")
+        return 0 if exists else 1
 
     async def _is_written(self, creation: Creation) -> bool:
+        """Return whether the idempotency key or the id of a write exists already."""
         lane, owner = creation.lane, creation.owner
         if creation.idempotency_key is None:
             key = self.keys.body(lane, owner, creation.id.bytes)
@@ -263,10 +268,10 @@ class Store:
         slim: Callable[[Breadcrumb], bytes],
         fence: Fence,
     ) -> Breadcrumb:
-        """Write a breadcrumb of the runtime's own, or its next version.
+        """Write a breadcrumb of the runtime itself, or its next version.
 
-        `after` is the newest version that the caller knows; it may be outdated. `slim` returns the JSON that the
-        history keeps of the old version.
+        `after`: the newest version that the caller has read. It can be outdated. `slim` returns the JSON of the old
+        version that the history stores.
         """
         content = self.content(new)
         options = CreateOptions(content=content, fence=fence, counts=False)
@@ -276,18 +281,20 @@ class Store:
                 if written.breadcrumb is not None:
                     return written.breadcrumb
             else:
-                older = record.whole(after, json=slim(after))
-                update = Update(home_lane(id, self.lanes), after, content, new.visibility, None, older=older)
+                old_body = record.encode(after, json=slim(after))
+                update = Update(
+                    home_lane(id, self.lanes), after, content, new.visibility, None, history_body=old_body
+                )
                 crumb = await self._overwrite(update, fence)
                 if crumb is not None:
                     return crumb
             after = await self._current(owner, id)
             if after is not None and after.json == content.json:
-                return after  # a first attempt of this very call, whose reply was lost
+                return after  # written by an earlier attempt of this call, whose reply was lost
         raise _too_many_writers()
 
     async def _overwrite(self, update: Update, fence: Fence) -> Breadcrumb | None:
-        """Write the next version; None: `update.base` is not the newest version."""
+        """Write the next version, or return None if `update.base` is not the newest version."""
         try:
             written = decode_update(await self._run_update(update, fence), update)
         except NotFound:
@@ -298,7 +305,7 @@ class Store:
         return written.breadcrumb
 
     async def _current(self, owner: UUID, id: UUID) -> Breadcrumb | None:
-        """Return the newest version. One that has expired would block its successor: it is removed."""
+        """Return the newest version. Remove it if it has expired, because it would block the next one."""
         lane, body = await lookup.look_up(self, owner, id)
         if body is None:
             return None
@@ -306,7 +313,7 @@ class Store:
         if not record.is_gone(crumb, self.now()):
             return crumb
         reply = await self._run_delete(lane, crumb, only_expired=True)
-        return crumb if reply == DeleteReply.NOT_EXPIRED else None  # by the server's clock, which decides
+        return crumb if reply == DeleteReply.NOT_EXPIRED else None  # the server's clock decides
 
     # Updating
 
@@ -321,29 +328,29 @@ class Store:
         options: UpdateOptions = _UPDATE_DEFAULTS,
     ) -> Written:
         """Write the next version. Without `expected_version` the last writer wins."""
-        unanswered: Update | None = None
+        unconfirmed: Update | None = None
         for attempt in range(_MAX_ATTEMPTS):
             lane, base = await lookup.find(self, owner, id)
-            if unanswered is not None:
-                landed = await self._find_landed(lane, base, unanswered)
-                if landed is not None:
-                    return Written(id, landed.version, landed.created, landed.updated, breadcrumb=landed)
+            if unconfirmed is not None:
+                crumb = await self._find_unconfirmed(lane, base, unconfirmed)
+                if crumb is not None:
+                    return Written(id, crumb.version, crumb.created, crumb.updated, breadcrumb=crumb)
             admitted = change if options.admit is None else options.admit(base, change)
             if expected_version is not None and base.version != expected_version:
                 raise VersionMismatch(base.version, expected_version)
             after = base.apply_change(admitted, merge_context=options.merge_context)
             update = self._next_version(lane, base, after, change, by)
             try:
-                guarded = await self._guarded_anew(lane, base, after)
-                written = decode_update(await self._run_update(update._replace(state=guarded)), update)
+                state = await self._values_with_new_readers(lane, base, after)
+                written = decode_update(await self._run_update(update._replace(state=state)), update)
             except StoreUnavailable:
-                if unanswered is not None:
+                if unconfirmed is not None:
                     raise
-                unanswered = update
+                unconfirmed = update
                 continue
             if written is not None:
                 return written
-            # Overtaken. Without a pause, all but one of many writers would be overtaken again.
+            # Another writer was faster. Without a pause, the same would happen again to all but one of many writers.
             await anyio.sleep(random.uniform(0, 0.001 * min(attempt + 1, 50)))  # noqa: S311
         raise _too_many_writers()
 
@@ -355,43 +362,53 @@ class Store:
         change: BreadcrumbUpdate,
         by: UUID | None,
     ) -> Update:
-        """Check the content of the next version and decide its expiry."""
-        limit_changes = bool(change.model_fields_set & _TTL_FIELDS) or (
-            # A default goes with its schema. A limit of its own stays.
+        """Build the next version: check its content and decide its expiry."""
+        changes_expiry = bool(change.model_fields_set & _TTL_FIELDS) or (
+            # A default expiry changes with the schema. An explicit one stays.
             after.schema_name != base.schema_name and base.document.keys().isdisjoint(_TTL_FIELDS)
         )
-        default = self._default_ttl(after.schema_name) if limit_changes else _default_of(base)
+        default = self._default_ttl(after.schema_name) if changes_expiry else _default_of(base)
         content = build_content(after, default_ttl=default)
-        # Changes that each fit could add up to more than the limit.
+        # Several changes can add up to more than the limit, even if each of them is small.
         if len(content.json) > max(self.max_content_bytes, len(base.json)):
             raise InvalidInput(
-                f"with this change the breadcrumb would be larger than {self.max_content_bytes:,} bytes",
+                f"this change would make the breadcrumb larger than {self.max_content_bytes:,} bytes",
                 where="context",
             )
-        return Update(lane, base, content, after.visibility, by, limit_changes)
+        return Update(lane, base, content, after.visibility, by, changes_expiry)
 
-    async def _find_landed(self, lane: int, base: Breadcrumb, unanswered: Update) -> Breadcrumb | None:
-        """Return the version that an attempt without a reply has written, if it has. Others may have written since."""
-        number = unanswered.base.version + 1
+    async def _find_unconfirmed(self, lane: int, base: Breadcrumb, unconfirmed: Update) -> Breadcrumb | None:
+        """Return the version written by an attempt without a reply, or None.
+
+        Other writers can have added newer versions since.
+        """
+        number = unconfirmed.base.version + 1
         if base.version < number:
             return None
         written = base if base.version == number else await lookup.get_older(self, lane, base, number)
-        if written is None or written.json != unanswered.content.json or written.updated_by != unanswered.by:
+        if (
+            written is None
+            or written.json != unconfirmed.content.json
+            or written.updated_by != unconfirmed.by
+        ):
             return None
         return written
 
-    async def _guarded_anew(
+    async def _values_with_new_readers(
         self, lane: int, base: Breadcrumb, after: BreadcrumbCreate
     ) -> Mapping[str, bytes]:
-        """Return the values that a breadcrumb set in its session's state, if a change of it changes their guard."""
-        guard = StateReaders.of(after.context, after.sensitivity, after.visibility, base.created_by)
-        if base.session_id is None or guard == StateReaders.of_crumb(base):
+        """Return the state values that a breadcrumb set, with their new readers.
+
+        Empty: the readers do not change.
+        """
+        readers = StateReaders.of(after.context, after.sensitivity, after.visibility, base.created_by)
+        if base.session_id is None or readers == StateReaders.of_crumb(base):
             return {}
         first = base if base.version == 1 else await lookup.get_older(self, lane, base, 1)
-        if first is None:  # imported without its first version: see restore
+        if first is None:  # imported without its first version: see `ScriptCalls.restore`
             return {}
-        changes = held_changes(
-            first.schema_name or "", first.context, guard.joined(StateReaders.of_crumb(first))
+        changes = stored_changes(
+            first.schema_name or "", first.context, readers.joined(StateReaders.of_crumb(first))
         )
         return {name: value for name, value in changes.items() if not is_about_session(name)}
 
@@ -406,7 +423,7 @@ class Store:
         if self.quotas is None:
             reply = await self.connection.run(lane, scripts.update, *call)
             return reply
-        # The old version goes into the history, so all of the new one is added.
+        # The old version moves to the history, so the whole new version is added.
         async with self.quotas.admitted(owner, Usage(bytes=len(update.content.json) + _HEADER_BYTES)):
             reply = await self.connection.run(lane, scripts.update, *call)
         return reply
@@ -421,16 +438,19 @@ class Store:
         expected_version: int | None = None,
         allowed: Callable[[Breadcrumb], bool] | None = None,
     ) -> None:
-        """Remove a breadcrumb, its history and its index entries."""
+        """Remove a breadcrumb, its history and its index entries.
+
+        `allowed`: checks the breadcrumb first. If it returns False, `NotFound` is raised as for a missing breadcrumb.
+        """
         for attempt in range(_MAX_ATTEMPTS):
             try:
                 lane, base = await lookup.find(self, owner, id)
             except NotFound:
                 if attempt:
-                    return  # removed by our last attempt, or by somebody else
+                    return  # removed by the last attempt or by another client
                 raise
             if allowed is not None and not allowed(base):
-                raise NotFound("no such breadcrumb")
+                raise NotFound("breadcrumb not found")
             if expected_version is not None and base.version != expected_version:
                 raise VersionMismatch(base.version, expected_version)
             reply = await retry_once(partial(self._run_delete, lane, base))
@@ -440,9 +460,10 @@ class Store:
         raise _too_many_writers()
 
     async def delete_with_session(self, session: str, crumb: Breadcrumb, deletion: int) -> bool:
-        """Remove a breadcrumb, expired or not, as part of the deletion of its session that began at `deletion`.
+        """Remove a breadcrumb, expired or not, during the deletion of its session.
 
-        False: that deletion has ended. A session that has the name now is another one.
+        `deletion`: the time that identifies the deletion. Returns False if that deletion has ended. A session
+        with this name is a new one then.
         """
         lane = self.keys.session_lane(crumb.owner_id, session)
         reply = await retry_once(partial(self._run_delete, lane, crumb, deletion=deletion))
@@ -452,7 +473,10 @@ class Store:
         return True
 
     async def delete_expired(self, lane: int, crumb: Breadcrumb) -> bool:
-        """Remove a breadcrumb if it has expired by the server's clock; True: it was removed."""
+        """Remove a breadcrumb if it has expired. Return whether it was removed.
+
+        The server's clock decides.
+        """
         if await self._run_delete(lane, crumb, only_expired=True) != DeleteReply.REMOVED:
             return False
         await self._remove_signpost(lane, crumb)
@@ -468,13 +492,13 @@ class Store:
     # Importing
 
     async def restore(self, crumb: Breadcrumb, history: List[Breadcrumb]) -> None:
-        """Write a breadcrumb that existed before, with its id, version, times and history.
+        """Write an exported breadcrumb with its id, version, times and history.
 
-        It counts against quotas. It is never refused for them, nor for the size of the session's state.
+        It counts towards quotas, but it is never refused for them, nor for the size of the session's state.
         """
         owner = crumb.owner_id
         if (await self.look_up(owner, crumb.id))[1] is not None:
-            raise AlreadyExists(f"breadcrumb {crumb.id} is there already")
+            raise AlreadyExists(f"breadcrumb {crumb.id} already exists")
         lane = self._lane_of(owner, crumb.session_id, None, crumb.id)
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
@@ -489,9 +513,9 @@ class Store:
             raise
 
     async def extend_history(self, newest: Breadcrumb, versions: List[Breadcrumb]) -> bool:
-        """Add older versions to a restored breadcrumb. One that was updated since is not changed.
+        """Add older versions to a restored breadcrumb, unless it was updated since.
 
-        False: there is no such breadcrumb.
+        False: the breadcrumb does not exist.
         """
         owner = newest.owner_id
         lane, body = await self.look_up(owner, newest.id)
@@ -503,6 +527,7 @@ class Store:
         return True
 
     async def _remove_signpost(self, lane: int, crumb: Breadcrumb) -> None:
+        """Remove the signpost of a breadcrumb that is not in its home lane."""
         home = home_lane(crumb.id, self.lanes)
         if home != lane:
             await self.connection.call(home, b"DEL", self.keys.signpost(home, crumb.owner_id, crumb.id.bytes))
@@ -515,7 +540,7 @@ class Store:
     def _counted(
         self, lane: int, owner: UUID, id: UUID, kind: WriteKind, call: CallArguments
     ) -> CallArguments:
-        """Add what counts the owner's usage, if the owner has a quota."""
+        """Wrap a call so that it counts usage, if the owner has a quota."""
         if self.quotas is None or self.quotas.quota(owner) is None:
             return call
         return self._calls.counted(lane, owner, id, kind, call)
@@ -530,14 +555,17 @@ class Store:
         check_commit(reply, lane)
         return reply
 
-    # Reading. Methods that only pass on a call are not `async`: that would add a step to every reply.
+    # Reading. Methods that only forward a call are not `async`: that would add a step to every reply.
 
     def get(self, owner: UUID, id: UUID, *, count_read: bool = True) -> Coroutine[Any, Any, Breadcrumb]:
-        """Return the newest version. Counts as a read where the TTL counts reads."""
+        """Return the newest version. Counts as a read if the breadcrumb has a read limit."""
         return lookup.get(self, owner, id, count_read=count_read)
 
     async def exists(self, owner: UUID, id: UUID) -> bool:
-        """Return whether a breadcrumb is stored in the lane that its id names."""
+        """Return whether a breadcrumb is stored in the home lane of its id.
+
+        Expired breadcrumbs count until they are removed. Signposts are not followed.
+        """
         lane = home_lane(id, self.lanes)
         return bool(await self.connection.call(lane, b"EXISTS", self.keys.body(lane, owner, id.bytes)))
 
@@ -554,7 +582,7 @@ class Store:
         return [version async for version in self.versions(owner, id)]
 
     def versions(self, owner: UUID, id: UUID) -> AsyncIterator[Breadcrumb]:
-        """Yield all versions, the newest first, with at most `WALK_BYTES` of them in memory."""
+        """Yield all versions, the newest first, with at most `WALK_BYTES` in memory."""
         return history.iterate_versions(self, owner, id)
 
     def history_page(
@@ -566,19 +594,19 @@ class Store:
         limit: int = MAX_LIMIT,
         max_bytes: int = WALK_BYTES,
     ) -> Coroutine[Any, Any, VersionPage]:
-        """Return some versions, the newest first: those before version `before`, up to a number and a size."""
+        """Return versions before `before`, the newest first, limited in number and bytes."""
         return history.read_page(self, owner, id, before=before, limit=limit, max_bytes=max_bytes)
 
     def last_usable(
         self, crumb: Breadcrumb, parse: Callable[[Breadcrumb], _T | None]
     ) -> Coroutine[Any, Any, _T | None]:
-        """Return the newest earlier version that parses, or None."""
+        """Return the result of `parse` for the newest earlier version that parses, or None."""
         return history.last_usable(self, crumb, parse)
 
     def list(self, owner: UUID, query: Query, *, with_expired: bool = False) -> Coroutine[Any, Any, Page]:
-        """Return one page. It has a `next_cursor` exactly as long as there is more.
+        """Return one page of breadcrumbs. `next_cursor` is None on the last page.
 
-        `with_expired`: include breadcrumbs that have expired and are not swept yet.
+        `with_expired`: include breadcrumbs that have expired but are not removed yet.
         """
         return listing.page(self, owner, query, with_expired=with_expired)
 
@@ -597,14 +625,17 @@ class Store:
     async def read_batch(self, *reads: Read[Any]) -> tuple[Any, ...]: ...
 
     async def read_batch(self, *reads: Read[Any]) -> tuple[Any, ...]:
-        """Return the results of some reads, all in one round trip per node."""
+        """Return the results of several reads, in one round trip per node."""
         batch = ReadBatch(reads, self._group_of)
         return await batch.resolve(await retry_once(lambda: self.connection.call_all(batch.commands)))
 
     async def recent(
         self, owner: UUID, session_id: str, schema_name: str, limit: int = 10
     ) -> List[Breadcrumb]:
-        """Return the last breadcrumbs of a schema in a session, the newest first, in one round trip."""
+        """Return the last breadcrumbs of a schema in a session, the newest first.
+
+        One round trip is usually enough.
+        """
         (found,) = await self.read_batch(recent_of(self, owner, session_id, schema_name, limit))
         return found
 
@@ -620,7 +651,7 @@ class Store:
         return found
 
     async def walk(self, owner: UUID, query: Query) -> AsyncIterator[Breadcrumb]:
-        """Yield everything that a query finds, with at most `WALK_BYTES` of it in memory."""
+        """Yield all breadcrumbs that a query finds, with at most `WALK_BYTES` in memory."""
         cursor = None
         query = replace(query, max_bytes=min(query.max_bytes or WALK_BYTES, WALK_BYTES))
         while True:
@@ -632,11 +663,11 @@ class Store:
                 return
 
     def schemas(self, owner: UUID, lanes: List[int]) -> Coroutine[Any, Any, dict[int, List[str]]]:
-        """Return the schema names that an owner has breadcrumbs of, by lane."""
+        """Return the schema names of an owner's breadcrumbs, by lane."""
         return lookup.list_schemas(self, owner, lanes)
 
     async def forget_usage(self, owner: UUID) -> None:
-        """Remove the counters of an owner's usage. If there is a quota, the next write counts again."""
+        """Remove the usage counters of an owner. If there is a quota, the next write counts again."""
         await self.connection.call_all(
             [(lane, (b"DEL", self.keys.usage(lane, owner))) for lane in range(self.lanes)]
         )
@@ -653,23 +684,22 @@ class Store:
 
 
 def _expected_version(session: str | None, version: SessionVersion) -> SessionVersion:
-    """Return the version that the session must have. A name with invisible characters begins no session."""
+    """Return the version that the session must have. A name with hidden characters cannot begin a session."""
     if session is None or hidden_character(session) is None:
         return version
     if version == 0:
         check_new_session_id(session)
-    return (
-        "*" if version is None else version
-    )  # a session that an older version of Breadcrumbs began continues
+    # A session that an older version of Breadcrumbs began under such a name continues.
+    return "*" if version is None else version
 
 
 def _default_of(crumb: Breadcrumb) -> ttl.Expiry:
-    """Return the default expiry that a breadcrumb got when it was written, whatever the default is today."""
+    """Return the default expiry that a breadcrumb got when it was written. The setting can have changed since."""
     return ttl.Expiry(at=crumb.expires) if crumb.document.get("ttl_source") == "schema-default" else ttl.NEVER
 
 
 def _too_many_writers() -> StoreUnavailable:
-    return StoreUnavailable("too many writers at this breadcrumb: try again")
+    return StoreUnavailable("too many concurrent writes to this breadcrumb: try again")
 
 
 def check_idempotency_key(key: str) -> None:
@@ -677,6 +707,8 @@ def check_idempotency_key(key: str) -> None:
     try:
         check_name(key)
     except ValueError as error:
-        raise InvalidInput(f"the Idempotency-Key is not usable: {error}", where="Idempotency-Key") from None
+        raise InvalidInput(f"the Idempotency-Key is invalid: {error}", where="Idempotency-Key") from None
     if len(key) > 255:
-        raise InvalidInput("an Idempotency-Key has at most 255 characters", where="Idempotency-Key")
+        raise InvalidInput(
+            "the Idempotency-Key is too long: it can have at most 255 characters", where="Idempotency-Key"
+        )

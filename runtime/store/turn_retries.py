@@ -1,4 +1,4 @@
-"""Requests to run a turn again: the event that announces one, and the time of the last one."""
+"""Retries of turns: write the retry event, and read the time of the last retry."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _RETRIED_BYTES: Final = 32  # an id and 16 digits: see announce.lua
 
 @dataclass(frozen=True, slots=True)
 class TurnRetry:
-    """A turn to run again."""
+    """A turn to retry."""
 
     trigger: Breadcrumb
     """The breadcrumb to handle again."""
     message: UUID
     """The message that the turn answers."""
     letters: Sequence[LetterKey] = ()
-    """The dead letters of the turn. The announcement removes them."""
+    """The dead letters of the turn. `announce_retry` removes them."""
     only_for: str | None = None
-    """The kind of worker to ask, as long as the letters exist. None: every kind."""
+    """The only kind of worker that retries; the letters must still exist. None: every kind."""
 
 
 async def announce_retry(store: Store, retry: TurnRetry) -> int:
-    """Write the event that lets workers handle a breadcrumb again, and return its time.
+    """Write the event that makes workers handle a breadcrumb again, and return its time.
 
-    A kind of worker that has committed its result finds it and does nothing.
+    A kind of worker that has already committed its result finds it and does nothing.
     """
     trigger, keys = retry.trigger, store.keys
     owner, session = trigger.owner_id, trigger.session_id
@@ -65,7 +65,10 @@ async def announce_retry(store: Store, retry: TurnRetry) -> int:
 
 
 async def last_retry_time(store: Store, message: Breadcrumb) -> int:
-    """Return the time of the last retry of a message. 0: none, or many others of its session followed."""
+    """Return the time of the last retry of a message. 0: none is recorded.
+
+    Only the last 100 retries of a session are stored.
+    """
     owner, session = message.owner_id, message.session_id or ""
     lane = store.keys.session_lane(owner, session)
     key = store.keys.session(lane, owner, session)

@@ -13,12 +13,12 @@ _MAX_WORKERS: Final = 1_000  # of each kind
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker that was alive when it was last heard of."""
+    """A worker, with the time until which it counts as alive."""
 
     kind: str
     name: str
     until: int
-    """The worker counts as alive until then. It sends its next heartbeat long before."""
+    """Time in microseconds. The next heartbeat is due long before."""
 
 
 async def read_worker_kinds(store: Store) -> list[str]:
@@ -28,7 +28,10 @@ async def read_worker_kinds(store: Store) -> list[str]:
 
 
 async def read_workers(store: Store, kinds: Sequence[str]) -> list[WorkerRecord]:
-    """Return the workers of some kinds, sorted by name."""
+    """Return the workers of some kinds, sorted by name within each kind.
+
+    Dead workers can be included: see `WorkerRecord.until`.
+    """
     replies = await store.connection.call_all(
         [(0, (b"ZRANGE", store.keys.workers(kind), 0, _MAX_WORKERS - 1, b"WITHSCORES")) for kind in kinds]
     )
@@ -40,6 +43,6 @@ async def read_workers(store: Store, kinds: Sequence[str]) -> list[WorkerRecord]
 
 
 async def has_living_worker(store: Store, kind: str) -> bool:
-    """Whether a worker of a kind is alive."""
+    """Return whether a worker of a kind is alive."""
     key = store.keys.workers(kind)
     return bool(await store.connection.call(0, b"ZCOUNT", key, store.now(), b"+inf"))

@@ -1,8 +1,8 @@
-"""Cache of the versions that this process wrote last, so that it need not read them back from the server.
+"""Cache of the versions that this process wrote last. It avoids reading them back.
 
-In one process the context builder's result is the agent runner's input, and every write is an event for the
-streams. The server is always asked whether a version still exists. Only its content comes from here, and that never
-changes: id, version number and times together name one version.
+In one process the result of the context builder is the input of the agent runner, and every write is an event for the
+streams. The server still decides whether a version exists. Only its content is cached, and that never changes: id,
+version number and times together identify one version.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from uuid import UUID
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 
 HEADER_BYTES: Final = 128
-"""The header of a body fits into these: five numbers (see record.py)."""
+"""Bytes to read for the header of a body: five numbers (see record.py)."""
 
 _MAX_ENTRIES: Final = 512
-_MAX_JSON_BYTES: Final = 65_536  # a few very large breadcrumbs would fill the memory
+_MAX_JSON_BYTES: Final = 65_536  # larger breadcrumbs are not cached: a few of them would fill the memory
 
 
 class WriteCache:
-    """Caches the newest version of each breadcrumb that was written here, least recently written first."""
+    """Caches the newest version of each breadcrumb that this process wrote. Evicts the least recently written one."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[tuple[UUID, UUID], tuple[Breadcrumb, bool]] = OrderedDict()
 
     def put(self, crumb: Breadcrumb, *, permanent: bool) -> None:
-        """`permanent`: the version never expires; only a deletion or an update ends it."""
+        """Cache a version. `permanent`: it never expires; only a deletion or an update ends it."""
         key = (crumb.owner_id, crumb.id)
         self._entries.pop(key, None)
         if len(crumb.json) > _MAX_JSON_BYTES:
@@ -38,11 +38,12 @@ class WriteCache:
             self._entries.popitem(last=False)
 
     def has(self, owner: UUID, id: UUID, version: int | None = None) -> bool:
+        """Return whether a breadcrumb is cached, in this version if one is given."""
         entry = self._entries.get((owner, id))
         return entry is not None and version in (None, entry[0].version)
 
     def get_by_header(self, owner: UUID, id: UUID, header: bytes) -> Breadcrumb | None:
-        """Return the version with this header (the beginning of its body), or None if another version is cached."""
+        """Return the cached version if its header matches, else None. `header`: the beginning of the stored body."""
         version, created, updated, expires, max_reads = map(int, header.partition(b"\n")[0].split(b" "))
         crumb, _ = self._entries.get((owner, id), (None, False))
         if crumb is None or (version, created, updated) != (crumb.version, crumb.created, crumb.updated):
@@ -52,7 +53,7 @@ class WriteCache:
         return replace(crumb, expires=expires, max_reads=max_reads).with_document(crumb.document)
 
     def get_permanent(self, owner: UUID, id: UUID, version: int, updated: int) -> Breadcrumb | None:
-        """Return a permanent version by its number and time. Only the server knows whether another one expired."""
+        """Return a permanent version by its number and time. Others can have expired on the server."""
         crumb, permanent = self._entries.get((owner, id), (None, False))
         if crumb is None or not permanent or (version, updated) != (crumb.version, crumb.updated):
             return None

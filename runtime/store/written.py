@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The id, version and times that a write has in the store."""
+class Written(NamedTuple):
+    """Id, version and times of a written breadcrumb."""
 
     id: UUID
     version: int
@@ -19,11 +18,11 @@ class Written:
     replayed: bool = False
     """True: nothing was written. This is the first result of the same idempotency key."""
     found: bool = False
-    """True: nothing was written. The id existed already, perhaps from a first attempt whose reply was lost."""
+    """True: nothing was written. The id existed already, for example from an attempt whose reply was lost."""
     session_version: int | None = None
-    """The version that the session got with this write. None: unknown, because nothing was written."""
+    """Version of the session after a create. None: there is no session, or this is not the result of a new create."""
     breadcrumb: Breadcrumb | None = None
-    """The breadcrumb as a reader gets it, except `expires` and `max_reads`: the script sets those, and they are 0 here.
+    """The breadcrumb as a reader gets it, but `expires` and `max_reads` are 0. Only the script sets them.
 
     None: nothing was written.
     """

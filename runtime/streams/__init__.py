@@ -1,4 +1,4 @@
-"""Streams: fan-out of events to the clients of a process, and waiting for an answer.
+"""Streams: fan-out of events to the clients of a process, and waiting for answers.
 
 `__all__` lists the modules that other packages may import.
 """

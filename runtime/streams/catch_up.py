@@ -1,4 +1,7 @@
-"""Events since a position, for subscribers that resume. They are read for each subscriber, at its own speed."""
+"""Replay of missed events, for subscribers that resume at a position.
+
+The event log is read separately for each subscriber, at the speed of its client.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,14 @@ from breadcrumbs.runtime.streams.slots import Slots
 from breadcrumbs.runtime.streams.stream_event import OutgoingEvent, StreamEvent
 
 _BATCH_EVENTS: Final = 64
-_MAX_REPLAYS: Final = 16  # replays that hold loaded breadcrumbs at the same time; the others wait
+# Limits of concurrent replays that keep loaded breadcrumbs in memory. Other replays wait.
+_MAX_REPLAYS: Final = 16
 _MAX_REPLAYS_PER_OWNER: Final = 8
 _MAX_REPLAYS_PER_TOKEN: Final = 4
 
 
 class Replayer:
-    """Replays the event log for single subscribers."""
+    """Replays the event log for subscribers that resume."""
 
     def __init__(self, store: Store, log: EventLog, pacer: Pacer) -> None:
         self._store = store
@@ -38,7 +42,10 @@ class Replayer:
     async def replay(
         self, filter: Filter, position: Position, until: Position
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the events that a filter lets through, up to `until`. Moves `position` along."""
+        """Yield the events that a filter accepts, from `position` to `until`.
+
+        Advance `position` in place. Hold a slot while loaded breadcrumbs are in memory.
+        """
         while events := await self._log.between(
             dict(enumerate(position)), dict(enumerate(until)), count=_BATCH_EVENTS
         ):
@@ -50,7 +57,7 @@ class Replayer:
             )
             del events
             while wanted:
-                # The slot is released after each batch: a client that reads slowly must not keep it.
+                # Release the slot after each batch, so that a slow client does not keep it.
                 async with (
                     self._slots.hold(filter.owner_id, filter.token),
                     aclosing(self._replay_batch(filter, position, wanted)) as values,
@@ -66,7 +73,10 @@ class Replayer:
     async def _replay_batch(
         self, filter: Filter, position: Position, wanted: deque[Event]
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Take the first of some events and yield them. A breadcrumb is not kept here while its value is sent."""
+        """Load the first events of `wanted`, remove them from it and yield them.
+
+        Keep no reference to a breadcrumb while its value is sent, so that its memory can be freed.
+        """
         batch = list(islice(wanted, _BATCH_EVENTS))
         loaded = deque(await load_versions(self._store, [event for event in batch if has_body(event)]))
         for event in batch:
@@ -84,7 +94,7 @@ class Replayer:
     async def _view(
         self, filter: Filter, event: Event, crumb: Breadcrumb | None, position: Position
     ) -> StreamEvent | None:
-        """Return what a subscriber gets of an event, or None if its filter rejects the event."""
+        """Return the value for a subscriber, or None if its filter rejects the event."""
         outgoing = OutgoingEvent(event, crumb)
         if filter.conditional:
             decision = await self._pacer.run(filter.token, lambda: filter.accepts(event, outgoing.evaluation))

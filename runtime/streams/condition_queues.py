@@ -1,7 +1,8 @@
-"""Evaluation of conditions apart from the fan-out.
+"""Queues of events that wait for the evaluation of conditions.
 
-Conditions may take long. The events of subscribers with conditions wait in a queue per token, and a task per token
-evaluates them at the pace of conditions.py. All other subscribers get an event at once.
+Evaluating conditions can take long, so it is separate from the fan-out. The events of subscribers with conditions wait
+in a queue per token. One task per token evaluates them, paced by `conditions.py`. All other subscribers get their
+events immediately.
 """
 
 from __future__ import annotations
@@ -17,27 +18,30 @@ from breadcrumbs.runtime.streams.stream_event import OutgoingEvent, ReachedPosit
 from breadcrumbs.runtime.streams.subscribers import Subscribers
 from breadcrumbs.runtime.streams.subscription import Subscription
 
-# Above these limits the streams of the token are cut. They can resume with their positions.
+# Above these limits the streams of the token are ended. Their clients can resume at their positions.
 _MAX_PENDING_EVENTS: Final = 1_000
 _MAX_PENDING_BYTES: Final = 4 << 20
 
 Recipient: TypeAlias = tuple[Subscription, ReachedPosition]
-"""A subscriber, and its position after an event."""
+"""Subscriber, with its position after the event."""
 
 
 @dataclass(slots=True)
 class _PendingEvent:
+    """Event, with the subscribers whose conditions must be evaluated."""
+
     outgoing: OutgoingEvent
     recipients: list[Recipient]
 
 
 @dataclass(slots=True)
 class _Queue:
-    """The events that wait for the evaluation of one token's conditions, in their order."""
+    """Events that wait for the evaluation of one token's conditions, in order."""
 
     events: deque[_PendingEvent] = field(default_factory=deque)
     bytes: int = 0
-    task: asyncio.Task[None] | None = None  # asyncio: started on demand, in no task group
+    task: asyncio.Task[None] | None = None
+    """Evaluates the events. It is an asyncio task, because it starts on demand and outside a task group."""
 
     @property
     def is_too_long(self) -> bool:
@@ -56,7 +60,7 @@ class _Queue:
 
 
 class ConditionQueues:
-    """Evaluates the conditions of subscribers, and gives them the events that match."""
+    """Evaluates conditions, and delivers the matching events to their subscribers."""
 
     def __init__(self, subscribers: Subscribers, pacer: Pacer) -> None:
         self._subscribers = subscribers
@@ -64,7 +68,7 @@ class ConditionQueues:
         self._queues: dict[Hashable, _Queue] = {}
 
     async def close(self) -> None:
-        """Stop all evaluation."""
+        """Stop all evaluations and drop the queued events."""
         tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         for task in tasks:
             task.cancel()
@@ -72,7 +76,7 @@ class ConditionQueues:
         self._queues.clear()
 
     def add(self, token: Hashable, outgoing: OutgoingEvent, recipients: list[Recipient]) -> None:
-        """Queue an event for subscribers of one token."""
+        """Queue an event for the subscribers of one token."""
         queue = self._queues.get(token)
         if queue is None:
             queue = self._queues[token] = _Queue()
@@ -84,7 +88,10 @@ class ConditionQueues:
             self._cut(queue)
 
     def _cut(self, queue: _Queue) -> None:
-        """Drop the subscribers that wait. The first event stays, because its evaluation may be under way."""
+        """End the streams of all subscribers in a queue that is too long.
+
+        Keep the first event, because its evaluation may be in progress.
+        """
         waiting = {
             subscription
             for pending in queue.events
@@ -96,7 +103,7 @@ class ConditionQueues:
         queue.drop_all_but_first()
 
     async def _evaluate(self, token: Hashable, queue: _Queue) -> None:
-        """Evaluate event by event, until the queue is empty."""
+        """Evaluate the queued events in order until the queue is empty."""
         try:
             while queue.events:
                 pending = queue.events[0]

@@ -1,11 +1,11 @@
-"""Evaluation of the conditions of event streams: shared between streams, bounded per event, and paced.
+"""Evaluates the conditions of event streams.
 
-Conditions come from clients and run on every event. Three rules keep them from delaying others:
+Conditions come from clients and are evaluated for every event. Three rules keep them from delaying other clients:
 
-- Each distinct condition is decided once per event, however many streams have it.
-- A stream has a budget per event for all of its conditions. A condition that exceeds it is undecided, and the client is
-  told so.
-- All evaluations of a process take turns, token by token, and use at most a quarter of its time.
+- Each distinct condition is evaluated once per event, regardless of how many streams have it.
+- A stream has a budget per event for all of its conditions. A condition that exceeds the budget is undecided, and the
+  client gets an `undecided` event.
+- All evaluations of a process run one at a time, alternate between tokens, and use at most a quarter of its time.
 """
 
 from __future__ import annotations
@@ -23,40 +23,44 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 from breadcrumbs.runtime.breadcrumb.selectors import ContextMatch, Selector
 from breadcrumbs.runtime.hints.jsonpath import SearchBudget
 
-_MAX_WORK_SECONDS: Final = 0.002  # evaluation without a pause; short, because the event loop waits for it
+_MAX_WORK_SECONDS: Final = 0.002  # evaluation without a pause; short, because it blocks the event loop
 _PAUSE_FACTOR: Final = 3  # a pause is this many times as long as the work before it
 _MAX_PAUSE_SECONDS: Final = 0.05
 
 _T = TypeVar("_T")
 
 
-class _RedactedCrumb:
-    """A breadcrumb as some principals see it, and the decisions about it."""
+class _CrumbView:
+    """Breadcrumb as some principals may see it, with cached results of conditions."""
 
     def __init__(self, crumb: Breadcrumb) -> None:
         self.crumb = crumb
         self._decided: dict[bytes, bool] = {}
 
     def decide(self, condition: ContextMatch, budget: SearchBudget) -> bool | None:
-        known = self._decided.get(condition.key)
-        if known is not None:
-            return known
+        """Return whether a condition matches, or None if the budget is used up."""
+        cached = self._decided.get(condition.key)
+        if cached is not None:
+            return cached
         decision = condition.decide(self.crumb.context, budget)
-        if decision is not None:  # another stream may have more budget left
+        if decision is not None:  # undecided is not cached, because another stream can have more budget left
             self._decided[condition.key] = decision
         return decision
 
 
 class Evaluation:
-    """Decides conditions about the breadcrumb of one event, for all streams."""
+    """Evaluates conditions on the breadcrumb of one event, for all streams."""
 
     def __init__(self, crumb: Breadcrumb) -> None:
         self.crumb = crumb
-        self._unredacted = _RedactedCrumb(crumb)
-        self._views: dict[Principal, _RedactedCrumb] = {}
+        self._unredacted = _CrumbView(crumb)
+        self._views: dict[Principal, _CrumbView] = {}
 
     def decide(self, principal: Principal, selector: Selector, budget: SearchBudget) -> bool | None:
-        """Whether a selector matches what the principal may see. None: the decision exceeds the budget."""
+        """Return whether a selector matches the part that a principal may see.
+
+        Return None if the evaluation exceeds the budget.
+        """
         view = self._view(principal)
         if not selector.matches_header(view.crumb):
             return False
@@ -68,25 +72,32 @@ class Evaluation:
             undecided = undecided or decision is None
         return None if undecided else True
 
-    def _view(self, principal: Principal) -> _RedactedCrumb:
+    def _view(self, principal: Principal) -> _CrumbView:
         view = self._views.get(principal)
         if view is None:
             seen = redact_context(principal, self.crumb)
-            view = self._unredacted if seen is self.crumb else _RedactedCrumb(seen)
+            view = self._unredacted if seen is self.crumb else _CrumbView(seen)
             self._views[principal] = view
         return view
 
 
 class Pacer:
-    """Runs evaluations in turns with pauses in between, so that they do not delay the rest of the event loop."""
+    """Runs evaluations one at a time with pauses in between.
+
+    The pauses leave time for other tasks of the event loop.
+    """
 
     def __init__(self) -> None:
         self._turn = anyio.Lock(fast_acquire=True)
         self._token_locks: WeakValueDictionary[Hashable, anyio.Lock] = WeakValueDictionary()
         self._worked_seconds = 0.0
+        """CPU time of evaluations since the last pause."""
 
     async def run(self, token: Hashable, work: Callable[[], _T]) -> _T:
-        """Run `work` when it is the token's turn. A token has one place in the queue, however much it has to do."""
+        """Run `work` when no other evaluation runs.
+
+        A token waits with only one evaluation at a time, regardless of how many it has. So tokens alternate.
+        """
         token_lock = self._token_locks.get(token)
         if token_lock is None:
             token_lock = self._token_locks[token] = anyio.Lock(fast_acquire=True)

@@ -1,4 +1,4 @@
-"""What a subscriber of the event hub may see and wants to see."""
+"""Protocol of filters: which events a subscriber gets, and which part of them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from breadcrumbs.runtime.streams.conditions import Evaluation
 
 
 class Filter(Protocol):
-    """Decides which events a subscriber gets, and what of them."""
+    """Decides which events a subscriber gets, and which part of their breadcrumbs."""
 
     owner_id: UUID
 
     @property
     def token(self) -> Hashable:
-        """Equal for subscribers with equal rights: they share a queue for the evaluation of conditions."""
+        """Key of the queue for conditions.
+
+        Subscribers with equal rights have equal tokens and share a queue.
+        """
         ...
 
     @property
     def conditional(self) -> bool:
-        """Whether it has conditions on the breadcrumb, which may take long to evaluate."""
+        """Whether the filter has conditions on the breadcrumb, which can take long to evaluate."""
         ...
 
     @property
@@ -32,25 +35,32 @@ class Filter(Protocol):
         ...
 
     def wants(self, event: Event) -> bool:
-        """Decide by the event alone. True may mean that only the breadcrumb can tell."""
+        """Decide by the event alone, without its breadcrumb.
+
+        Return False to reject the event. If this returns True, `accepts` makes the final decision.
+        """
         ...
 
     def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
-        """Decide with the breadcrumb; no evaluation: the breadcrumb is gone.
+        """Decide by the event and its breadcrumb whether the subscriber gets the event.
 
-        None: the decision would cost more than the subscriber may spend on one event.
+        `evaluation` is None if the breadcrumb no longer exists. Return None if the evaluation exceeds the subscriber's
+        budget for one event.
         """
         ...
 
     def shows_context(self, crumb: Breadcrumb) -> bool:
-        """Whether the subscriber may see the context."""
+        """Return whether the subscriber may see the context."""
         ...
 
     def redact(self, crumb: Breadcrumb) -> Breadcrumb:
-        """Return what the subscriber may see of a breadcrumb whose context it is shown; itself if that is all."""
+        """Return the part of a breadcrumb that the subscriber may see.
+
+        Called only if `shows_context` is true. Return the same object if the subscriber may see all of it.
+        """
         ...
 
 
 def is_streamed(event: Event) -> bool:
-    """Whether subscribers get events of this kind at all."""
+    """Return whether events with this operation are sent to subscribers."""
     return event.operation not in ("retried", "unknown")

@@ -1,11 +1,11 @@
-"""Fan-out of events to all the subscribers of a process.
+"""Fan-out of events to all subscribers of a process.
 
-The hub follows each lane once, loads each breadcrumb once, and hands the same value to every subscriber that may see
-the same of it. It reads only while there are subscribers. A subscriber that does not take its events fills its own
-queue and is dropped; it does not delay the others.
+The hub follows each lane once and loads each breadcrumb once. Subscribers that may see the same part of a breadcrumb
+share one value. The hub reads only while there are subscribers. A subscriber that does not take its values fills its
+own queue and is dropped. It does not delay the others.
 
-A subscriber that resumes at a position first gets the events since then (see catch_up.py), and then joins. Subscribers
-with conditions are served by condition_queues.py.
+A subscriber that resumes at a position first gets the missed events (see `catch_up.py`), and is then added.
+`condition_queues.py` delivers the events of subscribers with conditions.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ from breadcrumbs.runtime.streams.stream_event import OutgoingEvent, StreamEvent
 from breadcrumbs.runtime.streams.subscribers import Subscribers
 from breadcrumbs.runtime.streams.subscription import MAX_QUEUED_BYTES, Subscription
 
-_BATCH_EVENTS: Final = 64  # breadcrumbs loaded at a time
-_MAX_BYTES_AT_ONCE: Final = MAX_QUEUED_BYTES // 4  # handed out before subscribers get to take their values
+_BATCH_EVENTS: Final = 64
+"""Maximum number of events whose breadcrumbs are loaded at a time."""
+_MAX_BYTES_AT_ONCE: Final = MAX_QUEUED_BYTES // 4
+"""Bytes to deliver before subscribers get a chance to take their values."""
 _FIRST_RETRY_SECONDS: Final = 0.1
 _MAX_RETRY_SECONDS: Final = 2.0
 
@@ -47,14 +49,15 @@ _log = structlog.get_logger("breadcrumbs.hub")
 
 
 class EventHub:
-    """Hands events and deltas out to the subscribers of this process."""
+    """Delivers events and deltas to the subscribers of this process."""
 
     def __init__(self, store: Store, reader: EventReader) -> None:
         self.log = reader.log
         self._store = store
         self._reader = reader
         self._position: Position = self.log.zero_position()
-        # asyncio tasks: they start with the first client and end with the last, whichever task that is in.
+        # These are asyncio tasks, because they start with the first client and end with the last one. That can be in
+        # different tasks, so no anyio task group can contain them.
         self._tasks: list[asyncio.Task[None]] = []
         self._starting = anyio.Lock(fast_acquire=True)
         self._closed = False
@@ -66,16 +69,16 @@ class EventHub:
 
     @property
     def clients(self) -> int:
-        """How many subscribers there are."""
+        """Number of subscribers."""
         return len(self._subscribers)
 
     @property
     def dropped_clients(self) -> int:
-        """How many subscribers were dropped because they failed or did not keep up."""
+        """Number of subscribers that were dropped because they failed or were too slow."""
         return self._subscribers.dropped
 
     async def close(self) -> None:
-        """End every stream and stop reading."""
+        """End all streams and stop reading."""
         self.end_streams()
         tasks = self._tasks
         self._cancel_tasks()
@@ -83,7 +86,7 @@ class EventHub:
         await self._conditions.close()
 
     def end_streams(self) -> None:
-        """End every stream at once; for signal handlers."""
+        """End all streams immediately, without waiting. Safe to call in signal handlers."""
         self._closed = True
         self._subscribers.drop_all()
 
@@ -98,7 +101,7 @@ class EventHub:
     # Subscribing
 
     async def subscribe(self, subscription: Subscription) -> Position:
-        """Add a subscriber for the events from now on. Returns the position where it begins."""
+        """Add a subscriber for new events. Return the position where it starts."""
         await self._start_reading()
         self._join(subscription)
         return list(self._position)
@@ -106,27 +109,31 @@ class EventHub:
     async def catch_up(
         self, subscription: Subscription, position: Position
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the events since a position, then add the subscriber. No event is lost in between.
+        """Yield the events since a position, then add the subscriber.
 
-        Close it (`aclosing`) if it is not read to its end: it may hold a slot.
+        No event is lost in between. A caller that does not read the generator to its end must close it (`aclosing`),
+        because the generator can hold a slot.
         """
         position = list(position)
         while not self._closed:
-            # In each round: the last subscriber may have left meanwhile, and then reading has stopped.
+            # Start in each round, because reading stops when the last other subscriber leaves.
             await self._start_reading()
             until = list(self._position)
             async with aclosing(self._replayer.replay(subscription.filter, position, until)) as values:
                 async for value in values:
                     yield value
                     del value
-            # No await between this check and joining: later events go into the queue.
+            # There must be no await between this check and `_join`, so that later events go into the queue.
             if self._tasks and all(seen >= now for seen, now in zip(position, self._position, strict=True)):
                 subscription.start_after(position, self._position)
                 break
         self._join(subscription)
 
     def served(self, subscription: Subscription) -> Position | None:
-        """Return the position of a subscriber that has taken all its values. None: evaluation is behind."""
+        """Return the position of a subscriber that has taken all its values.
+
+        Return None if events still wait for the evaluation of its conditions.
+        """
         return subscription.served_until(self._position)
 
     def leave(self, subscription: Subscription) -> None:
@@ -148,7 +155,7 @@ class EventHub:
             self._position = await self.log.end()
             self._tasks = [
                 asyncio.create_task(self._follow_events()),
-                asyncio.create_task(deltas.listen(self._store, self._hand_out_delta)),
+                asyncio.create_task(deltas.listen(self._store, self._deliver_delta)),
             ]
 
     def _cancel_tasks(self) -> None:
@@ -168,18 +175,21 @@ class EventHub:
                         await self._deliver([event for event, _ in await follower.next()])
                         wait = _FIRST_RETRY_SECONDS
                 except StoreError as error:
-                    # The position stays where it is, so no event is lost, however long it takes.
-                    _log.warning("event hub lost its server, trying again", error=str(error), wait=wait)
+                    # The position does not change, so no event is lost, regardless of how long the outage lasts.
+                    _log.warning("event hub lost its connection, retrying", error=str(error), wait=wait)
                 except Exception:
-                    # If this task ended, all subscribers would get nothing but pings.
-                    _log.exception("event hub failed, trying again", wait=wait)
+                    # Continue. If this task ended, all subscribers would only get pings.
+                    _log.exception("event hub failed, retrying", wait=wait)
                 await anyio.sleep(wait)
                 wait = min(_MAX_RETRY_SECONDS, wait * 2)
         finally:
             follower.leave_all()
 
     def _deliver_now(self, event: Event) -> bool:
-        """Hand out an event when it is read. Returns False if its breadcrumb has to be loaded."""
+        """Deliver an event as soon as it is read.
+
+        Return False if its breadcrumb must be loaded first.
+        """
         wanted, crumb = self._is_wanted(event), None
         if wanted and has_body(event):
             crumb = cached_version(self._store, event)
@@ -187,11 +197,14 @@ class EventHub:
                 return False
         self._position[event.lane] = event.at
         if wanted:
-            self._hand_out(event, crumb)
+            self._deliver_to_subscribers(event, crumb)
         return True
 
     async def _deliver(self, events: list[Event]) -> None:
-        """Hand out events in small portions: subscribers must get to take them before their queues are judged."""
+        """Load and deliver events in small portions.
+
+        Subscribers get a chance to take their values in between. Otherwise a large batch would fill their queues.
+        """
         loaded: dict[int, Breadcrumb | None] = {}
         number = 0
         while number < len(events):
@@ -201,7 +214,7 @@ class EventHub:
             while number < end and size < _MAX_BYTES_AT_ONCE:
                 event = events[number]
                 self._position[event.lane] = event.at
-                size += self._hand_out(event, loaded.pop(number, None))
+                size += self._deliver_to_subscribers(event, loaded.pop(number, None))
                 number += 1
             if number < len(events):
                 await anyio.lowlevel.checkpoint()
@@ -209,13 +222,16 @@ class EventHub:
     async def _load_wanted(
         self, events: list[Event], loaded: dict[int, Breadcrumb | None], start: int, end: int
     ) -> int:
-        """Load the wanted breadcrumbs of events from `start` to `end`. Returns the end of what is loaded."""
+        """Load the wanted breadcrumbs of events from `start` to `end`.
+
+        Return the index up to which all wanted breadcrumbs are loaded. It can be below `end`.
+        """
         while missing := [
             number
             for number in range(start, end)
             if number not in loaded and has_body(events[number]) and self._is_wanted(events[number])
         ]:
-            # Repeated: a subscriber may join while breadcrumbs are loaded, and want others.
+            # Repeat, because a subscriber that joins during the load can want other breadcrumbs.
             crumbs = await load_or_cached(self._store, [events[number] for number in missing])
             loaded.update(zip(missing, crumbs, strict=False))
             if len(crumbs) < len(missing):
@@ -228,16 +244,20 @@ class EventHub:
             for subscription in self._subscribers.of(event.owner_id)
         )
 
-    # Handing out
+    # Delivery
 
-    def _hand_out(self, event: Event, crumb: Breadcrumb | None) -> int:
-        """Give an event to all who want it. Returns how many bytes a subscriber got at most."""
+    def _deliver_to_subscribers(self, event: Event, crumb: Breadcrumb | None) -> int:
+        """Queue an event for all subscribers that want it.
+
+        Return the bytes of content that each subscriber got. Subscribers with conditions get the event later and do not
+        count.
+        """
         subscriptions = self._subscribers.of(event.owner_id)
         if not subscriptions or not is_streamed(event):
             return 0
         outgoing, reached = OutgoingEvent(event, crumb), tuple(self._position)
         conditional: dict[Hashable, list[Recipient]] = {}
-        given = False
+        delivered = False
         for subscription in subscriptions:
             if not self._subscribers.wants(subscription, event):
                 continue
@@ -248,16 +268,16 @@ class EventHub:
                 conditional.setdefault(subscription.filter.token, []).append((subscription, position))
             elif self._subscribers.accepts(subscription, event, outgoing.evaluation):
                 self._subscribers.queue_event(subscription, outgoing, position)
-                given = True
+                delivered = True
         for token, recipients in conditional.items():
             self._conditions.add(token, outgoing, recipients)
-        return outgoing.content_bytes if given else 0
+        return outgoing.content_bytes if delivered else 0
 
-    def _hand_out_delta(self, delta: Delta) -> None:
+    def _deliver_delta(self, delta: Delta) -> None:
         subscriptions = self._subscribers.of(delta.owner_id)
         if not subscriptions:
             return
-        # Filters decide by events. A delta is not in the log and has no time.
+        # Filters need an event. A delta is not in the event log, so its time and lane are set to 0.
         event = Event("created", delta.owner_id, delta.breadcrumb_id, 0, DELTA, list(delta.tags), None, 0, 0)
         for subscription in subscriptions:
             if self._subscribers.wants(subscription, event):

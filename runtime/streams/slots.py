@@ -1,4 +1,4 @@
-"""Slots: a limit on concurrent work that holds memory, with a share for each owner and each token."""
+"""Slots: limits on concurrent work that holds memory, per process, owner and token."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import anyio
 
 
 class Slots:
-    """Limits the concurrent holders in this process. Further ones wait; they are never refused.
+    """Limits the number of concurrent holders in this process.
 
-    Each token and each owner has a limit of its own, so that slow holders mostly delay the same token or owner.
+    Further callers wait and are never refused. Each token and each owner also has its own limit. So slow holders mostly
+    delay callers of the same token or owner.
     """
 
     def __init__(self, *, total: int, per_owner: int, per_token: int) -> None:
         self._total = anyio.Semaphore(total, fast_acquire=True)
         self._per_owner = per_owner
         self._per_token = per_token
-        # An entry exists as long as its semaphore is held or waited for.
+        # An entry exists while its semaphore is held or waited for.
         self._semaphores: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def hold(self, owner: UUID, token: Hashable) -> AsyncIterator[None]:
-        """Hold a slot. Waits until one is free."""
+        """Wait for a free slot and hold it."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._semaphore((owner, token), self._per_token))
             await stack.enter_async_context(self._semaphore(owner, self._per_owner))

@@ -1,4 +1,7 @@
-"""The values that streams carry. They are rendered where they leave the process (see http/routes/stream_frames.py)."""
+"""Values in the queues of streams: events and deltas.
+
+`http/routes/stream_frames.py` renders them when they are sent.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,31 @@ from breadcrumbs.runtime.events.event import Event
 from breadcrumbs.runtime.streams.conditions import Evaluation
 from breadcrumbs.runtime.streams.filters import Filter
 
-_OVERHEAD_BYTES: Final = 512  # what a queued value takes beside its content: tags, ids, the position
+_OVERHEAD_BYTES: Final = 512  # memory of a queued value in addition to its content: tags, ids, the position
 
 ReachedPosition: TypeAlias = tuple[int, ...]
-"""A `Position` (one time per lane) that does not change."""
+"""Immutable `Position`: one time per lane."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class StreamEvent:
-    """An event as some subscribers may see it."""
+    """Event as a group of subscribers may see it."""
 
     event: Event
     breadcrumb: Breadcrumb | None
-    """The version that the event names, without what the subscribers may not see. None: none exists any more."""
+    """Version that the event refers to, redacted for the subscribers. None if it no longer exists."""
     position: ReachedPosition
-    """The position of the subscribers after this event."""
+    """Position of the subscribers after this event."""
     shows_context: bool
+    """Whether the breadcrumb is sent with its context."""
     undecided: bool = False
-    """The conditions of the subscribers cost too much on this breadcrumb. It may match or not."""
+    """The conditions exceed the budget, so it is unknown whether the breadcrumb matches."""
 
     def load_breadcrumb(self) -> Breadcrumb | None:
-        """Return a copy of the breadcrumb. Its parsed JSON is not kept with this value, which may wait in queues."""
+        """Return a copy of the breadcrumb.
+
+        The copy caches its parsed JSON. This value must not, because it can stay in queues for a long time.
+        """
         return None if self.breadcrumb is None else replace(self.breadcrumb)
 
 
@@ -41,14 +48,17 @@ StreamValue: TypeAlias = StreamEvent | Delta
 
 
 def queued_bytes(value: StreamValue) -> int:
-    """Return the memory that a value takes in a queue, by the size of its stored JSON."""
+    """Return the approximate memory of a queued value, from the size of its stored JSON."""
     if isinstance(value, Delta):
         return _OVERHEAD_BYTES + len(value.text)
     return _OVERHEAD_BYTES + (0 if value.breadcrumb is None else len(value.breadcrumb.json))
 
 
 class OutgoingEvent:
-    """An event on its way to its subscribers. Subscribers that may see the same of it share one value."""
+    """Event that is being delivered.
+
+    Subscribers that may see the same part of it share one `StreamEvent`.
+    """
 
     __slots__ = ("_shared", "breadcrumb", "evaluation", "event")
 
@@ -60,10 +70,11 @@ class OutgoingEvent:
 
     @property
     def content_bytes(self) -> int:
+        """Size of the stored breadcrumb."""
         return 0 if self.breadcrumb is None else len(self.breadcrumb.json)
 
     def view_for(self, filter: Filter, position: ReachedPosition) -> StreamEvent:
-        """Return what a subscriber gets."""
+        """Return the value for a subscriber, with the content that its filter allows."""
         crumb = self.breadcrumb
         if crumb is None or not filter.shows_context(crumb):
             return self._shared_view(position, shows_context=False)
@@ -73,7 +84,7 @@ class OutgoingEvent:
         return self._view(seen, position, shows_context=True)
 
     def undecided_view(self, position: ReachedPosition) -> StreamEvent:
-        """Return what a subscriber gets whose conditions could not be decided."""
+        """Return the value for a subscriber whose conditions are undecided."""
         return replace(self._shared_view(position, shows_context=False), undecided=True)
 
     def _shared_view(self, position: ReachedPosition, *, shows_context: bool) -> StreamEvent:
@@ -90,5 +101,5 @@ class OutgoingEvent:
     def _view(
         self, crumb: Breadcrumb | None, position: ReachedPosition, *, shows_context: bool
     ) -> StreamEvent:
-        # A copy has no cached parsed JSON, which would take much more memory than the value is counted with.
+        # A copy has no cached parsed JSON, which takes much more memory than `queued_bytes` counts.
         return StreamEvent(self.event, None if crumb is None else replace(crumb), position, shows_context)

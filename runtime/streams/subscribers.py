@@ -1,4 +1,7 @@
-"""The subscriptions of a process. A filter that fails ends its own subscription only."""
+"""Set of the open subscriptions of a process.
+
+The hub calls filters only through this class. A filter that raises an error ends only its own subscription.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ _log = structlog.get_logger("breadcrumbs.hub")
 
 
 class Subscribers:
-    """The open subscriptions, by owner."""
+    """Open subscriptions, by owner."""
 
     def __init__(self, *, on_empty: Callable[[], None]) -> None:
-        """`on_empty` is called when the last subscription was removed."""
+        """`on_empty` is called when the last subscription is removed."""
         self._by_owner: dict[UUID, set[Subscription]] = {}
         self._on_empty = on_empty
         self.dropped = 0
-        """How many were ended because they failed or did not keep up."""
+        """Number of subscriptions that were ended because they failed or were too slow."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_owner.values()))
@@ -36,12 +39,15 @@ class Subscribers:
         return subscription in self._by_owner.get(subscription.filter.owner_id, ())
 
     def of(self, owner: UUID) -> list[Subscription]:
+        """Return the subscriptions of an owner."""
         return list(self._by_owner.get(owner, ()))
 
     def add(self, subscription: Subscription) -> None:
+        """Add a subscription. It gets values from now on."""
         self._by_owner.setdefault(subscription.filter.owner_id, set()).add(subscription)
 
     def remove(self, subscription: Subscription) -> None:
+        """Remove a subscription if it is open."""
         owner = subscription.filter.owner_id
         same_owner = self._by_owner.get(owner)
         if same_owner is not None:
@@ -52,12 +58,13 @@ class Subscribers:
             self._on_empty()
 
     def drop_all(self) -> None:
-        """End every subscription. Each removes itself when its client has left."""
+        """End all subscriptions. Each is removed when its client has left."""
         for subscriptions in self._by_owner.values():
             for subscription in subscriptions:
                 subscription.drop()
 
     def wants(self, subscription: Subscription, event: Event) -> bool:
+        """Call `Filter.wants`. If it fails, end the subscription and return False."""
         try:
             return subscription.filter.wants(event)
         except Exception:
@@ -65,6 +72,7 @@ class Subscribers:
             return False
 
     def accepts(self, subscription: Subscription, event: Event, evaluation: Evaluation | None) -> bool | None:
+        """Call `Filter.accepts`. If it fails, end the subscription and return False."""
         try:
             return subscription.filter.accepts(event, evaluation)
         except Exception:
@@ -79,7 +87,10 @@ class Subscribers:
         *,
         undecided: bool = False,
     ) -> None:
-        """Queue an event for a subscriber."""
+        """Queue an event for a subscriber.
+
+        `undecided` sends it without its context, marked as undecided.
+        """
         try:
             value = (
                 outgoing.undecided_view(position)
@@ -92,19 +103,22 @@ class Subscribers:
             self.offer(subscription, value)
 
     def offer(self, subscription: Subscription, value: StreamValue) -> None:
-        """Queue a value. A subscriber whose queue is full is removed."""
+        """Queue a value for a subscriber.
+
+        Remove the subscriber if its queue is full.
+        """
         if not subscription.offer(value):
             self.dropped += 1
             self.remove(subscription)
 
     def give_up(self, subscription: Subscription) -> None:
-        """End a subscription that does not keep up."""
+        """End a subscription whose client is too slow."""
         subscription.give_up()
         self.dropped += 1
         self.remove(subscription)
 
     def _end_failed(self, subscription: Subscription) -> None:
-        _log.exception("the filter of a client failed, its stream ends")
+        _log.exception("stream filter failed, ending the stream")
         self.dropped += 1
         subscription.drop()
         self.remove(subscription)

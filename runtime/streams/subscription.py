@@ -1,4 +1,4 @@
-"""One subscriber's queue of stream values."""
+"""Subscriptions: one subscriber's filter and queue of stream values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from breadcrumbs.runtime.streams.filters import Filter
 from breadcrumbs.runtime.streams.stream_event import ReachedPosition, StreamValue, queued_bytes
 
 MAX_QUEUED_BYTES: Final = 1 << 20
-"""A subscriber that has not taken this much is dropped."""
+"""Maximum size of a queue. A subscriber whose queue would exceed it is dropped."""
 
 
 class Subscription:
-    """The queue of one subscriber."""
+    """Filter and queue of one subscriber."""
 
     __slots__ = (
         "_dropped",
@@ -34,16 +34,17 @@ class Subscription:
     def __init__(self, filter: Filter) -> None:
         self.filter = filter
         self.overflowed = False
-        """Its client did not read, or its conditions take too long."""
+        """Whether it was dropped because its client did not read, or because its conditions take too long."""
         self.pending = 0
-        """Events that wait for the evaluation of its conditions."""
+        """Number of events that wait for the evaluation of its conditions."""
         self.on_drop: Callable[[], None] | None = None
+        """Called when the subscription is dropped."""
         self._queue: deque[StreamValue] = deque()
         self._queued_bytes = 0
         self._ready = asyncio.Event()  # anyio's event cannot be cleared
         self._dropped = False
         self._seen_until: ReachedPosition | None = None
-        """What it saw while it caught up, if that is more than the hub had read then."""
+        """Position after the catch-up. None if it is not ahead of the position of the hub."""
 
     @property
     def dropped(self) -> bool:
@@ -51,13 +52,17 @@ class Subscription:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that was offered has been taken."""
+        """Whether all values have been taken and no events wait for evaluation."""
         return not self._queue and not self.pending
 
     async def take(self, patience: float) -> list[StreamValue]:
-        """Return all queued values. Waits for the first one, at most `patience` seconds."""
+        """Remove and return all queued values.
+
+        Wait at most `patience` seconds for the first value. Return an empty list if none arrives or the subscription is
+        dropped.
+        """
         if not self._ready.is_set():
-            # A plain timer: a cancel scope around each wait is half the cost of an event to a client.
+            # Use a plain timer. A cancel scope around each wait would be half of the cost of sending an event.
             timer = asyncio.get_running_loop().call_later(patience, self._ready.set)
             try:
                 await self._ready.wait()
@@ -70,9 +75,13 @@ class Subscription:
         return values
 
     def offer(self, value: StreamValue) -> bool:
-        """Queue a value. Returns False if the queue is full: then the subscriber is dropped."""
+        """Queue a value.
+
+        If the queue is full, drop the subscriber and return False.
+        """
         size = queued_bytes(value)
-        # A single value may be larger than the limit: its size does not show that the client does not read.
+        # A single value can exceed the limit, so it is accepted into an empty queue. Its size does not show that the
+        # client is too slow.
         if self._queue and self._queued_bytes + size > MAX_QUEUED_BYTES:
             self.give_up()
             return False
@@ -82,26 +91,29 @@ class Subscription:
         return True
 
     def give_up(self) -> None:
-        """Drop it because its client does not keep up."""
+        """Drop the subscriber because its client is too slow."""
         self.overflowed = True
         self.drop()
 
     def drop(self) -> None:
-        """End it: the hub closes, or its client does not keep up."""
+        """Discard the queue and end the subscription.
+
+        This happens when the hub closes, the filter fails or the client is too slow.
+        """
         self._queue.clear()
         self._dropped = True
         self._ready.set()
         if self.on_drop is not None:
             self.on_drop()
 
-    # Positions. A subscriber that caught up may have seen more than the hub has read.
+    # Positions. After its catch-up, a subscriber can have seen events that the hub has not read yet.
 
     def start_after(self, seen: Position, reached: Position) -> None:
-        """Begin after what was seen. `reached`: what the hub has read."""
+        """Start after the position `seen`. `reached` is the position of the hub."""
         self._seen_until = None if seen == reached else tuple(seen)
 
     def position_after(self, event: Event, reached: ReachedPosition) -> ReachedPosition | None:
-        """Return the position after an event, or None if the subscriber has seen the event already."""
+        """Return the position after an event, or None if the subscriber has already seen the event."""
         seen = self._seen_until
         if seen is None:
             return reached
@@ -113,7 +125,10 @@ class Subscription:
         return position
 
     def served_until(self, reached: Position) -> Position | None:
-        """Return the position of a subscriber that has taken all its values. None: evaluation is behind."""
+        """Return the position of a subscriber that has taken all its values.
+
+        `reached` is the position of the hub. Return None if events still wait for the evaluation of its conditions.
+        """
         if self.pending:
             return None
         if self._seen_until is None:

@@ -1,6 +1,6 @@
 """Waiting for the answer to a message.
 
-The turn runs in a worker, perhaps in another process. A watch only listens: leaving does not stop the turn.
+The turn runs in a worker, which can be in another process. A watch only listens, so ending it does not stop the turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from breadcrumbs.runtime.streams.subscription import Subscription
 
 
 class _SessionFilter:
-    """Lets the events of one session through that a principal may see."""
+    """Accepts the events of one session that a principal may see."""
 
     def __init__(self, principal: Principal, session: str) -> None:
         self.owner_id = principal.owner_id
@@ -54,7 +54,7 @@ class _SessionFilter:
     def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
         return True
 
-    # The whole breadcrumb decides whether it is the outcome. The outcome is redacted when it is rendered.
+    # The unredacted breadcrumb is needed to recognize the outcome. The outcome is redacted when it is rendered.
 
     def shows_context(self, crumb: Breadcrumb) -> bool:
         return True
@@ -64,7 +64,10 @@ class _SessionFilter:
 
 
 class AnswerWatch:
-    """Follows a session. Begin it before the message is posted, so that no event is lost."""
+    """Follows a session until a message is answered.
+
+    Call `begin` before the message is posted, so that no event is lost.
+    """
 
     def __init__(self, store: Store, hub: EventHub, principal: Principal, session: str) -> None:
         self._store = store
@@ -74,17 +77,21 @@ class AnswerWatch:
         self._subscription = Subscription(_SessionFilter(principal, session))
 
     async def begin(self) -> None:
+        """Subscribe to the events of the session."""
         await self._hub.subscribe(self._subscription)
 
     def end(self) -> None:
+        """Unsubscribe. The turn continues."""
         self._hub.leave(self._subscription)
 
     async def until_answered(
         self, message: Breadcrumb, seconds: float, *, look_first: bool, patience: float
     ) -> AsyncGenerator[Delta | Breadcrumb | None, None]:
-        """Yield the deltas of the answer, and last the answer or an error. Ends without either after `seconds`.
+        """Yield the deltas of the answer, then the answer or an error.
 
-        None: nothing has happened for `patience` seconds. `look_first`: the outcome may be stored already.
+        End without an outcome after `seconds`. Yield None each time nothing has happened for `patience` seconds. If the
+        outcome can be stored already, set `look_first` to search for it first. Raise `SessionGone` if the session is
+        deleted.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -97,19 +104,20 @@ class AnswerWatch:
             if left <= 0:
                 return
             values = await self._subscription.take(min(left, patience))
-            # Dropped: too much at once, so look at what is stored and go on. Or the server ends, and so does this.
+            # The subscription is dropped if its queue is full or the server stops. If the queue was full, subscribe
+            # again and search the stored breadcrumbs. If the server stops, end.
             look_first = self._subscription.dropped
             if look_first and not await self._restart():
                 return
             if not values and not look_first:
                 yield None
-            for said in self._relevant_values(values, message):
-                yield said
-                if isinstance(said, Breadcrumb):
+            for relevant in self._relevant_values(values, message):
+                yield relevant
+                if isinstance(relevant, Breadcrumb):
                     return
 
     async def _restart(self) -> bool:
-        """Subscribe again. Returns False if the hub is closed."""
+        """Subscribe again. Return False if the hub is closed."""
         self.end()
         self._subscription = Subscription(self._subscription.filter)
         await self.begin()
@@ -118,17 +126,20 @@ class AnswerWatch:
     def _relevant_values(
         self, values: list[StreamValue], message: Breadcrumb
     ) -> Iterator[Delta | Breadcrumb]:
-        """Yield the deltas and outcomes of a message. Raises SessionGone at the deletion of the session."""
+        """Yield the deltas and outcomes of a message.
+
+        Raise `SessionGone` if the session was deleted.
+        """
         for value in values:
-            if (said := self._match_event(value, message)) is not None:
-                yield said
+            if (relevant := self._match_event(value, message)) is not None:
+                yield relevant
 
     def _match_event(self, value: StreamValue, message: Breadcrumb) -> Delta | Breadcrumb | None:
         if isinstance(value, Delta):
             return value if value.trigger_id == str(message.id) else None
         event = value.event
         if event.operation == "session_deleted":
-            raise SessionGone(f"session {self._session!r} was deleted while its answer was waited for")
+            raise SessionGone(f"session {self._session!r} was deleted before the answer arrived")
         if event.operation != "created" or event.id == message.id:
             return None
         crumb = value.load_breadcrumb()

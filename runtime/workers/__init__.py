@@ -1,4 +1,7 @@
-"""Workers: leases on lanes, turns, attempts, retries, failures, definitions in force.
+"""Workers: handle the events of lanes, with leases, retries and dead letters.
+
+`worker.py` takes lanes and reads their events. `turn_runner.py` runs the handler on them. `leases.py` guarantees that
+only one worker can commit in a lane.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,4 +1,7 @@
-"""Dead letters: events that failed every attempt. They can be listed, retried and discarded."""
+"""Dead letters: events that failed every attempt.
+
+This module lists and discards them. `sessions/retries.py` retries them.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,31 @@ from breadcrumbs.runtime.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that failed every attempt."""
+    """Event that failed every attempt."""
 
     id: UUID
     lane: int
     kind: str
-    """The kind of worker that gave up: `contexts` or `agents`."""
+    """Kind of the worker that gave up, such as `contexts` or `agents`."""
     event: int
+    """Time of the event in its lane, in microseconds."""
     owner_id: UUID
     breadcrumb_id: UUID
     version: int
     session_id: str | None
     attempts: int
+    """Number of attempts that were made."""
     error: str
+    """Reason of the last failure."""
     created_at: str
+    """Time of the event as text."""
 
     @property
     def key(self) -> LetterKey:
         return LetterKey(self.lane, self.kind, self.event)
 
     def shown(self) -> dict[str, Any]:
+        """Return the JSON form for API replies."""
         view: dict[str, Any] = {
             "id": str(self.id),
             "kind": self.kind,
@@ -53,28 +61,36 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters of a store."""
+    """Dead letters of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def all(self, owner: UUID, *, session: str | None = None) -> list[DeadLetter]:
-        """Return the dead letters of an owner, or of one session, the newest first."""
+        """Return the dead letters of an owner, or of one of its sessions, newest first."""
         letters = map(_decode_dead_letter, await read_letters(self._store, owner, session))
-        mine = [
+        matching = [
             letter for letter in letters if letter.owner_id == owner and session in (None, letter.session_id)
         ]
-        return sorted(mine, key=lambda letter: letter.event, reverse=True)
+        return sorted(matching, key=lambda letter: letter.event, reverse=True)
 
     async def get(self, owner: UUID, id: UUID) -> DeadLetter:
+        """Return a dead letter of an owner.
+
+        Raise `NotFound` if it does not exist.
+        """
         for letter in await self.all(owner):
             if letter.id == id:
                 return letter
-        raise NotFound("no such dead letter")
+        raise NotFound("dead letter not found")
 
     async def discard(self, letter: DeadLetter) -> None:
+        """Remove a dead letter without a retry.
+
+        Raise `NotFound` if it was already retried or discarded.
+        """
         if not await remove_letter(self._store, letter.key):
-            raise NotFound("no such dead letter: somebody else has taken it")
+            raise NotFound("dead letter not found: it was already retried or discarded")
 
 
 def encode_dead_letter(event: Event, *, kind: str, attempts: int, error: str) -> bytes:

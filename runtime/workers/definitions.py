@@ -1,7 +1,7 @@
-"""Definitions that owners post as breadcrumbs: context configs and agents.
+"""Definitions that owners post as breadcrumbs: context configs and agent definitions.
 
-Of the definitions with one key, the one that was written last is in force. A broken edit does not put a definition
-out of force: its last usable version stays.
+If several definitions of an owner have the same key, the one that was written last is in force. If an edit makes a
+definition invalid, its last valid version stays in force.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _log = structlog.get_logger("breadcrumbs.definitions")
 T = TypeVar("T")
 
 MAX_DEFINITIONS: Final = 1_000
-"""Definitions of an owner that are read: the newest."""
+"""Maximum number of definitions of one type that are read per owner. Older ones are ignored."""
 _MAX_REPORTED: Final = 10_000
-"""Problems that are remembered, so that each is logged once."""
+"""Problems to remember so that each is logged once. The set is cleared above this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionType(Generic[T]):
-    """One type of definition."""
+    """Type of definition: its schema, and the functions that read it."""
 
     schema_name: str
     label: str
-    """Its name in messages, such as "context config"."""
+    """Name in messages, such as "context config"."""
     parse: Callable[[Breadcrumb], tuple[T | None, str]]
-    """Returns the definition in a breadcrumb, or None and why it cannot be used."""
+    """Returns the definition in a breadcrumb, or None and the problem."""
     key: Callable[[T], str]
-    """Returns what a definition replaces another one by."""
+    """Returns the key of a definition. A newer definition with the same key replaces it."""
     restriction: Callable[[Breadcrumb], str]
-    """Returns why a breadcrumb applies to nobody, whatever its content, or an empty string."""
+    """Returns why a breadcrumb is ignored regardless of its content, or an empty string."""
 
     def read(self, crumb: Breadcrumb) -> tuple[T | None, str]:
-        """Return the definition in a breadcrumb, or None and why it cannot be used."""
+        """Return the definition in a breadcrumb, or None and the problem."""
         if problem := self.restriction(crumb):
             return None, problem
         return self.parse(crumb)
@@ -55,21 +55,24 @@ class DefinitionType(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class PostedDefinition(Generic[T]):
-    """A breadcrumb that holds a definition."""
+    """Breadcrumb that contains a definition."""
 
     crumb: Breadcrumb
     definition: T | None
-    """The definition of its last usable version. None: there is none."""
+    """Definition of the last valid version. None if no version is valid."""
     problem: str
-    """Why its newest version cannot be used."""
+    """Why the newest version is not used. Empty if it is valid."""
     in_force: bool
-    """It was written last of those with its key."""
+    """Whether this definition was written last of all definitions with its key."""
 
 
 async def resolve_definitions(
     store: Store, kind: DefinitionType[T], crumbs: Iterable[Breadcrumb]
 ) -> list[PostedDefinition[T]]:
-    """Return what each breadcrumb defines, the one that was written last first."""
+    """Return the definition of each breadcrumb, last written first.
+
+    If the newest version is invalid, the last valid version and its time are used.
+    """
     read: list[tuple[int, Breadcrumb, T | None, str]] = []
     for crumb in crumbs:
         definition, problem = kind.read(crumb)
@@ -88,7 +91,7 @@ async def resolve_definitions(
 
 
 async def _last_usable(store: Store, kind: DefinitionType[T], crumb: Breadcrumb) -> tuple[int, T] | None:
-    """Return the newest earlier version that can be used, with the time it was written."""
+    """Return the newest earlier version that is valid, with the time it was written."""
 
     def read(version: Breadcrumb) -> tuple[int, T] | None:
         definition = kind.read(version)[0]
@@ -100,7 +103,10 @@ async def _last_usable(store: Store, kind: DefinitionType[T], crumb: Breadcrumb)
 async def report_unusable(
     store: Store, turn: Turn, kind: DefinitionType[T], *, creator: str, inherited: tuple[str, ...]
 ) -> None:
-    """Leave an error if the definition that an event is about cannot be used."""
+    """Write an error if the definition of an event is not used.
+
+    This concerns the version that the event refers to. Do nothing if that version no longer exists.
+    """
     event = turn.event
     try:
         definition, problem = kind.read(await store.get_version(event.owner_id, event.id, event.version))
@@ -112,7 +118,7 @@ async def report_unusable(
 
 
 class OwnDefinitions(Generic[T]):
-    """The definitions of each owner, cached."""
+    """Cache of the definitions in force, by owner."""
 
     def __init__(self, store: Store, kind: DefinitionType[T]) -> None:
         self._store = store
@@ -122,19 +128,22 @@ class OwnDefinitions(Generic[T]):
         self._warned: set[UUID] = set()
 
     async def get(self, owner: UUID) -> tuple[T, ...]:
-        """Return the definitions in force, the one that was written last first."""
+        """Return the definitions in force, last written first.
+
+        They are at most half a second old.
+        """
         return await self._cache.get(owner)
 
     def get_stale(self, owner: UUID) -> tuple[T, ...]:
-        """Return the last loaded definitions regardless of their age."""
+        """Return the last loaded definitions regardless of their age, or none."""
         return self._cache.get_stale(owner) or ()
 
     def invalidate(self, owner: UUID) -> None:
-        """Load the definitions again before their next use: they have changed."""
+        """Drop the cached definitions of an owner, because they have changed."""
         self._cache.invalidate(owner)
 
     async def _load(self, owner: UUID) -> tuple[T, ...]:
-        # Breadcrumbs of a session are not read: a definition applies to all sessions.
+        # Definitions apply to all sessions, so breadcrumbs inside a session are not read.
         (shared,) = await self._store.read_batch(
             recent_shared(self._store, owner, self._kind.schema_name, MAX_DEFINITIONS)
         )
@@ -151,7 +160,7 @@ class OwnDefinitions(Generic[T]):
     def _warn_of_too_many(self, owner: UUID) -> None:
         if owner not in self._warned:
             self._warned.add(owner)
-            message = f"an owner has more {self._kind.label}s than are read, or just as many: delete old ones"
+            message = f"limit of {self._kind.label}s reached, older ones are ignored: delete some"
             _log.warning(message, owner=str(owner), read=f"the newest {MAX_DEFINITIONS}")
 
     def _report(self, posted: PostedDefinition[T]) -> None:
@@ -161,5 +170,5 @@ class OwnDefinitions(Generic[T]):
         if len(self._reported) > _MAX_REPORTED:
             self._reported.clear()
         self._reported.add(version)
-        message = f"the {self._kind.label} is not usable"
+        message = f"{self._kind.label} is not used"
         _log.warning(message, breadcrumb=str(posted.crumb.id), problem=posted.problem)

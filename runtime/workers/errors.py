@@ -1,8 +1,8 @@
 """Errors of turns.
 
 BreadcrumbsError
-├── TurnFailed      the handler could not handle the event
-└── TurnCancelled   the turn was stopped on request
+├── TurnFailed      a handler failed to handle an event
+└── TurnCancelled   a turn was stopped on request
 """
 
 from __future__ import annotations
@@ -13,28 +13,32 @@ from breadcrumbs.runtime.breadcrumb.text import encodable_text
 from breadcrumbs.runtime.errors import BreadcrumbsError, StoreFull, StoreUnavailable
 
 STORE_UNAVAILABLE: Final = (StoreUnavailable, StoreFull)
-"""The store cannot serve the request now. The request itself is not at fault, so no attempt is counted."""
+"""Errors of a store that cannot serve a request now. The handler is not at fault, so no attempt is counted."""
 
 _MAX_REASON_CHARACTERS: Final = 4_000
 
 
 class TurnFailed(BreadcrumbsError):
-    """A handler could not handle an event. `retry`: another attempt may succeed."""
+    """A handler failed to handle an event."""
 
     def __init__(self, reason: str, *, retry: bool = False, retry_after: float | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry = retry
+        """Whether another attempt can succeed."""
         self.retry_after = retry_after
-        """Seconds to wait at least before the next attempt."""
+        """Minimum number of seconds before the next attempt. None if the error requests no pause."""
 
 
 class TurnCancelled(BreadcrumbsError):
-    """The turn was stopped on request."""
+    """A turn was stopped on request."""
 
 
 def error_reason(error: Exception) -> str:
-    """Return the message of an error, encodable and of a bounded length."""
+    """Return the message of an error, shortened to 4,000 characters.
+
+    The text can be encoded as UTF-8. If the message is empty, return the name of the error class.
+    """
     text = encodable_text(str(error))
     if len(text) > _MAX_REASON_CHARACTERS:
         text = text[: _MAX_REASON_CHARACTERS - 1] + "…"

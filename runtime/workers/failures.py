@@ -1,4 +1,4 @@
-"""Leave errors in the session where they happened."""
+"""Writes an error breadcrumb (`agent.error.v1`) into the session of a failed turn."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from breadcrumbs.runtime.workers.turn import Turn
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetails:
-    """What an `agent.error.v1` says besides the reason."""
+    """Fields of an `agent.error.v1`, apart from the reason."""
 
     creator: str
-    """The handler that reports the error."""
+    """Handler that reports the error."""
     origin: UUID
-    """The message that started the turn."""
+    """Message that started the turn."""
     inherited: tuple[str, ...]
     """Prefixes of the tags that are copied from the trigger."""
     hops: int = 0
+    """Number of times that agents have triggered each other since the message."""
     agent_id: str | None = None
-    """The one agent that failed. A client that waits for another agent goes on waiting."""
+    """Agent that failed. A client that waits for another agent continues to wait."""
     answers: Sequence[str] = ()
-    """The messages that the turn would have answered, if they are more than one."""
+    """Messages that the turn would have answered, if there is more than one."""
 
 
 async def leave_error(store: Store, turn: Turn, error: Exception, details: ErrorDetails) -> None:
-    """Write an `agent.error.v1` into the trigger's session, once per turn, and acknowledge the event.
+    """Write an error into the session of the trigger, and acknowledge the event.
 
-    An error about an error is not written: a handler that reacts to errors and fails would never come to an end.
+    A turn writes at most one error, even if this is repeated. If the trigger is itself an error, nothing is written or
+    acknowledged. Otherwise a handler that reacts to errors and fails would loop forever.
     """
     event = turn.event
     if event.schema_name == AGENT_ERROR:
@@ -49,9 +51,10 @@ async def leave_error(store: Store, turn: Turn, error: Exception, details: Error
             "context": _error_context(turn, error, details),
         }
     )
-    # One error per turn; a turn that was retried on request may fail again.
-    again = (str(event.at),) if event.operation == "retried" else ()
-    id = turn.derived_id("error", details.creator, str(event.id), str(event.version), *again)
+    # The id is derived from the event, so a turn has one error. A turn that is retried on request can fail again, so
+    # its error needs another id.
+    retry_time = (str(event.at),) if event.operation == "retried" else ()
+    id = turn.derived_id("error", details.creator, str(event.id), str(event.version), *retry_time)
     await store.create(event.owner_id, new, id=id, options=CreateOptions(fence=turn.fence(acknowledge=True)))
 
 

@@ -1,4 +1,7 @@
-"""The lanes that a worker holds: take them, renew their leases, save their progress, drop lost ones."""
+"""Lanes that a worker holds.
+
+Takes lanes, renews their leases, saves their progress, and drops lanes whose leases are lost.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +23,30 @@ _log = structlog.get_logger("breadcrumbs.worker")
 
 
 class HeldLanes:
-    """The lanes of one worker, by number."""
+    """Lanes of one worker, by number."""
 
     def __init__(self, leases: Leases, liveness: Liveness, follower: Follower[Lane]) -> None:
         self.by_number: dict[int, Lane] = {}
         self.closed = False
-        """Set when the worker stops: a lane that it still gets is given back at once."""
+        """Set when the worker stops. A lane that is taken after that is released immediately."""
         self._leases = leases
         self._liveness = liveness
-        # Events come with the lane itself: a lane that is lost and taken again is another object.
+        # The follower returns each event with its `Lane` object. A lane that is lost and taken again gets a new
+        # object. Late events of the old object are ignored, because a lost lane is marked as closing.
         self._follower = follower
 
     def holds(self, lane: Lane) -> bool:
+        """Return whether the lane is held, without contacting the server."""
         return self.by_number.get(lane.number) is lane
 
     async def take(self, number: int) -> None:
         """Take a lane if no other worker holds it, and follow its events."""
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         lease = await self._leases.take(number)
         if lease is None:
             return
         progress = await self._leases.progress(number)
-        held_until = asked_at + self._leases.seconds
+        held_until = requested_at + self._leases.seconds
         lane = Lane.from_progress(lease, self._leases, progress, held_until=held_until)
         try:
             await self._count_losses(lane)
@@ -55,11 +60,11 @@ class HeldLanes:
         _log.debug("lane taken", kind=self._leases.kind, lane=number, low=lane.position)
 
     async def _count_losses(self, lane: Lane) -> None:
-        """Blame the events whose handlers were running when the worker before us lost the lane."""
+        """Count a loss for each event whose handler the previous worker did not finish."""
         marks = {at: one.mark for at, one in lane.attempts.items() if one.mark is not None}
         if not marks:
             return
-        stalled = await self._liveness.may_live({mark.worker for mark in marks.values()})
+        stalled = await self._liveness.possibly_alive({mark.worker for mark in marks.values()})
         blamed = {at: lane.attempts[at].lost(stalled=mark.worker in stalled) for at, mark in marks.items()}
         await self._leases.store_attempts(lane.lease, blamed)
         lane.attempts.update(blamed)
@@ -67,7 +72,7 @@ class HeldLanes:
     async def renew_all(self) -> None:
         """Renew all leases and save the progress of the lanes.
 
-        All at once: one by one, on a slow line, the first lease would end before the last one is renewed.
+        The renewals run concurrently. On a slow connection, sequential renewals would let the last leases expire.
         """
         await run_all(self._renew_and_save, list(self.by_number.values()))
 
@@ -76,20 +81,23 @@ class HeldLanes:
             await self.save_progress(lane)
 
     async def renew(self, lane: Lane) -> bool:
-        """Extend a lease. Returns False, and drops the lane, if it has ended."""
-        asked_at = time.monotonic()
+        """Extend a lease. If it has expired, drop the lane and return False."""
+        requested_at = time.monotonic()
         if not await self._leases.renew(lane.lease):
             self.drop(lane)
             return False
-        lane.held_until = asked_at + self._leases.seconds
+        lane.held_until = requested_at + self._leases.seconds
         return True
 
-    async def is_still_ours(self, lane: Lane) -> bool:
-        """Return whether no other worker can have the lane. Asks the server only if the lease may have ended."""
+    async def confirm_lease(self, lane: Lane) -> bool:
+        """Return whether no other worker can have taken the lane.
+
+        The server is contacted only if the lease may have expired.
+        """
         return time.monotonic() < lane.held_until or await self.renew(lane)
 
     def drop(self, lane: Lane) -> None:
-        """Drop a lane that another worker holds now, and stop all its turns."""
+        """Drop a lane whose lease is lost, and stop all its turns."""
         if self._remove(lane):
             lane.drop_all()
             _log.warning("lane lost", kind=self._leases.kind, lane=lane.number)
@@ -97,7 +105,7 @@ class HeldLanes:
     async def give_back(self, lane: Lane) -> None:
         """Save the progress of a lane and release its lease."""
         if self._remove(lane):
-            # The lane is given back in order: handlers that are stopped for it are not to blame.
+            # The lane is released on purpose. Handlers that were stopped for the release are not counted as lost.
             marked = {at: one.ended() for at, one in lane.attempts.items() if one.mark is not None}
             if marked:
                 await self.store_attempts(lane, marked)
@@ -111,7 +119,10 @@ class HeldLanes:
         return True
 
     async def save_progress(self, lane: Lane, *, release: bool = False) -> None:
-        """Store the low-water mark. If that fails, the next holder only reads a few events again."""
+        """Store the low-water mark.
+
+        If that fails, the next holder of the lane only reads a few events again.
+        """
         up_to = lane.low_water_mark()
         try:
             await self._leases.acknowledge(lane.lease, None, up_to, release=release)
@@ -119,19 +130,22 @@ class HeldLanes:
         except LeaseLost:
             self.drop(lane)
         except StoreError as error:
-            _log.warning("progress was not saved", kind=self._leases.kind, error=str(error))
+            _log.warning("saving progress failed", kind=self._leases.kind, error=str(error))
 
     async def store_attempts(self, lane: Lane, attempts: Mapping[int, Attempts]) -> None:
-        """Replace the attempts at events, here and if possible on the server."""
+        """Replace the attempts at events, in memory and on the server.
+
+        Log a store error instead of raising it.
+        """
         lane.record_attempts(attempts)
         try:
             await self._leases.store_attempts(lane.lease, attempts)
         except LeaseLost:
             self.drop(lane)
         except StoreError as error:
-            _log.warning("attempts were not stored", kind=self._leases.kind, error=str(error))
+            _log.warning("storing attempts failed", kind=self._leases.kind, error=str(error))
 
     def follow_again(self) -> None:
-        """Follow all lanes from their positions: the link to the server was lost."""
+        """Follow all lanes from their positions, after the connection to the server was lost."""
         for number, lane in self.by_number.items():
             self._follower.follow(number, lane.position, lane)

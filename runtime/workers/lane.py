@@ -1,4 +1,7 @@
-"""The state of a lane that this worker holds: events that wait, turns that run, and the low-water mark."""
+"""State of one lane in the memory of the worker that holds its lease.
+
+It contains the waiting events, the running turns and the low-water mark (the time up to which all events are finished).
+"""
 
 from __future__ import annotations
 
@@ -19,45 +22,52 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.workers.turn import Turn
 
 SessionKey: TypeAlias = tuple[UUID, str | UUID]
-"""An owner and a session: two owners may use the same name. An event without a session has its own id instead."""
+"""Owner and session. Two owners can use the same session name. An event without a session has its own id instead."""
 
 
 def session_key(event: Event) -> SessionKey:
-    """Return the key of the events that are handled in order, one at a time."""
+    """Return the key of an event's queue.
+
+    Events with the same key are handled in order, one at a time.
+    """
     return event.owner_id, event.session_id or event.id
 
 
 @dataclass(slots=True)
 class Lane:
-    """A held lane."""
+    """Lane whose lease this worker holds, with its events and turns."""
 
     lease: Lease
     leases: Leases
     position: int
-    """The newest event that was read."""
+    """Time of the newest event that was read."""
     held_until: float
-    """The time (`time.monotonic`) up to which no other worker can have taken the lane, unless this one was evicted."""
+    """Time (`time.monotonic`) until which no other worker can take the lane, unless this worker is evicted."""
     done: frozenset[int] = frozenset()
-    """Events above the low-water mark that an earlier worker finished."""
+    """Times of the events above the low-water mark that an earlier worker finished."""
     attempts: dict[int, Attempts] = field(default_factory=dict)
-    """Attempts at events that are stored on the server: those of earlier workers, and our own after the first."""
-    known_until: int = 0
-    """An earlier worker may have started events up to this one."""
+    """Attempts that are stored on the server, by time of the event.
+
+    These are the attempts of earlier workers, and the attempts of this worker after the first.
+    """
+    newest_at_takeover: int = 0
+    """Time of the newest event when this worker took the lane. An earlier worker may have started events up to it."""
     unfinished: dict[int, None] = field(default_factory=dict)
-    """Events that were read and are not finished, in the order of the lane."""
+    """Times of the events that were read and are not finished, in the order of the lane. Used as an ordered set."""
     waiting: dict[SessionKey, deque[Event]] = field(default_factory=dict)
-    """Events not yet started, by session. A session with a running task has an entry, which may be empty."""
+    """Events that are not started, by session. A session with a running task has an entry, which can be empty."""
     running: dict[SessionKey, Turn] = field(default_factory=dict)
+    """Running turn of each session."""
     acknowledged_up_to: int = 0
-    """The low-water mark that the server has."""
+    """Low-water mark that is stored on the server."""
     closing: bool = False
-    """The lane is being given back or is lost: no event is accepted any more."""
+    """The lane is being released or is lost. No more events are accepted."""
     idle: anyio.Event = field(default_factory=anyio.Event)
-    """Set when a closing lane has no running turn any more."""
+    """Set when a closing lane has no running turns."""
 
     @classmethod
     def from_progress(cls, lease: Lease, leases: Leases, progress: Progress, *, held_until: float) -> Lane:
-        """Return a lane that continues where the worker before stopped."""
+        """Create a lane that continues at the progress of the previous worker."""
         return cls(
             lease,
             leases,
@@ -65,7 +75,7 @@ class Lane:
             held_until,
             progress.done,
             dict(progress.attempts),
-            known_until=progress.newest_event,
+            newest_at_takeover=progress.newest_event,
             acknowledged_up_to=progress.acknowledged_up_to,
         )
 
@@ -74,19 +84,27 @@ class Lane:
         return self.lease.lane
 
     def low_water_mark(self, *, finished: int | None = None) -> int:
-        """Return the time up to which every event is finished. `finished`: count this event as finished, too."""
+        """Return the time up to which every event is finished.
+
+        The event at the time `finished` counts as finished, too.
+        """
         first = next((at for at in self.unfinished if at != finished), None)
-        # The position limits it, too: a closing lane does not list its waiting events as unfinished.
+        # The position is also a limit, because a closing lane removes its waiting events from `unfinished`.
         return self.position if first is None else min(self.position, first - 1)
 
     def is_new(self, event: Event) -> bool:
-        """Return whether no worker before this one can have started the event."""
-        return event.at > self.known_until
+        """Return whether no earlier worker can have started the event."""
+        return event.at > self.newest_at_takeover
 
     def attempts_at(self, event: Event) -> Attempts:
+        """Return the stored attempts at an event."""
         return self.attempts.get(event.at, NO_ATTEMPTS)
 
     def record_attempts(self, attempts: Mapping[int, Attempts]) -> None:
+        """Replace the attempts at events in memory.
+
+        The keys are the times of the events.
+        """
         for at, one in attempts.items():
             if one == NO_ATTEMPTS:
                 self.attempts.pop(at, None)
@@ -94,7 +112,10 @@ class Lane:
                 self.attempts[at] = one
 
     def add_event(self, event: Event, session: SessionKey) -> bool:
-        """Queue an event. Returns whether its session needs a task."""
+        """Queue an event.
+
+        Return True if its session has no task yet and one must be started.
+        """
         self.unfinished[event.at] = None
         if (queue := self.waiting.get(session)) is not None:
             queue.append(event)
@@ -103,10 +124,14 @@ class Lane:
         return True
 
     def finish(self, event: Event) -> None:
+        """Mark an event as finished."""
         self.unfinished.pop(event.at, None)
 
     def drop_session(self, session: SessionKey) -> None:
-        """Forget the waiting events of a deleted session and stop its turn, which then writes nothing."""
+        """Discard the waiting events of a deleted session and stop its turn.
+
+        The turn ends without an answer or an error.
+        """
         for event in self.waiting.get(session, ()):
             self.finish(event)
         if session in self.waiting:
@@ -116,7 +141,10 @@ class Lane:
             turn.scope.cancel()
 
     def drop_waiting(self) -> None:
-        """Forget the events that were not started. The next holder of the lane reads them again."""
+        """Discard the events that were not started.
+
+        The next holder of the lane reads them again.
+        """
         self.waiting = {session: deque() for session in self.running}
         running = {turn.event.at for turn in self.running.values()}
         first_waiting = next((at for at in self.unfinished if at not in running), None)
@@ -125,12 +153,13 @@ class Lane:
             self.unfinished = dict.fromkeys(at for at in self.unfinished if at in running)
 
     def drop_all(self) -> None:
-        """Forget all events and stop all turns: another worker handles them."""
+        """Discard all events and stop all turns, because another worker handles them."""
         self.closing = True
         self.waiting.clear()
         self.unfinished.clear()
         self.stop_turns()
 
     def stop_turns(self) -> None:
+        """Cancel all running turns."""
         for turn in list(self.running.values()):
             turn.scope.cancel()

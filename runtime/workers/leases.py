@@ -1,11 +1,11 @@
-"""Leases: which worker may work in which lane.
+"""Leases: a worker's right to handle the events of a lane for a limited time.
 
-A lease has a number that only grows (the fence). Every commit names the lease under which it was made. The commit is
-refused once another worker has the lane, so a worker that was frozen for longer than its lease cannot write anything
-when it wakes up.
+Each lease of a lane gets a higher number than the lease before it (the fence number). Every commit contains the lease
+of its worker. The store refuses the commit if the lease has expired or another worker has the lane. So a worker that
+was frozen for longer than its lease cannot write anything when it continues.
 
-For each kind of worker a lane also stores its progress: a low-water mark (every event up to it is done), and the few
-events above it that were finished out of order. The next holder of the lane starts there.
+A lane also stores the progress of each kind of worker. The progress is a low-water mark (every event up to it is done)
+and the events above it that were finished out of order. The next holder of the lane starts there.
 """
 
 from __future__ import annotations
@@ -25,32 +25,41 @@ _ATTEMPTS = Script("attempts")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Which events of a lane are done, and which were attempted."""
+    """Progress of one kind of worker in a lane."""
 
     acknowledged_up_to: int
-    """The low-water mark."""
+    """Low-water mark in microseconds: every event up to this time is done."""
     done: frozenset[int]
-    """Events above the low-water mark that are done."""
+    """Times of the events above the low-water mark that are done."""
     attempts: Mapping[int, Attempts]
-    """Events that are not done, and the attempts at each."""
+    """Attempts at events that are not done, by time of the event."""
     newest_event: int
+    """Time of the newest event in the lane."""
 
 
 class Leases:
-    """The leases of one kind of worker, from the view of one worker."""
+    """Takes and renews leases for one worker, and stores its progress."""
 
     def __init__(self, store: Store, kind: str, worker: str, *, seconds: float) -> None:
         self._store = store
         self.kind = kind
         self.worker = worker
+        """Name of the worker."""
         self.seconds = seconds
+        """Duration of a lease. Each renewal starts it again."""
 
     async def register(self) -> None:
-        """Make the store keep events until this kind of worker has handled them."""
+        """Register this kind of worker.
+
+        The store keeps events until all registered kinds have handled them.
+        """
         await self._store.connection.call(0, b"SADD", self._store.keys.worker_kinds(), self.kind)
 
     async def heartbeat(self) -> list[str]:
-        """Report this worker as alive for the length of a lease. Returns the living workers, sorted by name."""
+        """Report this worker as alive for the duration of a lease.
+
+        Return the living workers, sorted by name.
+        """
         return await self._living(int(self.seconds * 1_000_000))
 
     async def list_workers(self) -> list[str]:
@@ -63,24 +72,31 @@ class Leases:
         return sorted(name.decode() for name in names)
 
     async def sign_off(self) -> None:
-        """Remove this worker from the living ones."""
+        """Remove this worker from the list of living workers."""
         await self._store.connection.call(0, b"ZREM", self._store.keys.workers(self.kind), self.worker)
 
     async def take(self, lane: int) -> Lease | None:
-        """Take a lane. Returns None if another worker holds it."""
+        """Take a lane. Return None if another worker holds it."""
         value = await self._run(lane, b"")
         return None if value is None else Lease(lane, self.kind, value)
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend a lease. Returns False if it has ended."""
+        """Extend a lease.
+
+        Return False if the lease is lost: it has expired, or this worker was evicted.
+        """
         return await self._run(lease.lane, lease.value) is not None
 
     def lane_share(self, workers: list[str]) -> int:
-        """Return how many lanes this worker takes: the same number for each, one more for the first few."""
+        """Return how many lanes this worker should hold.
+
+        All workers get the same number. The first few get one more if the lanes do not divide evenly.
+        """
         share, left_over = divmod(self._store.lanes, max(1, len(workers)))
         return share + (self.worker in workers[:left_over])
 
     async def free_lanes(self) -> list[int]:
+        """Return the lanes that no worker of this kind holds."""
         keys = self._store.keys
         held = await self._store.connection.call_all(
             [(lane, (b"EXISTS", keys.lease(lane, self.kind))) for lane in range(self._store.lanes)]
@@ -88,7 +104,7 @@ class Leases:
         return [lane for lane, taken in enumerate(held) if not taken]
 
     async def progress(self, lane: int) -> Progress:
-        """Read the progress of a lane."""
+        """Return the stored progress of this kind of worker in a lane."""
         keys, call_all = self._store.keys, self._store.connection.call_all
         stored, finished, flat, end = await call_all(
             [
@@ -100,24 +116,31 @@ class Leases:
         )
         up_to, done = int(stored or 0), frozenset(int(at) for at in finished)
         stored_attempts = {int(at): raw for at, raw in zip(flat[::2], flat[1::2], strict=True)}
-        # An event whose handler had nothing to write is only acknowledged by the low-water mark.
+        # Remove leftover attempts. An event whose handler wrote nothing is acknowledged only by the low-water mark,
+        # and raising the mark does not remove attempts.
         if over := [at for at in stored_attempts if at <= up_to]:
             await call_all([(lane, (b"HDEL", keys.attempts(lane, self.kind), *over))])
         attempts = {at: Attempts.decode(raw) for at, raw in stored_attempts.items() if at > up_to}
         return Progress(up_to, done, attempts, int(end or 0))
 
     async def store_attempts(self, lease: Lease, attempts: Mapping[int, Attempts]) -> None:
-        """Replace the attempts at events. Raises `LeaseLost`, and changes nothing, once the lease has ended."""
+        """Replace the stored attempts at events. The keys are the times of the events.
+
+        Raise `LeaseLost` and change nothing if the lease is lost.
+        """
         keys, lane, kind = self._store.keys, lease.lane, lease.kind
         pairs = [part for at, one in attempts.items() for part in (at, one.encode())]
         done = await self._store.connection.run(
             lane, _ATTEMPTS, [keys.lease(lane, kind), keys.attempts(lane, kind)], [lease.value, *pairs]
         )
         if not int(done):
-            raise LeaseLost(f"lane {lane} belongs to another worker")
+            raise LeaseLost(f"the lease of lane {lane} is lost")
 
     async def evict(self, worker: str) -> None:
-        """Free the lanes of a dead worker. If it is still alive, it cannot commit any more and takes lanes anew."""
+        """Free the lanes of a dead worker.
+
+        If the worker is alive after all, its commits are refused until it has taken lanes again.
+        """
         keys, call = self._store.keys, self._store.connection.call
         held = await self._store.connection.call_all(
             [(lane, (b"GET", keys.lease(lane, self.kind))) for lane in range(self._store.lanes)]
@@ -134,14 +157,15 @@ class Leases:
         try:
             await self.acknowledge(lease, None, 0, release=True)
         except LeaseLost:
-            pass  # another worker was faster
+            pass  # another worker freed the lane first
 
     async def acknowledge(
         self, lease: Lease, at: int | None, up_to: int, *, dead_letter: bytes = b"", release: bool = False
     ) -> None:
-        """Store progress: the event `at` (if any) is done, and so is every event up to `up_to`.
+        """Store that all events up to `up_to` and the event `at` are done.
 
-        Raises `LeaseLost`, and changes nothing, once the lease has ended.
+        `dead_letter` is stored for the event `at`. `release` also ends the lease. Raise `LeaseLost` and change nothing
+        if the lease is lost.
         """
         keys, lane, kind = self._store.keys, lease.lane, lease.kind
         done = await self._store.connection.run(
@@ -157,7 +181,7 @@ class Leases:
             [lease.value, "" if at is None else at, up_to, dead_letter, int(release)],
         )
         if not int(done):
-            raise LeaseLost(f"lane {lane} belongs to another worker")
+            raise LeaseLost(f"the lease of lane {lane} is lost")
 
     async def _run(self, lane: int, held: bytes) -> bytes | None:
         keys = self._store.keys
@@ -171,7 +195,10 @@ class Leases:
 
 
 async def start_at_newest_event(store: Store, kind: str) -> None:
-    """Make a new kind of worker start after the newest event. A kind that has made progress keeps it."""
+    """Make a new kind of worker start after the newest event.
+
+    An existing kind keeps its progress.
+    """
     keys, call_all = store.keys, store.connection.call_all
     newest = await call_all([(lane, (b"GET", keys.clock(lane))) for lane in range(store.lanes)])
     await call_all(

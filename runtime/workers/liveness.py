@@ -1,11 +1,11 @@
-"""Shows which workers are still connected, so that the lanes of a killed worker are taken over at once.
+"""Fast detection of dead workers, before their leases expire.
 
-Each worker subscribes to a Pub/Sub channel of its own, and its peers ask the server how many subscribers that channel
-has. The kernel closes the sockets of a killed process at once, while a frozen or overloaded process keeps them. So a
-kill is noticed within a second, and a worker that is only slow keeps its lanes until its leases run out.
+Each worker subscribes to its own Pub/Sub channel. Its peers read the number of subscribers of that channel. The kernel
+closes the sockets of a killed process immediately, while a frozen or overloaded process keeps them. So a killed worker
+is detected within a second, and a slow worker keeps its lanes until its leases expire.
 
-This only saves time. Leases and their fence numbers decide who may commit. Where the server refuses `SUBSCRIBE` or
-`PUBSUB` (an ACL, a proxy), a dead worker's lanes are taken over when their leases run out.
+This is only an optimization. Leases and their fence numbers decide which worker may commit. If the server refuses
+`SUBSCRIBE` or `PUBSUB` (an ACL, a proxy), the lanes of a dead worker are taken over when their leases expire.
 """
 
 from __future__ import annotations
@@ -22,30 +22,38 @@ from breadcrumbs.runtime.store.store import Store
 
 _log = structlog.get_logger("breadcrumbs.liveness")
 
+_FIRST_RECONNECT_SECONDS: Final = 0.05
 _CONFIRM_SECONDS: Final = 0.5
-"""A worker counts as dead after it was not connected for this long: a broken link is opened again sooner."""
+"""A worker counts as dead after it was disconnected for this long. A broken connection is restored sooner."""
 _UNSEEN_SECONDS: Final = 5.0
-"""The link is opened again if the server does not know it for this long: lane 0 may have moved to another node."""
+"""A worker opens its subscription again after the server has not listed it for this long. The cause can be that lane 0
+has moved to another node."""
 
 
 class Liveness:
-    """The connections of one kind of worker, as one worker sees them."""
+    """Connections of all workers of one kind, as one worker sees them."""
 
     def __init__(self, store: Store, kind: str, worker: str, *, grace: float) -> None:
         self._store = store
         self._kind = kind
         self._worker = worker
         self._grace = grace
-        """Seconds after a reconnect during which nobody counts as dead: a restarted server knows no subscribers."""
+        """Seconds after a reconnect during which no worker counts as dead. A restarted server has no subscribers."""
         self._trusted_from = -float("inf")
+        """Time (`time.monotonic`) from which the list of subscribers is reliable."""
         self._seen_at = time.monotonic()
+        """Last time that the server listed the subscription of this worker."""
         self._absent_since: dict[str, float] = {}
+        """Disconnected workers, and the time since when."""
         self._link = anyio.CancelScope()
         self._warned = False
 
     async def stay_visible(self) -> None:
-        """Hold the subscription that shows that this worker lives, and open it again when it breaks."""
-        wait = 0.05
+        """Keep the subscription of this worker open, which shows that it is alive.
+
+        Open it again when it breaks.
+        """
+        wait = _FIRST_RECONNECT_SECONDS
         while True:
             opened_at = time.monotonic()
             with anyio.CancelScope() as self._link:
@@ -55,23 +63,31 @@ class Liveness:
                     self._warn(error)
                 except StoreUnavailable as error:
                     _log.debug("liveness link lost", kind=self._kind, error=str(error))
-                except StoreError as error:  # a proxy that does not know the command
+                except StoreError as error:  # a proxy without this command
                     self._warn(error)
             self._trusted_from = time.monotonic() + self._grace
-            wait = 0.05 if time.monotonic() - opened_at > self._grace else min(self._grace, wait * 2)
+            was_stable = time.monotonic() - opened_at > self._grace
+            wait = _FIRST_RECONNECT_SECONDS if was_stable else min(self._grace, wait * 2)
             await anyio.sleep(wait)
 
     async def dead_peers(self) -> list[str]:
-        """Return the workers that were connected once and are not any more. Empty if that cannot be known."""
+        """Return the workers that were connected and no longer are.
+
+        Return an empty list if the connections cannot be read or are not reliable.
+        """
         try:
             return await self._dead_peers()
         except StoreError as error:
             self._absent_since.clear()
-            _log.debug("connections of workers are not known", kind=self._kind, error=str(error))
+            _log.debug("reading worker connections failed", kind=self._kind, error=str(error))
             return []
 
-    async def may_live(self, workers: Collection[str]) -> set[str]:
-        """Return those of the workers that did not die: they are connected, or the server was away itself."""
+    async def possibly_alive(self, workers: Collection[str]) -> set[str]:
+        """Return the given workers that may not have died.
+
+        These are the connected workers, or all workers if the server itself was unavailable a short time ago. If the
+        connections cannot be read, return none.
+        """
         if time.monotonic() < self._trusted_from:
             return set(workers)
         try:
@@ -80,6 +96,7 @@ class Liveness:
             return set()
 
     async def forget(self, worker: str) -> None:
+        """Remove a worker from the list of workers to check."""
         key = self._store.keys.visible_workers(self._kind)
         await self._store.connection.call(0, b"SREM", key, worker)
 
@@ -87,7 +104,7 @@ class Liveness:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "the server refuses the liveness channel: the lanes of a dead worker wait until its leases end",
+                "server refuses the liveness channel, lanes of a dead worker are taken over when its leases expire",
                 kind=self._kind,
                 error=str(error),
             )
@@ -98,7 +115,7 @@ class Liveness:
         connected = await self._connected({*known, self._worker})
         now = time.monotonic()
         if self._worker not in connected:
-            # The view of this server is not to be trusted: it does not even know this worker.
+            # This server does not list the worker's own subscription, so its view is not reliable.
             self._absent_since.clear()
             if now - self._seen_at > _UNSEEN_SECONDS:
                 self._seen_at = now

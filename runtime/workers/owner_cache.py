@@ -24,8 +24,8 @@ class OwnerCache(Generic[T]):
     def __init__(self, load: Callable[[UUID], Awaitable[T]]) -> None:
         self._load = load
         self._values: dict[UUID, tuple[float, T]] = {}
-        # asyncio's tasks: a load goes on for the other waiters when its first caller is cancelled. anyio's tasks
-        # belong to a task group, and this cache has none.
+        # These are asyncio tasks, so that a load continues for the other waiters when its first caller is cancelled.
+        # anyio's tasks need a task group, and this cache has none.
         self._loading: dict[UUID, asyncio.Task[T]] = {}
 
     async def get(self, owner: UUID) -> T:
@@ -45,12 +45,16 @@ class OwnerCache(Generic[T]):
         return None if cached is None else cached[1]
 
     def put(self, owner: UUID, value: T, *, loaded_at: float | None = None) -> None:
+        """Store a value. Its age counts from `loaded_at` (`time.monotonic`), or from now."""
         if len(self._values) > _MAX_OWNERS:
             self._values.clear()
         self._values[owner] = (time.monotonic() if loaded_at is None else loaded_at, value)
 
     def invalidate(self, owner: UUID) -> None:
-        """Drop the value. A load already in flight is not stored: it may have read the old data."""
+        """Drop the value.
+
+        The result of a load in flight is not stored, because it may have read the old data.
+        """
         self._values.pop(owner, None)
         self._loading.pop(owner, None)
 

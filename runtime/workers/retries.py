@@ -1,4 +1,7 @@
-"""Decide whether and when an event is attempted again, and how many attempts run at once."""
+"""Retry policy of turns, and limits on concurrent turns.
+
+Decides whether and when an event is attempted again, and how many turns run at the same time.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,33 @@ import anyio
 from breadcrumbs.runtime.workers.errors import TurnCancelled, TurnFailed
 
 _MAX_PAUSE_SECONDS: Final = 120.0
-"""A provider that asks for a longer pause is asked again after this time."""
-_FIRST_RERUNS: Final = 16
+"""Longest pause before a retry. If a provider requests a longer pause, the turn is retried after this time."""
+_FIRST_WINDOW: Final = 16
+"""Maximum number of concurrent reruns at first. See `Reruns`."""
 
 
 def is_retryable(error: Exception) -> bool:
-    """Return whether another attempt may succeed. An unknown error may be temporary."""
+    """Return whether another attempt can succeed. Unknown errors are assumed to be temporary."""
     if isinstance(error, TurnFailed):
         return error.retry
     return not isinstance(error, TurnCancelled)
 
 
 def exponential_backoff(attempt: int) -> float:
-    """Return the seconds to wait after this attempt: 0.5, 1, 2, … up to 30."""
+    """Return the seconds to wait after an attempt: 0.5, 1, 2, … up to 30."""
     return min(30.0, 0.5 * 2.0 ** (attempt - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """How many turns run at once, and how often an event is attempted."""
+    """Maximum number of concurrent turns and of attempts, and the pauses between attempts."""
 
     concurrency: int = 256
+    """Maximum number of concurrent turns."""
     attempts: int = 4
+    """Maximum number of attempts at an event."""
     backoff: Callable[[int], float] = exponential_backoff
-    """Returns the seconds to wait after an attempt, by its number."""
+    """Returns the seconds to wait after an attempt, given its number."""
 
     def pause(self, attempt: int, error: Exception) -> float:
         """Return the seconds to wait before the next attempt."""
@@ -44,7 +50,7 @@ class TurnLimits:
 
 
 class Permits(Protocol):
-    """A limit on how many turns run at once."""
+    """Limit on concurrent turns."""
 
     async def acquire(self) -> object: ...
 
@@ -52,7 +58,10 @@ class Permits(Protocol):
 
 
 class Slot:
-    """A permit to run a turn. A turn that waits for its next attempt gives it back meanwhile."""
+    """Permission to run a turn.
+
+    A turn releases its slot while it waits for the next attempt.
+    """
 
     def __init__(self, permits: Permits) -> None:
         self._permits = permits
@@ -76,26 +85,32 @@ class Slot:
 
 
 class Reruns:
-    """Limits how many events run at once that an earlier worker may have started.
+    """Limit on concurrent reruns: turns for events that an earlier worker may have started.
 
-    After a takeover there may be hundreds of them. If they all started at once on a busy machine, none would finish
-    before the next worker dies. So a few start, and one more for each that ended. Suspects run one at a time; between
-    two of them a window of others runs, so that neither kind waits for all of the other.
+    After a takeover there can be hundreds of such events. If they all started at once on a busy machine, none would
+    finish before the next worker dies. So the window (the number of concurrent reruns) is small at first, and grows by
+    one with each rerun that ends.
+
+    Suspects (see `attempts.py`) run alone, without other reruns. Between two suspects, as many other events start as
+    the window allows. So suspects do not wait for all other events, and other events do not wait for all suspects.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._window = min(_FIRST_RERUNS, limit)
+        self._window = min(_FIRST_WINDOW, limit)
         self._running = 0
         self._before_suspect = self._window
-        """How many others start before the next suspect."""
+        """Number of other events to start before the next suspect."""
         self._suspect_runs = False
         self._waiting: deque[anyio.Event] = deque()
         self._suspects: deque[anyio.Event] = deque()
         self.together: Permits = _RerunPermits(self, alone=False)
+        """Permits to run concurrently with other reruns."""
         self.alone: Permits = _RerunPermits(self, alone=True)
+        """Permits to run without other reruns, for suspects."""
 
     async def acquire(self, *, alone: bool) -> None:
+        """Wait until a rerun may start. `alone` is for suspects."""
         queue = self._suspects if alone else self._waiting
         started = anyio.Event()
         queue.append(started)
@@ -113,6 +128,7 @@ class Reruns:
             raise
 
     def release(self, *, alone: bool) -> None:
+        """End a rerun and start waiting ones."""
         self._running -= 1
         if alone:
             self._suspect_runs = False
@@ -135,7 +151,7 @@ class Reruns:
 
 
 class _RerunPermits:
-    """One of the two queues of `Reruns`, as a `Slot` uses it."""
+    """Adapter for one of the two queues of `Reruns`, used by `Slot`."""
 
     def __init__(self, reruns: Reruns, *, alone: bool) -> None:
         self._reruns = reruns

@@ -1,4 +1,7 @@
-"""A turn: one attempt to handle one event, and its outcome."""
+"""Turns: the handling of one event, the handler protocol, and the results of attempts.
+
+A worker creates a new `Turn` for each attempt, and passes it to its handler.
+"""
 
 from __future__ import annotations
 
@@ -19,96 +22,107 @@ from breadcrumbs.runtime.workers.lane import Lane, session_key
 from breadcrumbs.runtime.workers.retries import Slot, is_retryable
 
 INTERNAL: Final = "turn:internal"
-"""Tag of a breadcrumb that a turn wrote for itself. No worker reacts to it."""
+"""Tag of a breadcrumb that a turn wrote for its own use. Workers ignore it."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """One event being handled."""
+    """Current attempt at an event, as the handler sees it."""
 
     event: Event
     attempt: int
+    """Number of this attempt. The first is 1."""
     lane: Lane
     slot: Slot
     cancelled: str | None = None
-    """Why the turn was asked to stop."""
+    """Reason of the cancellation. None if the turn was not cancelled."""
     session_gone: bool = False
-    """The session was deleted: the turn ends without an answer or an error."""
+    """The session was deleted. The turn ends without an answer or an error."""
     dead_letter: bytes = b""
-    """The dead letter that the acknowledgement stores. Set when the turn failed for good."""
+    """Dead letter (JSON) to store with the acknowledgement. Set when the turn has failed and is not retried."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     next_attempt: anyio.Event = field(default_factory=anyio.Event)
     """Set to end the pause before the next attempt."""
 
     @property
     def is_first(self) -> bool:
-        """Whether no worker, this one included, can have started the event before."""
+        """Whether no worker, including this one, can have started the event before."""
         return self.attempt == 1 and self.lane.is_new(self.event)
 
     def fence(self, *, acknowledge: bool) -> Fence:
-        """Return the fence of a commit. The last commit of a turn also acknowledges the event."""
+        """Return the fence of a commit.
+
+        The last commit of a turn also acknowledges the event.
+        """
         if acknowledge:
             up_to = self.lane.low_water_mark(finished=self.event.at)
             return Fence(self.lane.lease, self.event.at, up_to, self.dead_letter, since=self.event.at)
         return Fence(self.lane.lease, since=self.event.at)
 
     async def acknowledge(self) -> None:
-        """Finish the event without a commit."""
+        """Acknowledge the event without a commit."""
         up_to = self.lane.low_water_mark(finished=self.event.at)
         await self.lane.leases.acknowledge(
             self.lane.lease, self.event.at, up_to, dead_letter=self.dead_letter
         )
 
     def derived_id(self, *parts: str) -> UUID:
-        """Return an id in the lane of the event, which is the same for the same parts in each attempt."""
+        """Return an id in the lane of the event.
+
+        The same parts give the same id in each attempt.
+        """
         return derived_id(self.event.lane, *parts)
 
     def waiting(self) -> list[Event]:
-        """Return the events that wait in the same session, the next one first."""
+        """Return the waiting events of the same session, oldest first."""
         return list(self.lane.waiting.get(session_key(self.event), ()))
 
     def cancel(self, reason: str) -> None:
-        """Ask the turn to stop. What it has committed by then stays."""
+        """Cancel the turn for `reason`. Earlier commits of the turn are kept."""
         self.cancelled = reason
         self.scope.cancel()
 
 
 class Handler(Protocol):
-    """Handles the events of one kind of worker."""
+    """Handler of events, run by workers of one kind."""
 
     kind: str
 
-    async def wants(self, event: Event) -> bool: ...
+    async def wants(self, event: Event) -> bool:
+        """Return whether the handler must be called for an event."""
+        ...
 
     async def handle(self, turn: Turn) -> None:
-        """Handle an event. The result is committed together with the acknowledgement.
+        """Handle an event, and commit the result together with the acknowledgement.
 
-        A handler that has no result simply returns: the low-water mark then acknowledges the event. A commit must
-        be shielded from cancellation: a cancelled handler could not know whether it was written.
+        A handler without a result only returns. The low-water mark then acknowledges the event. The handler must shield
+        its commits from cancellation. A cancelled commit may or may not have been written.
         """
         ...
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
-        """Leave an error for a turn that failed for good, and acknowledge the event with it."""
+        """Write an error for a turn that finally failed, and acknowledge the event."""
         ...
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
-        """Notice a new event: a handler may interrupt the running turn of the same session.
+        """React to a new event, even if the handler does not want it.
 
-        Returns whether the event is handled at once, beside the running turn, because it will only be refused.
+        The handler may cancel `running`, the running turn of the same session. `waiting` contains the queued events of
+        the session. Return True to handle the event immediately, concurrently with the running turn. Handlers do this
+        for events that they will reject.
         """
         ...
 
 
 class Ended(Enum):
-    """The turn is over for this worker, without an error."""
+    """The turn is over for this worker, without an error to report."""
 
     FINISHED = auto()
-    """The event is done, or its session is gone."""
+    """The event is done, or its session was deleted."""
     LEASE_LOST = auto()
-    """Another worker has the lane."""
+    """The lease has expired, or another worker has the lane."""
     ABANDONED = auto()
-    """The turn was stopped because the lane is lost or given back: another worker handles the event."""
+    """The turn was stopped because the lane was lost or released. Another worker handles the event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +134,23 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed, and no other one follows."""
+    """The attempt failed, and no other attempt follows."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Unserved:
-    """The store did not serve the attempt. The attempt is repeated and not counted."""
+class Postponed:
+    """The store was unavailable during the attempt.
+
+    The attempt is repeated and not counted.
+    """
 
     error: Exception
 
 
-AttemptResult: TypeAlias = Ended | Retry | Failed | Unserved
-"""What follows after an attempt."""
+AttemptResult: TypeAlias = Ended | Retry | Failed | Postponed
+"""Result of one attempt."""
 
 
 async def run_handler(handler: Handler, turn: Turn, *, max_attempts: int) -> AttemptResult:
@@ -149,7 +166,10 @@ async def run_handler(handler: Handler, turn: Turn, *, max_attempts: int) -> Att
 
 
 def stopped_result(turn: Turn) -> AttemptResult | None:
-    """Return why a turn was stopped from outside, or None if it was not."""
+    """Return the result of a turn that was stopped from outside.
+
+    Return None if it was not stopped.
+    """
     if turn.session_gone:
         return Ended.FINISHED
     if turn.cancelled is not None:
@@ -163,7 +183,7 @@ def _failure_result(turn: Turn, error: Exception, max_attempts: int) -> AttemptR
     if isinstance(error, SessionGone):
         return Ended.FINISHED
     if isinstance(error, STORE_UNAVAILABLE):
-        return Unserved(error)
+        return Postponed(error)
     if turn.session_gone:
         return Ended.FINISHED
     if turn.cancelled is not None:

@@ -1,9 +1,9 @@
-"""A worker: takes lanes, reads their events, and runs a handler on those it wants.
+"""Workers: take lanes, read their events, and run a handler on them.
 
-Inside a lane the events of one session are handled in order, one at a time; different sessions run concurrently. A
-worker that dies loses its lanes when their leases end, and the worker that takes them starts at the first event that
-was not acknowledged. So a handler may run more than once on an event, but only one run can commit: the commit is one
-script that checks the lease, writes the result and acknowledges the event.
+The events of one session are handled in order, one at a time. Different sessions run concurrently. If a worker dies,
+another worker takes its lanes when their leases expire, or earlier (see `liveness.py`). It starts at the first event
+that was not acknowledged. So a handler can run more than once on an event, but only one run can commit its result. The
+commit is one script that checks the lease, writes the result and acknowledges the event.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from breadcrumbs.runtime.workers.turn_runner import TurnRunner
 _log = structlog.get_logger("breadcrumbs.worker")
 
 _BALANCE_SECONDS: Final = 0.25
-"""Time between two looks for free lanes and dead workers."""
+"""Longest time between two checks for free lanes and dead workers."""
 _RENEWALS_PER_LEASE: Final = 6
-"""A loaded machine may delay several renewals in a row before a lease is lost."""
+"""Number of renewals within the duration of a lease. A busy machine can delay several in a row before the lease is
+lost."""
 _FIRST_READ_PAUSE_SECONDS: Final = 0.05
 _MAX_READ_PAUSE_SECONDS: Final = 1.0
 
@@ -61,34 +62,35 @@ class Worker:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self.leases = Leases(store, handler.kind, self.name, seconds=lease_seconds)
         self.at_work = anyio.Event()
-        """Set once the worker takes part: it has its share of the lanes, or gets it as others give theirs back."""
+        """Set once the worker has its share of the lanes, or gets the rest when other workers release theirs."""
         self._follower: Follower[Lane] = Follower(reader)
         self._liveness = Liveness(store, handler.kind, self.name, grace=lease_seconds)
         self._lanes = HeldLanes(self.leases, self._liveness, self._follower)
         self._turns = TurnRunner(handler, self.leases, self._lanes, limits or TurnLimits())
         self._renewal_seconds = lease_seconds / _RENEWALS_PER_LEASE
         self._last_heartbeat = -float("inf")
-        self._stop_asked = anyio.Event()
+        self._stop_requested = anyio.Event()
         self._tasks = TaskSet()
 
     @property
     def lanes(self) -> list[int]:
+        """Numbers of the held lanes."""
         return sorted(self._lanes.by_number)
 
     def stop(self) -> None:
-        """Drain: finish the running turns, give the lanes back, end."""
+        """Finish the running turns, release the lanes and end."""
         self._lanes.closed = True
-        self._stop_asked.set()
+        self._stop_requested.set()
 
     async def run(self) -> None:
-        """Work until `stop` is called."""
+        """Take lanes and handle their events until `stop` is called."""
         try:
             async with TaskSet() as self._tasks, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._liveness.stay_visible)
                 tasks.start_soon(self._renew_leases)
                 tasks.start_soon(self._keep_share)
                 tasks.start_soon(self._read)
-                await self._stop_asked.wait()
+                await self._stop_requested.wait()
                 await self._drain()
                 tasks.cancel_scope.cancel()
                 self._tasks.cancel()
@@ -98,19 +100,22 @@ class Worker:
     # Lanes
 
     async def _renew_leases(self) -> None:
-        """Renew the leases on time. A task of its own: on a loaded machine, taking lanes may take seconds."""
-        while not self._stop_asked.is_set():
+        """Renew the leases at a fixed interval.
+
+        This is a separate task, because taking lanes can take seconds on a busy machine.
+        """
+        while not self._stop_requested.is_set():
             try:
                 await self._lanes.renew_all()
             except StoreError as error:
-                _log.warning("leases were not renewed", kind=self.handler.kind, error=str(error))
+                _log.warning("renewing leases failed", kind=self.handler.kind, error=str(error))
             with anyio.move_on_after(self._renewal_seconds):
-                await self._stop_asked.wait()
+                await self._stop_requested.wait()
 
     async def _keep_share(self) -> None:
-        """Take and give back lanes as workers come and go."""
+        """Take and release lanes as workers come and go."""
         registered = False
-        while not self._stop_asked.is_set():
+        while not self._stop_requested.is_set():
             try:
                 if not registered:
                     await self.leases.register()
@@ -118,26 +123,26 @@ class Worker:
                 await self._balance()
                 self.at_work.set()
             except StoreError as error:
-                _log.warning("worker cannot reach its store", kind=self.handler.kind, error=str(error))
+                _log.warning("balancing lanes failed", kind=self.handler.kind, error=str(error))
             with anyio.move_on_after(min(_BALANCE_SECONDS, self._renewal_seconds)):
-                await self._stop_asked.wait()
+                await self._stop_requested.wait()
 
     async def _balance(self) -> None:
         await self._evict_dead_peers()
         share = self.leases.lane_share(await self._living_workers())
         missing = share - len(self._lanes.by_number)
-        if missing > 0 and not self._stop_asked.is_set():
+        if missing > 0 and not self._stop_requested.is_set():
             free = await self.leases.free_lanes()
-            random.shuffle(free)  # workers that start together must not all want the same lane
+            random.shuffle(free)  # workers that start together should not compete for the same lanes
             await run_all(self._lanes.take, free[:missing])
         staying = [lane for lane in self._lanes.by_number.values() if not lane.closing]
-        staying.sort(key=lambda lane: len(lane.running))  # an idle lane can go at once
+        staying.sort(key=lambda lane: len(lane.running))  # idle lanes first: they are released immediately
         for lane in staying[: max(0, len(staying) - share)]:
             self._start_release(lane)
 
     async def _evict_dead_peers(self) -> None:
         for peer in await self._liveness.dead_peers():
-            _log.info("worker died, its lanes are free", kind=self.handler.kind, worker=peer)
+            _log.info("worker died, freeing its lanes", kind=self.handler.kind, worker=peer)
             await self.leases.evict(peer)
             await self._liveness.forget(peer)
 
@@ -153,7 +158,10 @@ class Worker:
         self._start(self._release, lane)
 
     async def _release(self, lane: Lane) -> None:
-        """Give a lane back after its turns have ended, or after the time of a lease with turns unfinished."""
+        """Release a lane when its turns have ended.
+
+        Turns that are still running after the duration of a lease are stopped.
+        """
         lane.drop_waiting()
         if lane.running:
             with anyio.move_on_after(self.leases.seconds):
@@ -162,7 +170,10 @@ class Worker:
         await self._lanes.give_back(lane)
 
     async def _drain(self) -> None:
-        """Give all lanes back. Each takes at most the time of a lease; an unavailable store is not waited for."""
+        """Release all lanes.
+
+        Wait at most one second longer than the duration of a lease. Do not wait for an unavailable store.
+        """
         for lane in list(self._lanes.by_number.values()):
             if not lane.closing:
                 self._start_release(lane)
@@ -187,7 +198,7 @@ class Worker:
     # Events
 
     async def _read(self) -> None:
-        """Accept the events of the held lanes as they come."""
+        """Accept the events of the held lanes as they arrive."""
         pause = _FIRST_READ_PAUSE_SECONDS
         while True:
             try:
@@ -195,13 +206,16 @@ class Worker:
                     await self._accept(event, lane)
                 pause = _FIRST_READ_PAUSE_SECONDS
             except StoreError as error:
-                _log.warning("worker lost its server, trying again", kind=self.handler.kind, error=str(error))
+                _log.warning("reading events failed, retrying", kind=self.handler.kind, error=str(error))
                 await anyio.sleep(pause)
                 pause = min(_MAX_READ_PAUSE_SECONDS, pause * 2)
                 self._lanes.follow_again()
 
     async def _accept(self, event: Event, lane: Lane) -> None:
-        """Queue an event for its session, or skip it."""
+        """Queue an event for its session, or skip it.
+
+        The deletion of a session is not queued. It discards the waiting events of the session and stops its turn.
+        """
         if lane.closing or event.at <= lane.position:
             return
         skipped = self._is_skipped(event, lane)
@@ -209,7 +223,7 @@ class Worker:
         wanted = not skipped and not deleted and await self._wants(event)
         if lane.closing:
             return
-        # No await from here on: the low-water mark must never pass an event that is not queued yet.
+        # There must be no await below this line. The low-water mark must not pass an event that is not queued yet.
         lane.position = event.at
         if deleted and not skipped:
             lane.drop_session(session_key(event))
@@ -226,11 +240,11 @@ class Worker:
 
     def _queue(self, event: Event, lane: Lane, *, wanted: bool) -> None:
         session = session_key(event)
-        at_once = self.handler.arrived(event, lane.running.get(session), lane.waiting.get(session, ()))
+        immediate = self.handler.arrived(event, lane.running.get(session), lane.waiting.get(session, ()))
         if not wanted:
             return
-        if at_once:
-            session = event.owner_id, event.id  # as if it had no session
+        if immediate:
+            session = event.owner_id, event.id  # a queue of its own, as for an event without a session
         if lane.add_event(event, session):
             self._start(self._turns.run_session, lane, session)
 
@@ -240,8 +254,8 @@ class Worker:
         except StoreError:
             raise
         except Exception as error:
-            # The event fails in its own session, visibly, instead of ending the reading of all sessions.
-            _log.warning("cannot tell whether an event is wanted", kind=self.handler.kind, error=repr(error))
+            # Accept the event, so that it fails visibly in its own session and reading continues for the others.
+            _log.warning("filtering an event failed, accepting it", kind=self.handler.kind, error=repr(error))
             return True
 
     def _start(self, function: Callable[..., Any], *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Describes operations, and reads requests and writes replies for them.
+"""Building blocks of the routes: operations, requests, replies, problems and the OpenAPI document.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,4 +1,4 @@
-"""Validates the body of a request against a pydantic model."""
+"""Validates request bodies against pydantic models."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from breadcrumbs.runtime.errors import InvalidInput
 _BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 
-def parse_body(
-    model: type[_BodyModel], document: object, *, error: str = "the body is not valid"
-) -> _BodyModel:
-    """Return the validated body. Raises `InvalidInput` with the position of each mistake."""
+def parse_body(model: type[_BodyModel], document: object, *, error: str = "invalid body") -> _BodyModel:
+    """Return the validated body. Raises `InvalidInput` with the path of each invalid field."""
     try:
         return model.model_validate(document)
     except ValidationError as found:

@@ -1,4 +1,4 @@
-"""One request on its way to its handler: principal, path, query, headers and body."""
+"""One HTTP request to an operation: principal, path, query, headers and body."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from breadcrumbs.runtime.http.api.operations import Operation
 
 MAX_QUERY_FIELDS: Final = 256
 
-_CHECK_HOLDS_SECONDS: Final = 0.05  # a body that takes longer than this has its token checked again
+_RECHECK_SECONDS: Final = 0.05  # the session token is checked again if the body takes longer than this
 
 
 class HttpCall:
@@ -52,7 +52,7 @@ class HttpCall:
     )
 
     principal: Principal
-    """Who is asking. An open operation has none."""
+    """The principal of the request. Set only if the operation requires a token."""
 
     def __init__(self, operation: Operation, services: Services, scope: Scope, receive: Receive) -> None:
         self.operation = operation
@@ -64,19 +64,22 @@ class HttpCall:
         self._checked_at = 0.0
 
     def admit(self) -> None:
-        """Find out who is asking and whether they may, before the handler runs."""
+        """Authenticate the request and check its permission to call the operation."""
         if self.operation.rule.access != "token":
             return
         self.principal = self.services.auth.identify(self.headers)
         policy.check_operation(self.principal, self.operation.id)
 
     async def check_session_token(self, *, missing_is_fine: bool = False) -> None:
-        """Refuse a token whose session was deleted after the token was issued."""
+        """Refuse a token whose session was deleted after the token was issued.
+
+        `missing_is_fine` accepts the token if the session does not exist, for reads.
+        """
         await Sessions(self.services.store).check_token(self.principal, missing_is_fine=missing_is_fine)
         self._checked_at = time.monotonic()
 
     async def spend(self, limiter: RateLimiter) -> Sequence[Header]:
-        """Pay for the request. What is left of its budget, as headers."""
+        """Charge the request to its budget. Returns the remaining budget as headers."""
         budget = self.operation.budget
         return () if budget is None else budget_headers(await limiter.spend(self.principal, budget))
 
@@ -87,7 +90,7 @@ class HttpCall:
         return parse_id(self.scope["path_params"]["message_id"], what="message_id")
 
     def path_name(self) -> str:
-        """Return the id in the path where it is a name, not a UUID."""
+        """Return the id in the path as a name. Session ids are names, not UUIDs."""
         name: str = self.scope["path_params"]["id"]
         return name
 
@@ -96,9 +99,10 @@ class HttpCall:
         return None if value is None else value.decode("latin-1")
 
     def query(self) -> QueryParams:
-        """The query, all of whose names the operation knows: a misspelt filter must not widen a result.
+        """Return the query parameters. Raises `InvalidInput` for an unknown name.
 
-        A parameter works or does not exist, so whatever has a query is looked at before its handler runs.
+        A misspelt filter would otherwise be ignored and widen the result. The query of every request is
+        therefore checked before its handler runs.
         """
         if self._query is None:
             self._query = self._read_query()
@@ -114,21 +118,24 @@ class HttpCall:
             raise HttpProblem(MALFORMED, "the query is not percent-encoded UTF-8") from None
         except ValueError:
             raise HttpProblem(MALFORMED, f"the query has more than {MAX_QUERY_FIELDS} fields") from None
-        found = QueryParams(pairs)
+        query = QueryParams(pairs)
         known = self.operation.query_names
-        if unknown := [name for name in found if name not in known]:
-            there_is = f"Known are {', '.join(known)}" if known else "There are no parameters here"
+        if unknown := [name for name in query if name not in known]:
+            hint = f"known parameters: {', '.join(known)}" if known else "this operation has no parameters"
             raise InvalidInput(
-                f"unknown in the query: {', '.join(repr(name[:64]) for name in unknown[:5])}. {there_is}",
-                complaints=[Complaint(name[:64], "there is no such parameter") for name in unknown[:20]],
+                f"unknown query parameters {', '.join(repr(name[:64]) for name in unknown[:5])}; {hint}",
+                complaints=[Complaint(name[:64], "unknown parameter") for name in unknown[:20]],
             )
         for parameter in self.operation.parameters:
-            if not parameter.repeatable and len(found.getlist(parameter.name)) > 1:
-                raise InvalidInput(f"{parameter.name} may be given once", where=parameter.name)
-        return found
+            if not parameter.repeatable and len(query.getlist(parameter.name)) > 1:
+                raise InvalidInput(f"{parameter.name} must not be repeated", where=parameter.name)
+        return query
 
     def media_type(self) -> str:
-        """The type of the body. It must be one that pages cannot send without asking first (CORS)."""
+        """Return the media type of the body. Raises a 415 problem if the operation does not allow it.
+
+        JSON types are the only allowed ones. Web pages cannot send them without a CORS preflight.
+        """
         body = self.operation.body
         allowed = body.media_types if body is not None else ()
         given = self.headers.get(b"content-type", b"").decode("latin-1").lower()
@@ -144,12 +151,12 @@ class HttpCall:
         return media_type
 
     async def until_disconnected(self) -> None:
-        """Wait for the client to go away. Only once the body has been read."""
+        """Wait until the client disconnects. Call this only after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def body(self) -> bytes:
-        """Return the whole body, or raise 413 as soon as it is known to be too large."""
+        """Return the whole body. Raises a 413 problem as soon as its declared or received length exceeds the limit."""
         limit = self.services.settings.max_body_bytes
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and (len(declared) > 15 or int(declared) > limit):
@@ -158,13 +165,13 @@ class HttpCall:
         body: bytes = message.get("body", b"")
         if message["type"] != "http.request" or message.get("more_body", False) or len(body) > limit:
             body = await self._read_rest(message, limit)
-        # A client decides how long its body takes. The session may have been replaced meanwhile.
-        if self._checked_at and time.monotonic() - self._checked_at > _CHECK_HOLDS_SECONDS:
+        # The client decides how long its body takes. Its session can be replaced by a new one meanwhile.
+        if self._checked_at and time.monotonic() - self._checked_at > _RECHECK_SECONDS:
             await self.check_session_token()
         return body
 
     async def _read_rest(self, message: Message, limit: int) -> bytes:
-        """Return a body that does not come in one piece. Almost every body does."""
+        """Read a body that arrives in several messages. Most bodies arrive in one."""
         pieces: list[bytes] = [message.get("body", b"")]
         size = len(pieces[0])
         while message["type"] != "http.disconnect":
@@ -178,12 +185,12 @@ class HttpCall:
         raise ClientDisconnected
 
     async def json(self) -> Any:
-        """Return the body's JSON."""
+        """Return the parsed JSON body."""
         self.media_type()
         return read_json(await self.body())
 
     async def optional_json(self) -> Any:
-        """Return the body's JSON. A request without a body counts as an empty object."""
+        """Return the parsed JSON body, or an empty object if the request has no body."""
         if b"content-type" in self.headers:
             self.media_type()
         if self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers:
@@ -192,16 +199,19 @@ class HttpCall:
 
 
 def read_json(raw: bytes) -> Any:
+    """Parse a body. Raises a 400 problem if it is not JSON, and `InvalidInput` if its JSON is not accepted."""
     try:
         return parse_json(raw)
     except InvalidInput as error:
-        # What is no JSON at all is a broken client (400); JSON that we do not take is input to correct (422).
+        # Invalid JSON means a broken client (400). Valid JSON above a limit on levels or integers is input to
+        # correct (422).
         if isinstance(error.__context__, orjson.JSONDecodeError):
             raise HttpProblem(MALFORMED, error.message) from None
         raise
 
 
 def budget_headers(left: RemainingBudget | None) -> list[Header]:
+    """Return the RateLimit headers, or an empty list if requests are not limited."""
     if left is None:
         return []
     return [
@@ -212,4 +222,4 @@ def budget_headers(left: RemainingBudget | None) -> list[Header]:
 
 
 def _too_large(limit: int) -> HttpProblem:
-    return HttpProblem(TOO_LARGE, f"a body has at most {limit} bytes")
+    return HttpProblem(TOO_LARGE, f"the body is larger than {limit} bytes")

@@ -1,4 +1,4 @@
-"""Versions in headers: ETag, If-Match, If-None-Match."""
+"""Conditional requests: ETag, If-Match and If-None-Match."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _VERSION: Final = re.compile(r'(?:W/)?"([0-9]{1,15})(?:\.[0-9a-f]{8})?"|([0-9]{1
 IF_MATCH: Final = Parameter(
     "If-Match",
     "header",
-    'Only if this is still the newest version: 3, "3", W/"3" or *.',
+    'Apply the write only if this is the newest version: 3, "3", W/"3" or *.',
     {"type": "string", "pattern": rf"^(\*|{_VERSION.pattern})$"},
 )
 IF_NONE_MATCH: Final = Parameter(
-    "If-None-Match", "header", "The ETag of what you have: 304 if it is the same."
+    "If-None-Match", "header", "The ETag of your copy. The reply is 304 if it is still current."
 )
 ETAG_HEADER: Final = {"ETag": "The version, for If-Match and If-None-Match."}
-NOT_MODIFIED: Final = SuccessReply(304, "You have it already.", headers=ETAG_HEADER)
+NOT_MODIFIED: Final = SuccessReply(304, "Not modified.", headers=ETAG_HEADER)
 
 
 def version_etag(version: int, borrowed_hints: Any = None) -> bytes:
     """Return the ETag of a version.
 
-    A view that was made with the hints of another breadcrumb has a mark of them behind the version: they may
-    change while the version stays. If-Match takes it all the same.
+    A view that uses the hints of another breadcrumb also has a hash of these hints in its ETag, because they
+    can change while the version stays the same. If-Match ignores the hash.
     """
     if not borrowed_hints:
         return b'"%d"' % version
@@ -38,7 +38,7 @@ def version_etag(version: int, borrowed_hints: Any = None) -> bytes:
 
 
 def expected_version(call: HttpCall) -> int | None:
-    """Return the version that If-Match names, or None for any."""
+    """Return the version in If-Match, or None if any version is accepted."""
     given = call.header(b"if-match")
     text = None if given is None else given.strip(" \t")
     if text is None or text == "*":
@@ -50,7 +50,7 @@ def expected_version(call: HttpCall) -> int | None:
 
 
 def client_has(call: HttpCall, etag: bytes) -> bool:
-    """Whether If-None-Match says that the client has this."""
+    """Return whether If-None-Match contains this ETag, or `*`."""
     given = call.headers.get(b"if-none-match")
     if given is None:
         return False

@@ -1,4 +1,4 @@
-"""The docs page: the OpenAPI document as plain HTML. Nothing is loaded from anywhere, and no script runs."""
+"""Renders the OpenAPI document as an HTML page without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ POLICY: Final = (
     f"style-src 'sha256-{base64.b64encode(sha256(_STYLE.encode()).digest()).decode()}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 ).encode()
-"""The page's Content-Security-Policy: its own style sheet and nothing else."""
+"""Content-Security-Policy of the page. It allows only the inline style sheet."""
 
 
 def render_page(document: Mapping[str, Any], settings: Settings) -> bytes:
-    """The page for an OpenAPI document."""
+    """Return the docs page of an OpenAPI document."""
     page = _DocsPage(document, settings)
     return "".join(page.parts()).encode()
 
 
 class _DocsPage:
-    """Builds the parts of the documentation page."""
+    """Builds the parts of the docs page."""
 
     def __init__(self, document: Mapping[str, Any], settings: Settings) -> None:
         self._document = document
@@ -126,18 +126,18 @@ class _DocsPage:
     def _start(self) -> Iterator[str]:
         yield '<h2 id="start">Start here</h2>'
         if self._settings.development_mode:
-            yield "<p>This server is in the development mode: requests from this machine need no token.</p>"
+            yield "<p>This server runs in development mode. Requests from this machine need no token.</p>"
         else:
-            yield "<p>Get a token with your API key, and send it with every request.</p>"
+            yield "<p>Get a token with your API key and send it with every request.</p>"
             yield _code_html(
                 f'TOKEN=$(curl -s -X POST {self._base}/auth/token -H "X-API-Key: $API_KEY" |\n'
                 "  python3 -c 'import json, sys; print(json.load(sys.stdin)[\"token\"])')"
             )
-        yield "<p>Post a breadcrumb, and follow what happens in its session:</p>"
+        yield "<p>Post a breadcrumb, and follow the events of its session:</p>"
         paths = self._document["paths"]
         yield _code_html(self._curl("post", "/breadcrumbs", paths["/breadcrumbs"]["post"]))
         yield _code_html(f"curl -N{self._login()} '{self._base}/events/stream?session_id=abc'")
-        yield '<p>For programs: <a href="/openapi.json">openapi.json</a> (OpenAPI 3.1).</p>'
+        yield '<p>Machine-readable description: <a href="/openapi.json">openapi.json</a> (OpenAPI 3.1).</p>'
 
     def _operation(self, method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
         id = operation["operationId"]
@@ -158,10 +158,10 @@ class _DocsPage:
             yield f"<details><summary>Body: {escape(' or '.join(content))}</summary><dl>"
             yield from self._fields(next(iter(content.values()))["schema"])
             yield "</dl></details>"
-        yield "<details><summary>Answers</summary><dl>"
-        for status, answer in operation["responses"].items():
-            yield _entry_html(status, "", answer["description"])
-            for content in answer.get("content", {}).values():
+        yield "<details><summary>Responses</summary><dl>"
+        for status, response in operation["responses"].items():
+            yield _entry_html(status, "", response["description"])
+            for content in response.get("content", {}).values():
                 if (status < "400" and "type" not in content["schema"]) or content["schema"].get(
                     "type"
                 ) == "array":
@@ -178,7 +178,7 @@ class _DocsPage:
             )
 
     def _outline(self, schema: Mapping[str, Any]) -> str:
-        """A shape in one line: `{id, version, session_id?}`."""
+        """Return the fields of an object type in one line, such as `{id, version, session_id?}`."""
         resolved = self._resolve(schema)
         if resolved.get("type") == "array":
             return f"[{self._outline(resolved['items'])}, …]"
@@ -242,8 +242,8 @@ class _DocsPage:
 
     def _problems(self) -> Iterator[str]:
         intro = (
-            "Every error is a problem document (RFC 9457) with `type`, `title`, `status`, `detail` and, "
-            "where places in the input are wrong, `errors`. These are its types."
+            "Every error is a problem document (RFC 9457) with `type`, `title`, `status` and `detail`. `errors` lists "
+            "invalid fields of the input. These are the problem types."
         )
         yield f'<h2 id="problems">Problems</h2><p class="soft">{_inline_html(intro)}</p><dl>'
         for kind in PROBLEM_TYPES:
@@ -260,10 +260,10 @@ class _DocsPage:
             "Request head": f"{heads.max_head_bytes} bytes, {heads.max_headers} headers",
             "URL": f"{heads.max_url_bytes} bytes",
             "Body": f"{settings.max_body_bytes} bytes",
-            "JSON": f"{MAX_DEPTH} levels deep; integers of 64 bits; no NaN, no lone surrogates",
-            "Tags": f"{MAX_TAGS} of them, {MAX_TAG_LENGTH} characters each, no control characters",
-            "List": f"{DEFAULT_LIMIT} items a page, on request up to {MAX_LIMIT}; offset up to {MAX_OFFSET}",
-            "Idempotency keys": f"255 characters, kept for {keys_kept}",
+            "JSON": f"at most {MAX_DEPTH} levels; integers of 64 bits; no NaN, no lone surrogates",
+            "Tags": f"{MAX_TAGS} per breadcrumb, {MAX_TAG_LENGTH} characters each, no control characters",
+            "List": f"{DEFAULT_LIMIT} items per page by default, {MAX_LIMIT} at most; offset up to {MAX_OFFSET}",
+            "Idempotency keys": f"255 characters, stored for {keys_kept}",
             "Events": f"a stream can resume for {_duration_text(settings.event_window.total_seconds())}",
         }
         yield '<h2 id="limits">Limits</h2><dl>'

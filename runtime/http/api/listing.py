@@ -1,4 +1,4 @@
-"""The query of GET /breadcrumbs: from its parameters to a `Query`, and on to the next page."""
+"""Parameters of GET /breadcrumbs: their declaration, parsing, and the link to the next page."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from breadcrumbs.runtime.http.api.parameters import read_tags
 
 _SORT_ORDERS: Final[tuple[Sort, ...]] = get_args(Sort)
 _FLAG_VALUES: Final = {"true": True, "1": True, "false": False, "0": False}
-# A `+` that nobody percent-encoded arrives as a space.
+# The `+` of a UTC offset arrives as a space if the client did not percent-encode it.
 _LOST_PLUS: Final = re.compile(r" (\d\d:\d\d)$")
 
 _TAG_SCHEMA: Final = {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH}
 
 PAGE_HEADERS: Final = {
-    "X-Has-More": "`true` as long as there is another page.",
+    "X-Has-More": "`true` if there is another page.",
     "Link": 'The next page (`rel="next"`).',
 }
 
 _LIMIT: Final = Parameter(
-    "limit", "query", "How many to give at most. A page also ends at the byte budget of a response.",
+    "limit", "query", "Maximum number of items. A page also ends at the byte limit of a response.",
     {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, False, 20,
 )  # fmt: skip
 _CURSOR: Final = Parameter(
-    "cursor", "query", "Where the last page ended: from its Link header, with the same filters."
+    "cursor", "query", "Continues after the previous page. Take it from its Link header and keep the filters."
 )
 PAGING: Final = (_LIMIT, _CURSOR)
 
 PARAMETERS: Final = (
     Parameter(
-        "tag", "query", "Carries this tag. Repeat it: all must match.", _TAG_SCHEMA, True, "user:message",
+        "tag", "query", "Has this tag. If repeated, all tags must match.", _TAG_SCHEMA, True, "user:message",
     ),
-    Parameter("tags", "query", "The same as `tag`.", _TAG_SCHEMA, True),
+    Parameter("tags", "query", "Same as `tag`.", _TAG_SCHEMA, True),
     Parameter(
-        "all_tags", "query", "Carries all of these tags. A value may also be a JSON array of tags.",
+        "all_tags", "query", "Has all of these tags. A value can also be a JSON array of tags.",
         {"type": "string", "minLength": 1}, True,
     ),
     Parameter(
-        "any_tags", "query", "Carries at least one of these tags. A value may also be a JSON array of tags.",
+        "any_tags", "query", "Has at least one of these tags. A value can also be a JSON array of tags.",
         {"type": "string", "minLength": 1}, True,
     ),
     Parameter(
-        "schema_name", "query", "Has this schema.", {"type": "string", "minLength": 1, "maxLength": 200},
+        "schema_name", "query", "Has this schema name.", {"type": "string", "minLength": 1, "maxLength": 200},
     ),
     Parameter(
         "session_id", "query", "Belongs to this session.",
@@ -70,18 +70,18 @@ PARAMETERS: Final = (
     _LIMIT,
     _CURSOR,
     Parameter(
-        "offset", "query", "How many to pass over. Use `cursor` for long walks.",
+        "offset", "query", "Number of items to skip. Use `cursor` to read a long list.",
         {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0},
     ),
     Parameter(
-        "sort", "query", "The default is newest first, by update time where `updated_since` is given.",
+        "sort", "query", "Default: newest first, by creation time, or by update time if `updated_since` is given.",
         {"type": "string", "enum": list(_SORT_ORDERS)},
     ),
     Parameter(
-        "include_context", "query", "Whether items hold their context.",
+        "include_context", "query", "Whether items contain their context.",
         {"type": "boolean", "default": False},
     ),
-    Parameter("owner_id", "query", "The token's own owner; any other finds nothing.", UUID_SCHEMA),
+    Parameter("owner_id", "query", "The owner of the token. Any other owner returns an empty list.", UUID_SCHEMA),
 )  # fmt: skip
 
 
@@ -104,12 +104,14 @@ def read_query(given: QueryParams) -> Query:
 
 
 def read_limit(given: QueryParams) -> int:
+    """Read the `limit` parameter, and check its range."""
     limit = read_number(given, "limit", DEFAULT_LIMIT)
     check_limit(limit)
     return limit
 
 
 def read_flag(given: QueryParams, name: str) -> bool:
+    """Read a boolean parameter. The default is false."""
     text = given.get(name, "false")
     if text not in _FLAG_VALUES:
         raise InvalidInput(f"{name} must be true or false", where=name)
@@ -117,20 +119,22 @@ def read_flag(given: QueryParams, name: str) -> bool:
 
 
 def next_link(path: str, given: QueryParams, cursor: str) -> bytes:
-    """Return the Link header of the next page: the same filters, with the cursor."""
+    """Return the Link header of the next page, with the same filters and the cursor."""
     filters = [(name, value) for name, value in given.multi_items() if name not in ("cursor", "offset")]
     return f'<{path}?{urlencode([*filters, ("cursor", cursor)])}>; rel="next"'.encode("ascii")
 
 
-def _read_filter(given: QueryParams, name: str, longest: int) -> str | None:
+def _read_filter(given: QueryParams, name: str, max_length: int) -> str | None:
     value = given.get(name)
-    if value is not None and not 1 <= len(value) <= longest:
-        raise InvalidInput(f"{name} has 1 to {longest} characters: leave it out for no filter", where=name)
+    if value is not None and not 1 <= len(value) <= max_length:
+        raise InvalidInput(
+            f"{name} must have 1 to {max_length} characters: omit it for no filter", where=name
+        )
     return value
 
 
 def read_number(given: QueryParams, name: str, default: int) -> int:
-    """Read a parameter that is a whole number."""
+    """Read an integer parameter of at most nine digits."""
     text = given.get(name)
     if text is None:
         return default

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the same declared operations as the routes."""
+"""Builds the OpenAPI 3.1 document from the declared operations."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from breadcrumbs.runtime.http.api.schemas import Problem
 _REF: Final = "#/components/schemas/{model}"
 
 _GROUPS: Final = {
-    "Sessions": "Conversations: each is a view of the breadcrumbs with its `session:` tag.",
-    "Breadcrumbs": "Small, versioned, tagged JSON packets: everything is one.",
-    "Events": "What happens, as it happens.",
-    "Contexts": "What a model gets to see of a session, and why.",
-    "ADK sessions": "The Session Service of Google's Agent Development Kit, as its own servers have it.",
-    "Selectors": "Which breadcrumbs an agent wants to hear about, saved by name.",
-    "Dead letters": "What workers have given up on.",
-    "Agents": "Who writes and reads.",
-    "Tenants": "Who owns everything else.",
-    "Access": "Tokens.",
-    "System": "The server itself.",
+    "Sessions": "Conversations. A session consists of all breadcrumbs with its `session:` tag.",
+    "Breadcrumbs": "Small, versioned JSON documents with tags. All data is stored as breadcrumbs.",
+    "Events": "A live stream of all changes.",
+    "Contexts": "The context that a model receives for a message, and the reason for each part of it.",
+    "ADK sessions": "The session service of Google's Agent Development Kit, with the routes of its own server.",
+    "Selectors": "Saved filters for the events of an agent.",
+    "Dead letters": "Events that failed every attempt.",
+    "Agents": "Programs that read and write breadcrumbs.",
+    "Tenants": "Owners of breadcrumbs, sessions and agents.",
+    "Access": "Issuing tokens.",
+    "System": "Health, metrics, maintenance and documentation of the server.",
 }
 
 _DESCRIPTION: Final = """\
-Clients and workers never call each other: they post breadcrumbs and react to those that match a selector.
+Clients and workers never call each other. They post breadcrumbs, and react to breadcrumbs that match a selector.
 
-Whose breadcrumbs a request sees is decided by its token alone. A breadcrumb belongs to at most one \
-session (`session:` tag and `context.session_id`) and stays in it. HEAD works where GET does. Every error is \
-an RFC 9457 problem document whose `type` leads to its explanation."""
+The token of a request alone decides which breadcrumbs it can read. A breadcrumb belongs to at most one session \
+(`session:` tag and `context.session_id`) and stays in it. Every path with GET also supports HEAD. Every error is an \
+RFC 9457 problem document whose `type` links to its explanation."""
 
 
 def build_document(
     operations: Sequence[Operation], *, version: str, development_mode: bool
 ) -> dict[str, Any]:
-    """The whole document. Without API keys a request may also come without a token, and it says so."""
+    """Return the OpenAPI document. In development mode it declares tokens as optional."""
     schemas = _Schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -52,7 +52,7 @@ def build_document(
         "info": {
             "title": "Breadcrumbs",
             "version": version,
-            "summary": "A tag-based breadcrumb blackboard",
+            "summary": "A blackboard of tagged JSON documents",
             "description": _DESCRIPTION,
             "license": {"name": "MIT", "identifier": "MIT"},
         },
@@ -70,7 +70,7 @@ def build_document(
 
 
 class _Schemas:
-    """The JSON Schemas of every type that an operation names."""
+    """JSON Schemas of all types in the declarations of operations."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         wanted: dict[str, TypeAdapter[Any]] = {repr(Problem): TypeAdapter(Problem)}
@@ -114,17 +114,17 @@ def _operation_description(operation: Operation) -> str:
     parts = [operation.description] if operation.description else []
     if roles := operation.rule.roles:
         named = " and ".join(f"`{role}`" for role in roles)
-        parts.append(f"Needs the {'role' if len(roles) == 1 else 'roles'} {named}.")
+        parts.append(f"Requires the {'role' if len(roles) == 1 else 'roles'} {named}.")
     if not operation.rule.narrowed:
-        parts.append("Not for tokens that are narrowed to a session or a user.")
+        parts.append("Not allowed for tokens that are narrowed to a session or a user.")
     return " ".join(parts) or operation.summary
 
 
 def _security_requirement(operation: Operation, development_mode: bool) -> list[dict[str, list[str]]]:
     if operation.rule.access == "open":
         return []
-    anybody: list[dict[str, list[str]]] = [{}] if development_mode else []
-    return [*anybody, {"token": []}, {"apiKey": []}]
+    no_credentials: list[dict[str, list[str]]] = [{}] if development_mode else []
+    return [*no_credentials, {"token": []}, {"apiKey": []}]
 
 
 def _parameter_document(parameter: Parameter) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _body_document(body: Body, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _success_replies(replies: Sequence[SuccessReply], schemas: _Schemas) -> dict[str, Any]:
-    """Describe the replies by status. Several forms of one status (JSON, a stream) become one reply."""
+    """Return the replies by status. Several media types of one status are merged into one reply."""
     by_status: dict[str, Any] = {}
     for reply in replies:
         described = _success_reply(reply, schemas)

@@ -1,4 +1,7 @@
-"""Declares the operations of the API. Routing, checks and the OpenAPI document follow from the declarations."""
+"""Declarations of the API's operations.
+
+Routing, access checks, query validation and the OpenAPI document are derived from them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from breadcrumbs.runtime.http.api.call import HttpCall
 
 _CONNECTION_PROBLEMS: Final = (REQUEST_TIMEOUT, URL_TOO_LONG, HEAD_TOO_LARGE, TOO_MANY_CONNECTIONS)
-"""The server answers with these before a request reaches its operation."""
+"""Problems that the server returns before a request reaches its operation."""
 
 JSON_TYPE: Final = "application/json"
 MERGE_PATCH_TYPE: Final = "application/merge-patch+json"
@@ -45,7 +48,7 @@ OperationHandler: TypeAlias = "Callable[[HttpCall], Awaitable[Reply]]"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One thing that a request may carry outside of its body."""
+    """A path, query or header parameter."""
 
     name: str
     location: Literal["path", "query", "header"]
@@ -60,7 +63,7 @@ ID: Final = Parameter("id", "path", "A UUID.", UUID_SCHEMA)
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a request carries in its body."""
+    """The request body of an operation: its pydantic model, an example and its media types."""
 
     model: Any
     example: Mapping[str, Any]
@@ -70,22 +73,22 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class SuccessReply:
-    """Describes one reply of an operation that succeeded."""
+    """Documentation of a successful reply of an operation."""
 
     status: int
     description: str
     schema: Any = None
-    """A type, or None for an answer without a body or with text."""
+    """The type of the JSON body, or None if the reply has no body or is text."""
     media_type: str = JSON_TYPE
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Name → what it says."""
+    """Descriptions by header name."""
     optional_headers: frozenset[str] = frozenset()
-    """The headers that are not always there."""
+    """Headers that some replies do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A method on a path."""
+    """A method on a path, with its handler and documentation."""
 
     id: str
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -94,17 +97,18 @@ class Operation:
     summary: str
     description: str = ""
     handle: OperationHandler | None
-    """None: an ASGI application of its own answers (the event stream)."""
+    """None for the event stream, which is an ASGI application of its own."""
     uses_store: Literal["no", "reads", "writes"] = "reads"
+    """Decides which problems of the store are documented."""
     spends: RouteClass | None = None
-    """The budget that it is paid from; None: it follows from the rest."""
+    """The rate limit budget that a call is charged to. None: derived, see `budget`."""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
     successes: tuple[SuccessReply, ...]
     may_fail: tuple[ProblemType, ...] = ()
-    """The problems that do not follow from the rest of the declaration."""
+    """Problems that cannot be derived from the rest of the declaration."""
     rule: policy.Rule = field(init=False)
-    """The conditions for calling it. The policy has one for every operation."""
+    """The access rule of the operation, from `policy.RULES`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rule", policy.RULES[self.id])
@@ -115,7 +119,10 @@ class Operation:
 
     @property
     def budget(self) -> RouteClass | None:
-        """What is open to everybody costs nothing: a health check must never be refused."""
+        """The budget of a call, or None if it is not limited.
+
+        Only operations that require a token are limited, because a health check must never be refused.
+        """
         if self.rule.access != "token":
             return None
         reads = self.rule.roles == ("subscriber",) or self.method == "GET"
@@ -123,8 +130,8 @@ class Operation:
 
     @property
     def problems(self) -> list[ProblemType]:
-        """Every problem that this operation can answer with."""
-        # The query may be malformed, or hold what does not exist, everywhere.
+        """All problems that this operation can return, by status and name."""
+        # Every operation validates its query.
         found = {FOREIGN_ORIGIN, MISDIRECTED, MALFORMED, INVALID_INPUT, *_CONNECTION_PROBLEMS, *self.may_fail}
         if self.rule.access != "open":
             found |= {UNAUTHENTICATED, FORBIDDEN}
@@ -142,7 +149,7 @@ class Operation:
 
 
 class Declaration(TypedDict, total=False):
-    """The fields of an `Operation` that its decorator takes."""
+    """Keyword arguments of `Routes.operation`: the fields of an `Operation` without handler and group."""
 
     id: Required[str]
     method: Required[Literal["GET", "POST", "PUT", "PATCH", "DELETE"]]
@@ -158,14 +165,14 @@ class Declaration(TypedDict, total=False):
 
 
 class Routes:
-    """Collects the operations of one group, in the order of their declaration."""
+    """Collects the operations of one group, in declaration order."""
 
     def __init__(self, group: str) -> None:
         self._group = group
         self._operations: list[Operation] = []
 
     def operation(self, **declaration: Unpack[Declaration]) -> Callable[[OperationHandler], OperationHandler]:
-        """Declare an operation; the decorated function handles it."""
+        """Declare an operation. The decorated function is its handler."""
 
         def declare(handle: OperationHandler) -> OperationHandler:
             self._operations.append(Operation(group=self._group, handle=handle, **declaration))

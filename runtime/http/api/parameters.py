@@ -1,4 +1,4 @@
-"""Tags in a query: the list and the event stream read them in the same way."""
+"""Reads tags from a query, for lists and for the event stream."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _ARRAY_PARAMETERS: Final = frozenset(("any_tags", "all_tags"))
 
 
 def read_tags(query: QueryParams, name: str) -> list[str]:
-    """Read the tags of a parameter that may be repeated.
+    """Return the tags of a repeatable parameter.
 
-    Commas are legal in tags and separate nothing. A value of `any_tags` or `all_tags` may also be a JSON
-    array of tags; a value that only looks like one is a tag as it stands.
+    A comma is part of a tag, not a separator. A value of `any_tags` or `all_tags` can also be a JSON array of
+    tags. A value that starts with `[` but is not such an array is one tag.
     """
     tags: list[str] = []
     for value in query.getlist(name):
         tags += _parse_tag_array(value) if name in _ARRAY_PARAMETERS and value.startswith("[") else [value]
     if len(tags) > MAX_TAGS:
-        raise InvalidInput(f"at most {MAX_TAGS} tags", where=name)
+        raise InvalidInput(f"{name} must have at most {MAX_TAGS} tags", where=name)
     for tag in tags:
         if not 1 <= len(tag) <= MAX_TAG_LENGTH:
             raise InvalidInput(
-                f"a tag has 1 to {MAX_TAG_LENGTH} characters: leave {name} out for no filter", where=name
+                f"a tag must have 1 to {MAX_TAG_LENGTH} characters: omit {name} for no filter", where=name
             )
     return tags
 

@@ -1,4 +1,7 @@
-"""Every error as an RFC 9457 problem document. `type` leads to the explanation on the docs page."""
+"""Problem types of the API, and the conversion of errors to RFC 9457 problem documents.
+
+The `type` of a problem document links to its explanation on the docs page.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _log = structlog.get_logger("breadcrumbs.http")
 
 @dataclass(frozen=True, slots=True)
 class ProblemType:
-    """One kind of problem: what a client may rely on, and what the docs page says about it."""
+    """One kind of problem. Clients can rely on its name and status; the docs page shows its advice."""
 
     name: str
     status: int
@@ -50,126 +53,127 @@ class ProblemType:
 
 
 MALFORMED = ProblemType(
-    "malformed", 400, "The request cannot be read",
+    "malformed", 400, "Malformed request",
     "The body is not JSON in UTF-8, the query is not percent-encoded UTF-8, or a header such as If-Match has "
-    "a form that nobody can read. Mend the client; the same request will fail again.",
+    "an invalid form. Fix the client: the same request will fail again.",
 )  # fmt: skip
 UNAUTHENTICATED = ProblemType(
-    "unauthenticated", 401, "No valid token",
+    "unauthenticated", 401, "Not authenticated",
     "Send `Authorization: Bearer <token>` with a token from POST /auth/token, or an API key in `X-API-Key`. "
-    "Tokens expire: get a new one and try again.",
+    "If the token has expired, get a new one and retry.",
 )  # fmt: skip
 FORBIDDEN = ProblemType(
-    "forbidden", 403, "The token does not allow this",
-    "The token is good, but it lacks the role, or it is narrowed to a session or a user. Get one that may.",
+    "forbidden", 403, "Permission denied",
+    "The token is valid, but it lacks the role, or it is narrowed to a session or a user. Use a token with the "
+    "necessary permissions.",
 )  # fmt: skip
 QUOTA_EXCEEDED = ProblemType(
-    "quota-exceeded", 403, "A quota is used up",
-    "`quota` says which one (bytes, breadcrumbs or sessions), `used` and `limit` how much of it. Delete what is not "
-    "needed any more, or raise the setting `quotas`. Nothing was written.",
+    "quota-exceeded", 403, "Quota exceeded",
+    "`quota` is the name of the quota (bytes, breadcrumbs or sessions), `used` the current usage and `limit` the "
+    "maximum. Delete old data, or raise the setting `quotas`. Nothing was written.",
 )  # fmt: skip
 FOREIGN_ORIGIN = ProblemType(
-    "foreign-origin", 403, "This page may not use this server",
+    "foreign-origin", 403, "Origin not allowed",
     "The request came from a web page of another origin, or from an unknown browser extension. Add the origin to "
     "the setting `allowed_origins`, or the extension to `allowed_extensions`.",
 )  # fmt: skip
 NOT_FOUND = ProblemType(
-    "not-found", 404, "There is no such thing",
-    "It was never there, it has expired or was deleted, belongs to somebody else, or the path is misspelt.",
+    "not-found", 404, "Not found",
+    "The resource does not exist, it has expired or was deleted, the token may not see it, or the path is wrong.",
 )  # fmt: skip
 METHOD_NOT_ALLOWED = ProblemType(
-    "method-not-allowed", 405, "This path does not know this method",
-    "The Allow header lists the methods that it knows.",
+    "method-not-allowed", 405, "Method not allowed",
+    "The Allow header lists the methods of this path.",
 )  # fmt: skip
 REQUEST_TIMEOUT = ProblemType(
-    "request-timeout", 408, "The request arrived too slowly",
+    "request-timeout", 408, "Request timeout",
     "The head or the body of the request was not complete in time, and the connection was closed. Send the "
-    "request again. The settings in `connection_limits` set the times.",
+    "request again. The setting `connection_limits` contains the timeouts.",
 )  # fmt: skip
-ALREADY_EXISTS = ProblemType(
-    "already-exists", 409, "The id is taken", "Something with this id is there already."
-)
+ALREADY_EXISTS = ProblemType("already-exists", 409, "Already exists", "The id is in use. Choose another one.")
 SESSION_GONE = ProblemType(
-    "session-gone", 409, "The session is being deleted",
-    "Nothing more can be written into it. Once it is gone (GET /sessions/{id} says 404), its name can be used again.",
+    "session-gone", 409, "Session is being deleted",
+    "The session cannot be written to any more. Its name can be used again once GET /sessions/{id} returns 404.",
 )  # fmt: skip
 NOTHING_TO_RETRY = ProblemType(
-    "nothing-to-retry", 409, "There is no failed turn",
-    "No turn has failed in this session, or it was answered since, or the session is paused. Say something new.",
+    "nothing-to-retry", 409, "Nothing to retry",
+    "No turn of this session has failed, the failed turns were answered since, or the session is paused. Send a new "
+    "message, or resume the session first.",
 )  # fmt: skip
 VERSION_MISMATCH = ProblemType(
-    "version-mismatch", 412, "Somebody else wrote first",
-    "The version in If-Match is not the newest. `current_version` and the ETag say which one is: read it, "
-    "apply the change to it, and send that version in If-Match.",
+    "version-mismatch", 412, "Version conflict",
+    "The version in If-Match is not the newest. `current_version` and the ETag contain the newest one. Read that "
+    "version, apply the change to it, and send its number in If-Match.",
 )  # fmt: skip
 TOO_LARGE = ProblemType(
-    "too-large", 413, "The body is too large",
-    "Put large data elsewhere and its address into the breadcrumb, or raise the setting `max_body_bytes`.",
+    "too-large", 413, "Body too large",
+    "Store large data elsewhere and put its address into the breadcrumb, or raise the setting `max_body_bytes`.",
 )  # fmt: skip
 STATE_TOO_LARGE = ProblemType(
-    "state-too-large", 413, "The session's state would be too large",
-    "`size` is what the state would have, `limit` what the setting `max_state_bytes` allows. Remove names (null "
-    "removes one), or keep large values in breadcrumbs of their own. Nothing was written.",
+    "state-too-large", 413, "Session state too large",
+    "`size` is the size that the state would have, `limit` the value of the setting `max_state_bytes`. Remove names "
+    "(null removes one), or store large values in separate breadcrumbs. Nothing was written.",
 )  # fmt: skip
 URL_TOO_LONG = ProblemType(
-    "url-too-long", 414, "The URL is too long",
+    "url-too-long", 414, "URL too long",
     "Shorten the query, or raise the setting `connection_limits.max_url_bytes`.",
 )  # fmt: skip
 UNSUPPORTED_MEDIA_TYPE = ProblemType(
-    "unsupported-media-type", 415, "The body has a type that is not understood here",
+    "unsupported-media-type", 415, "Unsupported media type",
     "Send `Content-Type: application/json`; for PATCH also `application/merge-patch+json`.",
 )  # fmt: skip
 MISDIRECTED = ProblemType(
-    "misdirected", 421, "The Host header names another server",
-    "So that no web page reaches a local server through a name of its own, only known names are answered. "
-    "Use 127.0.0.1 or localhost, or add the name to the setting `allowed_hosts`.",
+    "misdirected", 421, "Misdirected request",
+    "The Host header contains an unknown name. The server refuses unknown names, because a web page could otherwise "
+    "reach a local server under its own domain. Use 127.0.0.1 or localhost, or add the name to the setting "
+    "`allowed_hosts`.",
 )  # fmt: skip
 INVALID_INPUT = ProblemType(
-    "invalid-input", 422, "The input is not valid",
-    "`errors` lists each place that is wrong and what to do about it. Nothing was written.",
+    "invalid-input", 422, "Invalid input",
+    "`errors` lists each invalid field and how to correct it. Nothing was written.",
 )  # fmt: skip
 SESSION_CONFLICT = ProblemType(
-    "session-conflict", 422, "Two sessions claim one breadcrumb",
-    "A breadcrumb belongs to at most one session and stays in it: one `session:` tag, and no other "
-    "`context.session_id`.",
+    "session-conflict", 422, "Session conflict",
+    "A breadcrumb belongs to at most one session and stays in it. Send one `session:` tag, and the same id or none "
+    "in `context.session_id`.",
 )  # fmt: skip
 INVALID_CURSOR = ProblemType(
-    "invalid-cursor", 422, "The cursor is not for this query",
-    "Take the cursor unchanged from the Link header of the last page, and keep the filters the same.",
+    "invalid-cursor", 422, "Invalid cursor",
+    "Send the cursor of the previous page unchanged, with the same filters.",
 )  # fmt: skip
 IDEMPOTENCY_MISMATCH = ProblemType(
-    "idempotency-mismatch", 422, "The idempotency key was used for another body",
-    "A key stands for one breadcrumb. A retry sends the same body; a new breadcrumb needs a new key.",
+    "idempotency-mismatch", 422, "Idempotency key reused",
+    "The key was used before with a different body. A retry must send the same body. A new breadcrumb needs a new key.",
 )  # fmt: skip
 RATE_LIMITED = ProblemType(
     "rate-limited", 429, "Too many requests",
-    "Posting, managing and reading have budgets of their own, per token and per owner. Wait for the seconds in "
-    "Retry-After. The setting `rate_limits` says how large they are. Open event streams are limited, too: see "
-    "`max_streams_per_token`.",
+    "Posting, managing and reading have separate budgets, per token and per owner. Wait for the number of seconds in "
+    "Retry-After. The setting `rate_limits` contains the budgets. The number of open event streams is limited by the "
+    "settings `max_streams_per_token` and `max_streams_per_owner`.",
 )  # fmt: skip
 HEAD_TOO_LARGE = ProblemType(
-    "head-too-large", 431, "The request head is too large",
-    "The request line and the headers have too many bytes, or there are too many headers. Send less, or raise "
-    "`max_head_bytes` or `max_headers` in the setting `connection_limits`.",
+    "head-too-large", 431, "Request head too large",
+    "The request line and the headers have too many bytes, or there are too many headers. Send fewer or shorter "
+    "headers, or raise `max_head_bytes` or `max_headers` in the setting `connection_limits`.",
 )  # fmt: skip
 INTERNAL = ProblemType(
-    "internal", 500, "Something went wrong in the server",
-    "A bug. The log has the details under the id in `instance`.",
+    "internal", 500, "Internal server error",
+    "This is a bug in the server. The server log contains the details under the id in `instance`.",
 )  # fmt: skip
 STORE_UNAVAILABLE = ProblemType(
-    "store-unavailable", 503, "The store does not answer",
-    "The Redis server behind this one is down or busy. Nothing was half-written. Try again after the seconds "
-    "in Retry-After, with the same Idempotency-Key.",
+    "store-unavailable", 503, "Store unavailable",
+    "The Redis server is down or busy. No write was applied in part. Retry after the number of seconds in "
+    "Retry-After, with the same Idempotency-Key.",
 )  # fmt: skip
 STORE_FULL = ProblemType(
-    "store-full", 503, "The store has no memory left",
-    "The Redis server refuses writes. Delete old breadcrumbs or raise its maxmemory. Reading still works.",
+    "store-full", 503, "Store full",
+    "The Redis server has no memory left and refuses writes. Delete old breadcrumbs or raise its maxmemory. Reads "
+    "still work.",
 )  # fmt: skip
-
 TOO_MANY_CONNECTIONS = ProblemType(
     "too-many-connections", 503, "Too many connections",
-    "The server holds as many connections as it may, in total or from this address. Try again after the "
-    "seconds in Retry-After. The setting `connection_limits` sets the numbers.",
+    "The server has reached its maximum number of connections, in total or from this address. Retry after the "
+    "number of seconds in Retry-After. The setting `connection_limits` contains the limits.",
 )  # fmt: skip
 
 PROBLEM_TYPES: Final = (
@@ -204,7 +208,7 @@ PROBLEM_TYPES: Final = (
 
 
 class HttpProblem(BreadcrumbsError):
-    """A problem of HTTP alone, which the rest of the runtime has no word for."""
+    """An error that exists only in HTTP and has no class in `runtime.errors`."""
 
     def __init__(self, type: ProblemType, detail: str, *, headers: Sequence[Header] = ()) -> None:
         super().__init__(detail)
@@ -214,7 +218,7 @@ class HttpProblem(BreadcrumbsError):
 
 
 class ClientDisconnected(Exception):
-    """The client went away before its request was complete: there is nobody to answer."""
+    """The client disconnected before its request was complete. No reply can be sent."""
 
 
 def problem(
@@ -225,6 +229,7 @@ def problem(
     complaints: Sequence[Complaint] = (),
     members: Mapping[str, Any] | None = None,
 ) -> Reply:
+    """Return a problem document as a reply. `members` are additional fields of the document."""
     document: dict[str, Any] = {
         "type": type.uri,
         "title": type.title,
@@ -239,14 +244,14 @@ def problem(
 
 def problem_from_error(error: Exception) -> Reply:
     """Return the reply to an error. An unexpected error is logged, and its details are not sent."""
-    while isinstance(error, ExceptionGroup):  # of tasks that worked on one request: the first one counts
+    while isinstance(error, ExceptionGroup):  # raised by a task group of the request; report its first error
         error = error.exceptions[0]
     for kind, reply in _REPLIES:
         if isinstance(error, kind):
             return reply(error)
     occurrence = uuid4().urn
-    _log.error("unexpected_error", instance=occurrence, exc_info=error)
-    return problem(INTERNAL, "This is a bug in the server.", members={"instance": occurrence})
+    _log.error("unexpected error", instance=occurrence, exc_info=error)
+    return problem(INTERNAL, INTERNAL.advice, members={"instance": occurrence})
 
 
 def _problem_with_detail(type: ProblemType) -> Callable[[Any], Reply]:
@@ -283,13 +288,13 @@ def _state_too_large(error: StateTooLarge) -> Reply:
 
 
 def _store_full(error: StoreFull) -> Reply:
-    _log.error("store_full", reason=str(error))
+    _log.error("store full", reason=str(error))
     return problem(STORE_FULL, STORE_FULL.advice, headers=[(b"retry-after", b"30")])
 
 
 def _store_unavailable(error: StoreError) -> Reply:
-    # The message contains the server's address, so it goes to the log only.
-    _log.error("store_unavailable", reason=str(error))
+    # The message contains the address of the Redis server. It goes to the log only.
+    _log.error("store unavailable", reason=str(error))
     return problem(STORE_UNAVAILABLE, STORE_UNAVAILABLE.advice, headers=[(b"retry-after", b"2")])
 
 
@@ -322,4 +327,4 @@ _REPLIES: Final[Sequence[tuple[type[Exception], Callable[[Any], Reply]]]] = (
     (StoreFull, _store_full),
     (StoreError, _store_unavailable),
 )
-"""The reply to each class of errors. The first class that fits counts: subclasses stand before their bases."""
+"""The reply to each class of errors. The first match counts, so subclasses come before their base classes."""

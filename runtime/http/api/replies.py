@@ -1,4 +1,4 @@
-"""HTTP replies: status, headers, bytes."""
+"""HTTP replies, sent directly over ASGI."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PROBLEM_JSON: Final = b"application/problem+json"
 HTML: Final = b"text/html; charset=utf-8"
 
 CHUNK_BYTES: Final = 256 << 10
-"""Bytes that are handed to the server at once. It takes the next chunk when the client has read enough of the last."""
+"""Maximum bytes per ASGI message. The server accepts a chunk when the client has read enough of the previous one."""
 
 
 class Reply:
-    """An HTTP reply. It does less than Starlette's Response, and costs less."""
+    """An HTTP reply. Smaller and faster than Starlette's `Response`."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -37,33 +37,37 @@ class Reply:
 
     @classmethod
     def json(cls, document: Any, *, status: int = 200, headers: Sequence[Header] = ()) -> Reply:
+        """Return a reply with a JSON body."""
         return cls(status, orjson.dumps(document), JSON, headers)
 
     @property
     def size(self) -> int:
-        """Bytes of the body that are in memory and not sent yet."""
+        """Bytes of the body that stay in memory until they are sent."""
         return len(self.body)
 
     async def send(self, send: Send, *, without_body: bool = False) -> None:
-        """`without_body` answers HEAD: the headers are those of GET, the length included."""
+        """Send the reply. `without_body` is for HEAD: the same headers as for GET, including the length."""
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         if not without_body:
             for chunk in self._body_chunks():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        last = b"" if without_body else self._last()
+        last = b"" if without_body else self._last_chunk()
         await send({"type": "http.response.body", "body": last})
 
     def _body_chunks(self) -> Iterator[bytes]:
-        """Yield the body except for its last message."""
+        """Yield all chunks of the body except the last one."""
         if len(self.body) > CHUNK_BYTES:
             yield from _split_chunks(self.body)
 
-    def _last(self) -> bytes:
+    def _last_chunk(self) -> bytes:
         return self.body if len(self.body) <= CHUNK_BYTES else b""
 
 
 class ListReply(Reply):
-    """A JSON array whose items were encoded one by one. It is never joined into one piece, and freed as it is sent."""
+    """A JSON array whose items are encoded one by one.
+
+    A large array is never joined into one piece, and its items are freed while it is sent.
+    """
 
     __slots__ = ("_pieces",)
 
@@ -87,18 +91,21 @@ class ListReply(Reply):
         return len(self.body) + sum(map(len, self._pieces))
 
     def _body_chunks(self) -> Iterator[bytes]:
-        waiting: list[bytes] = []
+        pending: list[bytes] = []
         size = 0
         while self._pieces:
-            waiting.append(self._pieces.popleft())
-            size += len(waiting[-1])
+            pending.append(self._pieces.popleft())
+            size += len(pending[-1])
             if size > CHUNK_BYTES or not self._pieces:
-                yield from _split_chunks(b"".join(waiting))
-                waiting, size = [], 0
+                yield from _split_chunks(b"".join(pending))
+                pending, size = [], 0
 
 
 class StreamedReply(Reply):
-    """A JSON reply that is made while it is sent, of any length. What is sent next is made when the client has read."""
+    """A JSON reply of any length that is generated while it is sent.
+
+    A part is generated after the client has read enough of the previous one.
+    """
 
     __slots__ = ("_parts",)
 
@@ -117,7 +124,7 @@ class StreamedReply(Reply):
 
 
 def encode_items(items: Iterable[Any]) -> list[orjson.Fragment]:
-    """Encode the items of a list one by one, so that only one of them is in memory as objects."""
+    """Encode items one by one. Only one of them is then in memory as objects."""
     return [orjson.Fragment(orjson.dumps(item)) for item in items]
 
 

@@ -1,6 +1,6 @@
-"""The shapes of answers, for the OpenAPI document and for the type checker.
+"""Types of request and reply bodies, for the OpenAPI document and the type checker.
 
-A key that is not always there is `NotRequired`, never null: a field is real or absent.
+An optional key is `NotRequired`: it is absent, never null. The docstrings appear in the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Sensitivity, Title, Visibi
 from breadcrumbs.runtime.breadcrumb.ttl import TtlType
 from breadcrumbs.runtime.settings.settings import Role
 
-_closed = with_config(extra="forbid")
+_closed = with_config(extra="forbid")  # other keys are not allowed
 
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=0)]
 
 @_closed
 class Created(TypedDict):
-    """What the store made of a new breadcrumb."""
+    """Result of creating a breadcrumb."""
 
     id: Id
     version: VersionNumber
@@ -35,7 +35,7 @@ class Created(TypedDict):
 
 @_closed
 class Updated(TypedDict):
-    """The version that the store now has."""
+    """Result of updating a breadcrumb: its new version."""
 
     ok: Literal[True]
     id: Id
@@ -45,14 +45,14 @@ class Updated(TypedDict):
 
 @_closed
 class Done(TypedDict):
-    """It was done."""
+    """The operation succeeded."""
 
     ok: Literal[True]
 
 
 @_closed
 class ModelView(TypedDict):
-    """A breadcrumb as a model should see it: `llm_hints` are applied to its context."""
+    """A breadcrumb as a model sees it, with `llm_hints` applied to its context."""
 
     id: Id
     title: str
@@ -68,7 +68,7 @@ class ModelView(TypedDict):
 
 @_closed
 class FullView(TypedDict):
-    """Everything there is to know about a breadcrumb."""
+    """A breadcrumb with all of its fields."""
 
     id: Id
     owner_id: Id
@@ -110,7 +110,7 @@ class HistoryItem(TypedDict):
 
 @_closed
 class ListItem(TypedDict):
-    """A breadcrumb in a list; `context` on request."""
+    """A breadcrumb in a list. `context` is included on request."""
 
     id: Id
     title: str
@@ -123,7 +123,7 @@ class ListItem(TypedDict):
 
 
 class TokenRequest(BaseModel):
-    """For whom a token is wanted, and what it may do."""
+    """The owner, agent, roles and lifetime of a new token."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -132,16 +132,16 @@ class TokenRequest(BaseModel):
     roles: Annotated[list[Role], Field(min_length=1, max_length=16)] | None = None
     ttl_sec: Annotated[int, Field(ge=1, le=30 * 86_400, strict=True)] | None = None
     session_id: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="Narrow the token to this session"
+        None, description="Limits the token to this session"
     )
     user_id: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="Narrow the token to what carries `user:<user_id>`"
+        None, description="Limits the token to breadcrumbs with the tag `user:<user_id>`"
     )
 
 
 @_closed
 class IssuedToken(TypedDict):
-    """A token, and what is in it."""
+    """A token and its claims."""
 
     token: str
     owner_id: Id
@@ -154,7 +154,7 @@ class IssuedToken(TypedDict):
 
 @_closed
 class SavedSelector(TypedDict):
-    """A selector that an agent saved."""
+    """A saved selector of an agent."""
 
     id: Id
     owner_id: Id
@@ -172,7 +172,7 @@ class Agent(TypedDict):
 
 
 class AgentChange(BaseModel):
-    """What an agent may do."""
+    """The roles of an agent."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -189,7 +189,7 @@ class Tenant(TypedDict):
 
 
 class TenantChange(BaseModel):
-    """What a tenant is called."""
+    """The name of a tenant."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -198,7 +198,7 @@ class TenantChange(BaseModel):
 
 @_closed
 class TenantDeleted(TypedDict):
-    """How many breadcrumbs went with the tenant."""
+    """Result of deleting a tenant: the number of deleted breadcrumbs."""
 
     ok: Literal[True]
     deleted: Count
@@ -206,7 +206,7 @@ class TenantDeleted(TypedDict):
 
 @_closed
 class Swept(TypedDict):
-    """What a hygiene run did."""
+    """Result of a hygiene run."""
 
     ok: bool
     purged: Count
@@ -216,7 +216,7 @@ class Swept(TypedDict):
 
 @_closed
 class Health(TypedDict):
-    """The process is alive."""
+    """The status and version of the server process."""
 
     status: Literal["ok"]
     version: str
@@ -224,17 +224,17 @@ class Health(TypedDict):
 
 @_closed
 class ProblemError(TypedDict):
-    """One place that is wrong, and what to do about it."""
+    """One invalid field, and how to correct it."""
 
     where: str
     message: str
-    line: NotRequired[Annotated[int, Field(ge=1, description="In a text, from 1")]]
-    column: NotRequired[Annotated[int, Field(ge=1, description="In characters, from 1")]]
+    line: NotRequired[Annotated[int, Field(ge=1, description="Line in a text, starting at 1")]]
+    column: NotRequired[Annotated[int, Field(ge=1, description="Column in characters, starting at 1")]]
 
 
 @_closed
 class Problem(TypedDict):
-    """RFC 9457: what went wrong and what to do about it."""
+    """An RFC 9457 problem document: the error and how to correct it."""
 
     type: Annotated[str, Field(json_schema_extra={"format": "uri-reference"})]
     title: str
@@ -249,7 +249,7 @@ class Problem(TypedDict):
 
 @_closed
 class DeadLetterView(TypedDict):
-    """An event that a worker has given up on."""
+    """An event that failed every attempt of a worker."""
 
     id: Id
     kind: str
@@ -263,6 +263,6 @@ class DeadLetterView(TypedDict):
 
 @_closed
 class Requeued(TypedDict):
-    """It is being tried again."""
+    """The event of the dead letter is queued again."""
 
     requeued: Literal[True]

@@ -1,4 +1,4 @@
-"""The shapes of sessions and messages, in and out."""
+"""Types of request and reply bodies of sessions and messages."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Tag, Title
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, MAX_TAGS, SESSION, USER
 from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
 
-_closed = with_config(extra="forbid")
+_closed = with_config(extra="forbid")  # other keys are not allowed
 
 
 class SessionCreate(BaseModel):
-    """A new session. All of it may be left out."""
+    """A new session. All fields are optional."""
 
     model_config = ConfigDict(extra="forbid")
 
     id: Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH - len(SESSION))] | None = None
     title: Title | None = None
     user_id: Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH - len(USER))] | None = Field(
-        None, description="Whose session it is"
+        None, description="The user of the session"
     )
-    state: dict[str, Any] | None = Field(None, description="The state that it begins with")
+    state: dict[str, Any] | None = Field(None, description="The initial state")
 
 
 class SessionChange(BaseModel):
-    """What is there replaces; `state` is merged, and null takes a name out of it."""
+    """A change of a session. Given fields are replaced. `state` is merged, and null removes a name from it."""
 
     model_config = ConfigDict(extra="forbid")
 
     title: Title | None = None
     state: dict[str, Any] | None = None
     active: Annotated[bool, Field(strict=True)] | None = Field(
-        None, description="false: agents do not answer until it is true again"
+        None, description="false pauses the session: agents do not answer until it is set to true"
     )
 
 
 class MessageCreate(BaseModel):
-    """Something that a user says."""
+    """A message of a user."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -50,40 +50,40 @@ class MessageCreate(BaseModel):
 
 
 class ForkRequest(BaseModel):
-    """Where a fork begins, and what it is called."""
+    """The last copied message, and the id and title of the fork. All fields are optional."""
 
     model_config = ConfigDict(extra="forbid")
 
     message_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = Field(
-        None, description="The last message that is taken over; none: everything"
+        None, description="The last message to copy. Default: copy all messages"
     )
     id: Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH - len(SESSION))] | None = None
     title: Title | None = None
 
 
 class RetryRequest(BaseModel):
-    """Which turn to run again."""
+    """The turn to run again."""
 
     model_config = ConfigDict(extra="forbid")
 
     message_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = Field(
-        None, description="The message that was not answered; none: the newest whose turn failed"
+        None, description="The message without an answer. Default: the newest message whose turn failed"
     )
 
 
 @_closed
 class Retried(TypedDict):
-    """The turn of this message is being run again."""
+    """The turn of this message runs again."""
 
     ok: Literal[True]
     message_id: Id
     retried_at: Time
-    """When: errors about the message that are older are of an earlier try."""
+    """Time of the retry. Older errors for the message belong to an earlier attempt."""
 
 
 @_closed
 class Counts(TypedDict):
-    """How much there is in a session."""
+    """The number of breadcrumbs in a session, by kind."""
 
     messages: Count
     answers: Count
@@ -93,23 +93,23 @@ class Counts(TypedDict):
 
 @_closed
 class ListedSession(TypedDict):
-    """A session in a list, or as it is told to who may write and not read."""
+    """A session without its state. Lists contain it, and tokens that can write but not read receive it."""
 
     id: str
     title: NotRequired[str]
-    summary: NotRequired[Annotated[str, Field(description="How the first message begins")]]
+    summary: NotRequired[Annotated[str, Field(description="The beginning of the first message")]]
     user_id: NotRequired[str]
     version: VersionNumber
     created_at: Time
     last_active_at: Time
-    returning: Annotated[bool, Field(description="Somebody was answered here before")]
-    active: Annotated[bool, Field(description="false: paused, agents do not answer")]
+    returning: Annotated[bool, Field(description="Whether the session already contains an answer")]
+    active: Annotated[bool, Field(description="false if the session is paused: agents do not answer")]
     counts: Counts
 
 
 @_closed
 class Session(ListedSession):
-    """A session, with its state."""
+    """A session with its state."""
 
     state: dict[str, Any]
 
@@ -125,7 +125,7 @@ class SessionList(TypedDict):
 
 @_closed
 class SessionDeleted(TypedDict):
-    """How many breadcrumbs went with the session."""
+    """Result of deleting a session: the number of deleted breadcrumbs."""
 
     ok: Literal[True]
     deleted: Count
@@ -133,7 +133,7 @@ class SessionDeleted(TypedDict):
 
 @_closed
 class MessageView(TypedDict):
-    """Something that was said in a session. Words and context are missing where they are secret."""
+    """A message of a session. `text` and `context` are absent if the token may not read them."""
 
     id: Id
     role: Literal["user", "assistant", "error", "tool"]
@@ -151,17 +151,17 @@ class MessageView(TypedDict):
 
 @_closed
 class MessageList(TypedDict):
-    """A page of messages, the oldest first."""
+    """A page of messages, oldest first."""
 
     messages: list[MessageView]
-    has_more: Annotated[bool, Field(description="In the direction asked for")]
-    before: NotRequired[Annotated[str, Field(description="Where older ones begin")]]
-    after: NotRequired[Annotated[str, Field(description="Where newer ones begin, also those still to come")]]
+    has_more: Annotated[bool, Field(description="Whether there are more messages in the requested direction")]
+    before: NotRequired[Annotated[str, Field(description="Cursor for older messages")]]
+    after: NotRequired[Annotated[str, Field(description="Cursor for newer messages, including future ones")]]
 
 
 @_closed
 class MessageOutcome(TypedDict):
-    """A message, and what came of it so far: an answer, an error or nothing."""
+    """A message and its outcome so far: an answer, an error or neither."""
 
     message: MessageView
     answer: NotRequired[MessageView]
@@ -170,17 +170,19 @@ class MessageOutcome(TypedDict):
 
 @_closed
 class MessagePosted(TypedDict):
-    """A message, and the version that it gave to its session."""
+    """A posted message and the resulting version of its session."""
 
     message: MessageView
     session_version: NotRequired[
-        Annotated[VersionNumber, Field(description="Missing where it was posted before, and deleted since")]
+        Annotated[
+            VersionNumber, Field(description="Absent if the message was posted before and deleted since")
+        ]
     ]
 
 
 @_closed
 class MessageAnswered(MessagePosted):
-    """The same, with what came of it: an answer or an error."""
+    """A posted message and its outcome: an answer or an error."""
 
     answer: NotRequired[MessageView]
     error: NotRequired[MessageView]

@@ -1,4 +1,4 @@
-"""Wraps the application: metrics, the check of host and origin, the limit on unsent replies.
+"""Middleware: metrics, the check of Host and Origin headers, and the limit on unsent replies.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,4 +1,4 @@
-"""Numbers and log lines about requests. Neither ever holds a query: tokens may be in it."""
+"""Metrics and access log of requests. Neither contains the query, because it can contain a token."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _CLIENT_GONE_STATUS: Final = 499
-"""The status that nginx gives to a request whose client left before the reply."""
+"""Status of a request whose client disconnected before the reply. nginx uses the same number."""
 
 _log = structlog.get_logger("breadcrumbs.http")
 
 
 class Metrics:
-    """The numbers of one application. Others may add theirs to `registry`."""
+    """Metrics of one application. Other modules can add their own to `registry`."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
@@ -36,6 +36,7 @@ class Metrics:
         self.registry.register(self)
 
     def record_reply(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a reply and the seconds until it started."""
         key = (method, route, status)
         series = self._series.get(key)
         if series is None:
@@ -44,14 +45,14 @@ class Metrics:
         series.seconds += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """Called by prometheus-client when somebody asks. Its own counters would cost each request 10 µs."""
-        yield GaugeMetricFamily("breadcrumbs_http_in_flight", "Requests under way", self.in_flight)
+        """Yield the metrics for prometheus-client. Its own counters would add 10 µs to each request."""
+        yield GaugeMetricFamily("breadcrumbs_http_in_flight", "Requests in flight", self.in_flight)
         requests = CounterMetricFamily(
-            "breadcrumbs_http_requests", "Answered requests", labels=["method", "route", "status"]
+            "breadcrumbs_http_requests", "Completed requests", labels=["method", "route", "status"]
         )
         durations = HistogramMetricFamily(
             "breadcrumbs_http_request_seconds",
-            "Time until an answer begins",
+            "Seconds until the response starts",
             labels=["method", "route", "status"],
         )
         for (method, route, status), series in list(self._series.items()):
@@ -64,7 +65,7 @@ class Metrics:
         yield durations
 
     def by_route(self) -> dict[tuple[str, str], RouteTimes]:
-        """The answered requests of each method and route, whatever their status."""
+        """Return the response times by method and route. All statuses are added up."""
         found: dict[tuple[str, str], RouteTimes] = {}
         for (method, route, status), series in list(self._series.items()):
             times = found.setdefault((method, route), RouteTimes())
@@ -75,24 +76,30 @@ class Metrics:
         return found
 
     def render(self) -> bytes:
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
 
 class RouteTimes:
-    """How long the answers of a route took to begin: how many in each bucket, the last one open."""
+    """Histogram of the seconds until responses of a route start. The last bucket has no upper bound."""
 
     __slots__ = ("counts", "failed", "refused")
 
     BOUNDS: Final = _BUCKETS
-    """Seconds."""
+    """Upper bounds of the buckets, in seconds."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(_BUCKETS) + 1)
         self.refused = 0
+        """Replies with a status 4xx."""
         self.failed = 0
+        """Replies with a status 5xx."""
 
     def quantile(self, part: float) -> float:
-        """Seconds within which this part of the answers began, as well as buckets can tell."""
+        """Return an estimate of a quantile in seconds, interpolated within its bucket.
+
+        `part` is from 0 to 1. A quantile in the last bucket is reported as the lower bound of that bucket.
+        """
         wanted, before, lower = part * sum(self.counts), 0, 0.0
         for count, upper in zip(self.counts, self.BOUNDS, strict=False):
             if count and before + count >= wanted:
@@ -102,7 +109,7 @@ class RouteTimes:
 
 
 class _Series:
-    """The requests of one method, route and status."""
+    """Requests of one method, route and status."""
 
     __slots__ = ("buckets", "seconds")
 
@@ -112,7 +119,7 @@ class _Series:
 
 
 class RequestObserver:
-    """Middleware that counts, times and logs."""
+    """Middleware that counts, times and logs requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, *, access_log: bool) -> None:
         self._app = app
@@ -124,33 +131,32 @@ class RequestObserver:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        status, answered = _CLIENT_GONE_STATUS, 0.0
+        status, started = _CLIENT_GONE_STATUS, 0.0
 
-        # A plain function that returns the awaitable of `send` is cheaper than a coroutine of its own.
-        def watched(message: Any) -> Awaitable[None]:
-            nonlocal status, answered
+        # A plain function that returns the awaitable of `send` is cheaper than another coroutine.
+        def send_and_record(message: Any) -> Awaitable[None]:
+            nonlocal status, started
             if message["type"] == "http.response.start":
-                status, answered = message["status"], time.perf_counter()
+                status, started = message["status"], time.perf_counter()
             return send(message)
 
         metrics = self._metrics
         metrics.in_flight += 1
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, send_and_record)
         finally:
             metrics.in_flight -= 1
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            # The template of the route, never the path: ids would make a series each.
+            # Use the template of the route, not the path: each id would create a new series.
             route = getattr(scope.get("endpoint"), "path", "unknown")
-            seconds = (answered or time.perf_counter()) - began
+            seconds = (started or time.perf_counter()) - began
             metrics.record_reply(method, route, status, seconds)
             if self._access_log:
                 _log.debug(
                     "request",
                     method=method,
-                    path=scope["raw_path"].decode(
-                        "latin-1"
-                    ),  # still encoded: no line breaks of others in our log
+                    # Percent-encoded, so that a client cannot insert line breaks into the log.
+                    path=scope["raw_path"].decode("latin-1"),
                     status=status,
                     milliseconds=round(seconds * 1000, 2),
                 )

@@ -1,9 +1,11 @@
 """Checks the Host and Origin headers of every request.
 
-A page in somebody's browser can send requests to a server on that machine. Two things stop it: the Host
-header must name this server (or a page whose name resolves to 127.0.0.1 would count as our own), and an
-Origin header, where there is one, must be one that was let in, whatever the method: a POST that a page may
-send without asking first would otherwise be carried out, even if the page never sees the answer.
+Any web page in a browser can send requests to a server on the same machine. Two checks prevent this:
+
+- The Host header must name this server. Otherwise a page whose domain resolves to 127.0.0.1 would count as a page
+  of this server.
+- An Origin header must contain an allowed origin, for every method. Otherwise a POST without a CORS preflight would
+  be executed, even though the page cannot read the reply.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _EXPOSED: Final[Header] = (
 
 
 class OriginCheck:
-    """Middleware that refuses foreign hosts and origins, and adds the security headers to every reply."""
+    """Middleware that refuses unknown hosts and origins, and adds security headers to every reply."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -55,10 +57,11 @@ class OriginCheck:
         self._hosts = frozenset(
             name.lower().strip("[]") for name in (settings.host, "localhost", *settings.allowed_hosts)
         )
-        # With API keys and on a public address the name says little, and nobody can guess it.
+        # A server with API keys on a public address accepts any host name. Its names are not in the settings, and a
+        # page under another name has no API key.
         reachable = bool(settings.api_keys) and not settings.on_loopback and not settings.allowed_hosts
         self._any_host = reachable or "*" in settings.allowed_hosts
-        self._names_us = lru_cache(maxsize=1024)(self._check_host)
+        self._is_known_host = lru_cache(maxsize=1024)(self._check_host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,8 +69,8 @@ class OriginCheck:
             return
         early_reply, extra = self._check(scope)
 
-        # A plain function that returns the awaitable of `send` is cheaper than a coroutine of its own.
-        def guarded(message: Any) -> Awaitable[None]:
+        # A plain function that returns the awaitable of `send` is cheaper than another coroutine.
+        def send_with_headers(message: Any) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 headers = message["headers"]
                 message["headers"] = [*headers, *extra]
@@ -76,14 +79,14 @@ class OriginCheck:
             return send(message)
 
         if early_reply is not None:
-            await early_reply.send(guarded, without_body=scope["method"] == "HEAD")
+            await early_reply.send(send_with_headers, without_body=scope["method"] == "HEAD")
         else:
-            await self._app(scope, receive, guarded)
+            await self._app(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope) -> tuple[Reply | None, Sequence[Header]]:
         """Check the Host and Origin headers.
 
-        Returns the reply if the request ends here (a refusal or a preflight), and the headers to add to any reply.
+        Returns the reply to a refused request or a preflight, or None, and the headers to add to any reply.
         """
         host = origin = None
         hosts = 0
@@ -93,15 +96,15 @@ class OriginCheck:
                 hosts += 1
             elif name == b"origin":
                 origin = value
-        # HTTP/1.0 has no Host header, and no browser speaks it.
-        if host is not None and (hosts > 1 or not self._names_us(host)):
+        # A request without a Host header is accepted. Browsers always send one, and the check is against web pages.
+        if host is not None and (hosts > 1 or not self._is_known_host(host)):
             return problem(MISDIRECTED, MISDIRECTED.advice), SECURITY_HEADERS
         if origin is None:
             return None, SECURITY_HEADERS
         text = origin.decode("latin-1")
-        if not self._lets_in(text, host):
+        if not self._is_allowed_origin(text, host):
             return problem(FOREIGN_ORIGIN, _origin_advice(text)), SECURITY_HEADERS
-        # There are no cookies here; RCRT's clients ask for credentials all the same.
+        # The server uses no cookies, but RCRT's clients send requests with credentials.
         allowed = [
             *SECURITY_HEADERS,
             (b"access-control-allow-origin", origin),
@@ -125,13 +128,12 @@ class OriginCheck:
         except ValueError:
             return False
 
-    def _lets_in(self, origin: str, host: bytes | None) -> bool:
+    def _is_allowed_origin(self, origin: str, host: bytes | None) -> bool:
         if host is not None and origin.lower().partition("://")[2] == host.decode("latin-1").lower():
-            return origin.startswith(
-                ("http://", "https://")
-            )  # our own pages, also behind a proxy that adds TLS
-        known = origin.lower()
-        return known in self._origins or "*" in self._origins or self._is_allowed_extension(known)
+            # A page of this server, possibly behind a proxy that adds TLS.
+            return origin.startswith(("http://", "https://"))
+        origin = origin.lower()
+        return origin in self._origins or "*" in self._origins or self._is_allowed_extension(origin)
 
     def _is_allowed_extension(self, origin: str) -> bool:
         if _EXTENSION.fullmatch(origin) is None:

@@ -1,4 +1,4 @@
-"""The handlers of the operations, one module per kind of resource.
+"""Operations and their handlers, one module per kind of resource.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,4 +1,4 @@
-"""Getting a token."""
+"""Issues tokens for API keys, or for any request in development mode."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ routes = Routes("Access")
     id="issueToken",
     method="POST",
     path="/auth/token",
-    summary="Get a token",
+    summary="Issue a token",
     description=(
-        "In the development mode anybody gets any token, and everything may be left out. Otherwise an "
-        "API key is needed: it decides the owner, and the token has at most its roles. `session_id` "
-        "and `user_id` narrow the token to one session or one user."
+        "In development mode a request can choose any owner, agent and roles, and all fields are optional. "
+        "Otherwise the request needs an API key. The key decides the owner, and the token cannot have more roles "
+        "than the key. `session_id` and `user_id` narrow the token to one session or one user."
     ),
     uses_store="writes",
     body=Body(TokenRequest, {"roles": ["emitter", "subscriber"], "ttl_sec": 3600}, required=False),
@@ -40,7 +40,7 @@ async def issue_token(call: HttpCall) -> Reply:
     wanted = await _read_token_request(call)
     principal = await _narrow_principal(call, wanted, _token_principal(wanted, holder))
     lifetime = wanted.ttl_sec or services.settings.token_ttl.total_seconds()
-    # As in RCRT, whoever gets a token is known as an agent from then on.
+    # As in RCRT, issuing a token also registers its agent.
     await services.registry.put_agent(principal.owner_id, principal.agent_id, sorted(principal.roles))
     token, expires = services.auth.issue(principal, lifetime)
     body: IssuedToken = {
@@ -63,21 +63,21 @@ def _require_key_holder(call: HttpCall) -> KeyHolder:
     if holder is not None:
         return holder
     if b"authorization" not in call.headers and b"x-api-key" not in call.headers:
-        raise Unauthenticated("a token is given for an API key: send yours in X-API-Key")
-    auth.identify(call.headers)  # says what is wrong with it, where it is no good token either
+        raise Unauthenticated("issuing a token requires an API key: send it in X-API-Key")
+    auth.identify(call.headers)  # raises an error with the reason if the credential is not valid
     raise Forbidden("a token cannot be used to get another token: send an API key in X-API-Key")
 
 
 async def _read_token_request(call: HttpCall) -> TokenRequest:
     document = await call.optional_json()
-    return parse_body(TokenRequest, document, error="the token request is not valid")
+    return parse_body(TokenRequest, document, error="invalid token request")
 
 
 def _token_principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principal:
-    """Return the principal that the token is for, without its narrowing."""
+    """Return the principal of the new token, before narrowing."""
     owner = None if wanted.owner_id is None else parse_id(wanted.owner_id, what="owner_id")
     agent = None if wanted.agent_id is None else parse_id(wanted.agent_id, what="agent_id")
-    if holder is None:  # development mode: every local program may be anybody
+    if holder is None:  # development mode: local programs can choose any owner and agent
         return Principal(owner or DEVELOPER, agent or DEVELOPER_AGENT, frozenset(wanted.roles or ALL_ROLES))
     return policy.admit_token_request(
         holder.principal, holder.agents, owner_id=owner, agent_id=agent, roles=wanted.roles
@@ -85,6 +85,7 @@ def _token_principal(wanted: TokenRequest, holder: KeyHolder | None) -> Principa
 
 
 async def _narrow_principal(call: HttpCall, wanted: TokenRequest, principal: Principal) -> Principal:
+    """Limit the principal to the session and the user of the request."""
     session = None if wanted.session_id is None else check_new_session_id(wanted.session_id)
     if session is not None:
         policy.check_no_state_holder(session, where="session_id")
@@ -92,7 +93,8 @@ async def _narrow_principal(call: HttpCall, wanted: TokenRequest, principal: Pri
     principal = replace(principal, session_id=session, user_id=user)
     if session is None:
         return principal
-    # The token is for the session that has this name now, or for the next one: see policy.check_session_not_deleted.
+    # The issue time must be later than the last deletion of a session with this name. The token is then valid for
+    # the current session or the next one. See policy.check_session_not_deleted.
     store = call.services.store
     deleted = await Sessions(store).last_deletion(principal.owner_id, session)
     return replace(principal, issued=max(store.now(), (deleted or 0) + 1))

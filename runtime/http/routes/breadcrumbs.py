@@ -1,4 +1,4 @@
-"""Breadcrumbs: post, read, change, remove, list."""
+"""Breadcrumbs: create, update, delete, read and list them."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ from breadcrumbs.runtime.store.store import check_idempotency_key
 IDEMPOTENCY_KEY: Final = Parameter(
     "Idempotency-Key",
     "header",
-    "Any text of your own, one per breadcrumb; kept for a day.",
+    "A unique text per breadcrumb, chosen by the client. Stored for a day by default.",
     {"type": "string", "minLength": 1, "maxLength": 255},
 )
 REPLAYED: Final = {
-    "Idempotency-Replayed": "`true` where the key was used before: this is the first result.",
+    "Idempotency-Replayed": "`true` if the key was used before. The reply is then the first result.",
 }
 _EXAMPLE: Final = {
     "schema_name": "user.message.v1",
@@ -86,10 +86,10 @@ routes = Routes("Breadcrumbs")
     id="createBreadcrumb",
     method="POST",
     path="/breadcrumbs",
-    summary="Post a breadcrumb",
+    summary="Create a breadcrumb",
     description=(
-        "The body, every index and the event are one atomic write. With an Idempotency-Key a retry "
-        "gives the first result again and writes nothing."
+        "The breadcrumb, all indexes and the event are one atomic write. With an Idempotency-Key, a retry returns "
+        "the first result and writes nothing."
     ),
     spends="posting",
     uses_store="writes",
@@ -98,9 +98,9 @@ routes = Routes("Breadcrumbs")
     successes=(
         SuccessReply(
             201,
-            "It is stored.",
+            "Breadcrumb created.",
             Created,
-            headers={"Location": "Where it is.", **ETAG_HEADER, **REPLAYED},
+            headers={"Location": "The path of the breadcrumb.", **ETAG_HEADER, **REPLAYED},
             optional_headers=frozenset(REPLAYED),
         ),
     ),
@@ -142,17 +142,16 @@ async def create(call: HttpCall) -> Reply:
     id="updateBreadcrumb",
     method="PATCH",
     path="/breadcrumbs/{id}",
-    summary="Change a breadcrumb",
+    summary="Update a breadcrumb",
     description=(
-        "Fields that are present replace, `context` and `tags` as a whole; null clears. As "
-        "`application/merge-patch+json` the context is merged (RFC 7396). Without If-Match the last "
-        "writer wins."
+        "Given fields are replaced, `context` and `tags` as a whole. null clears a field. With the media type "
+        "`application/merge-patch+json` the context is merged (RFC 7396). Without If-Match the last write wins."
     ),
     spends="posting",
     uses_store="writes",
     parameters=(ID, IF_MATCH),
     body=Body(BreadcrumbUpdate, {"context": {"message": "Hello, all!"}}, (JSON_TYPE, MERGE_PATCH_TYPE)),
-    successes=(SuccessReply(200, "The next version is stored.", Updated, headers=ETAG_HEADER),),
+    successes=(SuccessReply(200, "Breadcrumb updated.", Updated, headers=ETAG_HEADER),),
     may_fail=(SESSION_CONFLICT, SESSION_GONE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
 async def update(call: HttpCall) -> Reply:
@@ -184,12 +183,12 @@ async def update(call: HttpCall) -> Reply:
     id="deleteBreadcrumb",
     method="DELETE",
     path="/breadcrumbs/{id}",
-    summary="Remove a breadcrumb",
-    description="With its history, from every index.",
+    summary="Delete a breadcrumb",
+    description="Deletes the breadcrumb, its history and its index entries.",
     spends="posting",
     uses_store="writes",
     parameters=(ID, IF_MATCH),
-    successes=(SuccessReply(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "Breadcrumb deleted.", Done),),
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
 async def delete(call: HttpCall) -> Reply:
@@ -203,14 +202,14 @@ async def delete(call: HttpCall) -> Reply:
 
 
 def idempotency_key(call: HttpCall) -> str | None:
-    """The key of a request, if it has one."""
+    """Return the idempotency key of a request, or None."""
     principal, key = call.principal, call.header(b"idempotency-key")
     if key is None:
         return None
     check_idempotency_key(key)
     if principal.user_id is None:
         return key
-    # The store keeps keys per owner and session; users that share neither must not meet in one.
+    # The store separates keys only by owner and session. Include the user, so that the keys of users cannot collide.
     return sha256(f"{len(principal.user_id)} {principal.user_id} {key}".encode()).hexdigest()
 
 
@@ -223,16 +222,16 @@ def _session_named_in(new: BreadcrumbCreate) -> str | None:
 
 
 async def _check_session_user(call: HttpCall, id: UUID) -> None:
-    """Check the session of a breadcrumb that is about to be changed or deleted."""
+    """Check that a token for a user may write to the session of a breadcrumb."""
     principal, store = call.principal, call.services.store
     if not policy.needs_session_user(principal):
         return
     crumb = await store.get(principal.owner_id, id, count_read=False)
     if crumb.session_id is None or not policy.may_see(principal, crumb):
-        return  # the write itself answers that there is no such breadcrumb
-    held = await Sessions(store).belonging(principal.owner_id, crumb.session_id)
-    if held is not None:
-        policy.check_session_user(principal, crumb.session_id, held.user)
+        return  # the write itself raises NotFound
+    session = await Sessions(store).belonging(principal.owner_id, crumb.session_id)
+    if session is not None:
+        policy.check_session_user(principal, crumb.session_id, session.user)
 
 
 # Reading
@@ -244,12 +243,14 @@ async def _check_session_user(call: HttpCall, id: UUID) -> None:
     path="/breadcrumbs/{id}",
     summary="Read a breadcrumb as a model sees it",
     description=(
-        "`llm_hints` are applied to the context: the breadcrumb's own, or those of the newest "
-        "`schema.def.v1` breadcrumb tagged `defines:<schema_name>`. Counts as a read where the TTL "
-        "counts reads."
+        "Applies `llm_hints` to the context: those of the breadcrumb, or those of the newest `schema.def.v1` "
+        "breadcrumb with the tag `defines:<schema_name>`. Counts as a read for a TTL that limits reads."
     ),
     parameters=(ID, IF_NONE_MATCH),
-    successes=(SuccessReply(200, "The view.", ModelView, headers=ETAG_HEADER), NOT_MODIFIED),
+    successes=(
+        SuccessReply(200, "The breadcrumb as a model sees it.", ModelView, headers=ETAG_HEADER),
+        NOT_MODIFIED,
+    ),
 )
 async def get_view(call: HttpCall) -> Reply:
     crumb = await _load_readable(call)
@@ -279,8 +280,8 @@ async def get_view(call: HttpCall) -> Reply:
     id="getBreadcrumbFull",
     method="GET",
     path="/breadcrumbs/{id}/full",
-    summary="Read everything there is",
-    description="The raw content and what the store knows. Counts as a read where the TTL counts reads.",
+    summary="Read a breadcrumb with all fields",
+    description="The unchanged context and all metadata. Counts as a read for a TTL that limits reads.",
     parameters=(ID, IF_NONE_MATCH),
     successes=(SuccessReply(200, "The breadcrumb.", FullView, headers=ETAG_HEADER), NOT_MODIFIED),
 )
@@ -296,16 +297,16 @@ async def get_full(call: HttpCall) -> Reply:
     id="getBreadcrumbHistory",
     method="GET",
     path="/breadcrumbs/{id}/history",
-    summary="Read all versions",
+    summary="List the versions of a breadcrumb",
     description=(
-        "Newest first; without versions that you may not see, and contexts that are secret. A long history "
-        "comes in pages: each ends at `limit` versions or at the byte budget of a response."
+        "Newest first, without versions that the token may not see, and without secret contexts. A long history is "
+        "returned in pages. A page ends at `limit` versions or at the byte limit of a response."
     ),
     parameters=(ID, *listing.PAGING),
     successes=(
         SuccessReply(
             200,
-            "The versions.",
+            "A page of versions.",
             list[HistoryItem],
             headers=listing.PAGE_HEADERS,
             optional_headers=frozenset({"Link"}),
@@ -327,10 +328,11 @@ async def get_history(call: HttpCall) -> Reply:
     if page.next_before is not None:
         path = f"/breadcrumbs/{id}/history"
         headers.append((b"link", listing.next_link(path, given, str(page.next_before))))
-    # An older version may have been somebody else's, or secret, when the newest no longer is.
-    seen = (version.without_parsed_json() for version in page.versions)
+    # Check each version: an older one can be private or secret although the newest is not.
+    versions = (version.without_parsed_json() for version in page.versions)
     return ListReply(
-        (_history_item(principal, one) for one in seen if policy.may_see(principal, one)), headers
+        (_history_item(principal, version) for version in versions if policy.may_see(principal, version)),
+        headers,
     )
 
 
@@ -351,20 +353,21 @@ def _history_item(principal: Principal, version: Breadcrumb) -> HistoryItem:
 
 
 def _parse_history_cursor(cursor: str | None) -> int | None:
-    """The version that the last page of a history ended before."""
+    """Return the version before which the next page starts, or None for the first page."""
     if cursor is None:
         return None
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 10 and int(cursor) > 0):
-        raise InvalidCursor("this is not a cursor of a history: take it from the Link header", where="cursor")
+        raise InvalidCursor("invalid cursor for a history: take it from the Link header", where="cursor")
     return int(cursor)
 
 
 async def _load_readable(call: HttpCall) -> Breadcrumb:
+    """Return the breadcrumb of the path, redacted for the principal, and count the read."""
     store, principal, id = call.services.store, call.principal, call.path_id()
     crumb = await store.get(principal.owner_id, id, count_read=False)
     policy.check_readable(principal, crumb)
     if crumb.max_reads:
-        # Counted only now: who may not read it must not be able to use it up either.
+        # The read is counted after the check, so that a principal without permission cannot use up the reads.
         crumb = await store.get(principal.owner_id, id)
         policy.check_readable(principal, crumb)
     return redact_context(principal, crumb)
@@ -379,14 +382,14 @@ async def _load_readable(call: HttpCall) -> Breadcrumb:
     path="/breadcrumbs",
     summary="List breadcrumbs",
     description=(
-        "All filters must hold; `any_tags` is an OR inside itself. Newest first unless `sort` says "
-        "otherwise. Parameters that are not listed here are refused."
+        "All filters must match. `any_tags` matches if the breadcrumb has one of its tags. The default order is "
+        "newest first. Unknown parameters are refused."
     ),
     parameters=listing.PARAMETERS,
     successes=(
         SuccessReply(
             200,
-            "A page.",
+            "A page of breadcrumbs.",
             list[ListItem],
             headers=listing.PAGE_HEADERS,
             optional_headers=frozenset({"Link"}),
@@ -415,7 +418,7 @@ async def list_breadcrumbs(call: HttpCall) -> Reply:
 
 
 def _list_item(principal: Principal, crumb: Breadcrumb, *, include_context: bool) -> dict[str, Any]:
-    crumb = crumb.without_parsed_json()  # what is parsed to encode the item is freed after it
+    crumb = crumb.without_parsed_json()  # parsed JSON is freed after each item
     if include_context and policy.may_read_content(principal, crumb):
         return redact_context(principal, crumb).list_item(include_context=True)
     return crumb.list_item()

@@ -1,4 +1,4 @@
-"""What workers have given up on: look at it, try it again, throw it away. RCRT's paths."""
+"""Dead letters: list, retry and discard them. The paths are those of RCRT."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ routes = Routes("Dead letters")
     id="listDeadLetters",
     method="GET",
     path="/dlq",
-    summary="List what failed for good",
-    description="Events that a context builder or an agent runner has given up on, the newest first.",
+    summary="List dead letters",
+    description="Events that failed every attempt of a context builder or an agent runner, newest first.",
     successes=(SuccessReply(200, "The dead letters.", list[DeadLetterView]),),
 )
 async def list_letters(call: HttpCall) -> Reply:
@@ -36,11 +36,11 @@ async def list_letters(call: HttpCall) -> Reply:
     id="retryDeadLetter",
     method="POST",
     path="/dlq/{id}/retry",
-    summary="Try it again",
-    description="The same kind of worker handles it once more, from the beginning; a message is not doubled.",
+    summary="Retry a dead letter",
+    description="The same kind of worker handles the event again from the start. A retry never duplicates an answer.",
     uses_store="writes",
     parameters=(ID,),
-    successes=(SuccessReply(200, "It is being tried again.", Requeued),),
+    successes=(SuccessReply(200, "The event is queued again.", Requeued),),
     may_fail=(SESSION_GONE,),
 )
 async def retry_one(call: HttpCall) -> Reply:
@@ -53,9 +53,9 @@ async def retry_one(call: HttpCall) -> Reply:
     id="discardDeadLetter",
     method="DELETE",
     path="/dlq/{id}",
-    summary="Throw it away",
+    summary="Discard a dead letter",
     parameters=(ID,),
-    successes=(SuccessReply(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "Dead letter discarded.", Done),),
 )
 async def discard_letter(call: HttpCall) -> Reply:
     letters = DeadLetters(call.services.store)

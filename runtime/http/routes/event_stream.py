@@ -1,8 +1,9 @@
-"""GET /events/stream: events and deltas as server-sent events.
+"""Serves GET /events/stream: events and deltas as server-sent events.
 
-Raw ASGI, because thousands of these are open at a time. A stream ends when its client disconnects, when the server
-stops, or when the client does not read: then its queue (see subscription.py) is full or a write hangs, and the
-connection is cut, so that the client can resume with `Last-Event-ID`.
+It uses plain ASGI, because thousands of streams can be open at a time. A stream ends when its client disconnects,
+when its token expires, when the server stops, or when the client does not read. In the last case its queue (see
+subscription.py) is full or a write hangs. The connection is then aborted, and the client can resume with
+`Last-Event-ID`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.streams.subscription import Subscription
 
 ABORT: Final = "breadcrumbs.abort"
-"""ASGI extension of our server: cut the connection now, without waiting for what is still to be sent."""
+"""ASGI extension of this server: a function that aborts the connection and drops unsent bytes."""
 
 KNOWN_PARAMETERS: Final = frozenset(
     (
@@ -60,22 +61,22 @@ _MAX_SAVED_SELECTORS: Final = 100  # per stream; each is matched against every e
 STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+    (b"x-accel-buffering", b"no"),  # nginx would buffer events
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where a stream begins."""
+    """Start position of a stream."""
 
     position: Position | None
-    """None: with what happens from now on."""
+    """None: the stream starts with new events."""
     outdated: bool
-    """The client gave a position of an older version, which cannot be used."""
+    """The client sent a position in the format of an earlier version. It cannot be used."""
 
 
 class EventStream:
-    """The ASGI endpoint."""
+    """ASGI application of the event stream."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -110,15 +111,15 @@ class EventStream:
         subscription = client.subscription
         expiry: asyncio.TimerHandle | None = None
         try:
-            # The store is asked before the response starts: a client that cannot be served gets an error and a time
-            # to try again, not a stream that is cut.
+            # The store is read before the response starts. If the store is unavailable, the client gets a problem with
+            # Retry-After instead of a stream that breaks.
             missed = start.outdated
             if start.position is None:
                 position = await self._hub.subscribe(subscription)
             else:
                 position = start.position
                 trimmed = await self._hub.log.beginning()
-                missed = any(gone > seen for gone, seen in zip(trimmed, position, strict=True))
+                missed = any(removed > seen for removed, seen in zip(trimmed, position, strict=True))
             await self._sessions.check_token(principal)
             if principal.expires < math.inf:
                 expiry = asyncio.get_running_loop().call_later(principal.seconds_left, subscription.drop)
@@ -137,8 +138,8 @@ class EventStream:
             self._hub.leave(subscription)
 
     async def _greet(self, client: _StreamConnection, position: Position, *, missed: bool) -> None:
-        # The first event has an id, so that a client that is cut off before the next one can resume here. It has
-        # data, because scripts do not see the id of an event without data.
+        # The first event has an id, so that a client that loses its connection before the next event can resume here.
+        # It has data, because EventSource does not pass an event without data to scripts.
         owner = client.subscription.filter.owner_id
         await client.write(GREETING + self._frames.render_ping(owner, position))
         if missed:
@@ -148,7 +149,7 @@ class EventStream:
         async with aclosing(self._hub.catch_up(client.subscription, position)) as values:
             async for value in values:
                 frame = self._frames.render([value])
-                del value  # a slow client must not keep the breadcrumb beside its frame
+                del value  # with a slow client, only the frame stays in memory, not the breadcrumb
                 await client.write(frame)
 
     async def _stream(self, client: _StreamConnection) -> None:
@@ -162,23 +163,24 @@ class EventStream:
                 frames = self._frames.render(values)
                 del values
             else:
-                # A ping moves a quiet client on: it need not read again what was not for it.
+                # The id of a ping advances the position of an idle client past events that its filter rejected.
                 frames = self._frames.render_ping(owner, self._hub.served(subscription))
             await client.write(frames)
 
     async def _parse_filter(self, principal: Principal, query: QueryParams) -> StreamFilter:
         if unknown := set(query) - KNOWN_PARAMETERS:
+            known = ", ".join(sorted(KNOWN_PARAMETERS))
             raise InvalidInput(
-                f"there is no parameter {sorted(unknown)[0]!r} here; there are {', '.join(sorted(KNOWN_PARAMETERS))}",
+                f"unknown query parameter {sorted(unknown)[0]!r}; known parameters: {known}",
                 where=sorted(unknown)[0],
             )
-        asked: dict[str, Any] = {
+        conditions: dict[str, Any] = {
             "schema_name": query.get("schema_name"),
             "session_id": check_session_id(query["session_id"]) if "session_id" in query else None,
             "any_tags": read_tags(query, "any_tags"),
             "all_tags": [*read_tags(query, "tag"), *read_tags(query, "tags"), *read_tags(query, "all_tags")],
         }
-        selectors = [parse_selector(asked)]
+        selectors = [parse_selector(conditions)]
         if "filters" in query:
             selectors.append(parse_selector(query["filters"]))
         return StreamFilter(
@@ -188,7 +190,7 @@ class EventStream:
         )
 
     async def _load_selectors(self, principal: Principal, query: QueryParams) -> list[Selector]:
-        """Return the saved selectors that are named, and all of an agent. An agent without any gets everything."""
+        """Return the saved selectors of `selector_id` and `agent_id`. An agent without selectors gets all events."""
         ids = [parse_id(text, what="selector_id") for text in query.getlist("selector_id")]
         agent = parse_id(query["agent_id"], what="agent_id") if "agent_id" in query else None
         registry = self._services.registry
@@ -197,8 +199,8 @@ class EventStream:
             found += await saved_selectors.list_usable(registry, principal, agent)
         if len(found) > _MAX_SAVED_SELECTORS:
             raise InvalidInput(
-                f"a stream takes at most {_MAX_SAVED_SELECTORS} saved selectors, these are {len(found)}: "
-                "name some with selector_id",
+                f"a stream can use at most {_MAX_SAVED_SELECTORS} saved selectors, not {len(found)}: "
+                "choose some with selector_id",
                 where="selector_id",
             )
         return found
@@ -213,14 +215,14 @@ class EventStream:
 
 @dataclass(frozen=True, slots=True)
 class _StreamConnection:
-    """The connection of a stream."""
+    """The subscription of a client and the ASGI channels to it."""
 
     subscription: Subscription
     receive: Receive
     send: Send
 
     async def write(self, body: bytes) -> None:
-        """Send some frames. A write that hangs means that the client does not read."""
+        """Send frames. If the write hangs, the client does not read and the subscription is dropped."""
         timer = asyncio.get_running_loop().call_later(_WRITE_TIMEOUT_SECONDS, self.subscription.give_up)
         try:
             await self.send({"type": "http.response.body", "body": body, "more_body": True})
@@ -234,6 +236,7 @@ class _StreamConnection:
 
 
 async def _end_reply(scope: Scope, client: _StreamConnection) -> None:
+    """End the response. The connection of a client that does not read is aborted."""
     abort = scope.get("extensions", {}).get(ABORT)
     if client.subscription.overflowed and abort is not None:
         abort()

@@ -1,4 +1,4 @@
-"""The event stream in the OpenAPI document; event_stream.py serves it."""
+"""Declares the operation of the event stream. `event_stream.py` serves it."""
 
 from __future__ import annotations
 
@@ -16,38 +16,36 @@ OPERATIONS: Final = (
         method="GET",
         path="/events/stream",
         group="Events",
-        summary="Follow what happens",
+        summary="Stream events",
         description=(
-            "Server-sent events: one unnamed message per write, `event: ping` at the beginning and while "
-            "nothing happens. All filters must hold. Send the `id:` of the last event as Last-Event-ID, as "
-            "EventSource does by itself, and nothing is lost; `event: gap` says where too much time has "
-            "passed for that. A client that does not read is disconnected. A stream ends with its token. "
-            "`event: undecided` names a breadcrumb that the conditions of the stream would cost too much on. A "
-            "token has a limited number of streams."
+            "Server-sent events. Each write is one event without a name. `event: ping` is the first event and is "
+            "also sent while the stream is idle. All filters must match. To resume without loss, send the `id:` of "
+            "the last event as Last-Event-ID, as EventSource does. `event: gap` follows the first ping if events "
+            "after that position are no longer stored. `event: undecided` contains a breadcrumb whose conditions are "
+            "too expensive to evaluate. A client that does not read is disconnected. A stream ends when its token "
+            "expires. The number of open streams per token is limited."
         ),
         handle=None,
         parameters=(
-            Parameter("schema_name", "query", "Has this schema.", _TAGS, False, "agent.response.v1"),
-            Parameter("tag", "query", "Carries this tag. Repeat it: all must match.", _TAG, True),
-            Parameter("tags", "query", "The same as `tag`.", _TAG, True),
+            Parameter("schema_name", "query", "Has this schema name.", _TAGS, False, "agent.response.v1"),
+            Parameter("tag", "query", "Has this tag. If repeated, all tags must match.", _TAG, True),
+            Parameter("tags", "query", "Same as `tag`.", _TAG, True),
             Parameter(
-                "all_tags", "query", "Carries all of these tags. A JSON array also works.", _TAGS, True
+                "all_tags", "query", "Has all of these tags. A value can also be a JSON array.", _TAGS, True
             ),
             Parameter(
-                "any_tags", "query", "Carries at least one of these. A JSON array also works.", _TAGS, True
+                "any_tags", "query", "Has one of these tags. A value can also be a JSON array.", _TAGS, True
             ),
             Parameter("session_id", "query", "Belongs to this session.", {"type": "string", "minLength": 1}),
-            Parameter("filters", "query", "A selector as JSON, with `context_match` if need be."),
-            Parameter("agent_id", "query", "What any of this agent's saved selectors matches.", UUID_SCHEMA),
-            Parameter(
-                "selector_id", "query", "What any of these saved selectors matches.", UUID_SCHEMA, True
-            ),
-            Parameter("last_event_id", "query", "The same as the header Last-Event-ID."),
-            Parameter("token", "query", "A token, because EventSource cannot send headers."),
-            Parameter("access_token", "query", "The same as `token`."),
-            Parameter("Last-Event-ID", "header", "Where the last stream ended."),
+            Parameter("filters", "query", "A selector as JSON. It can contain `context_match`."),
+            Parameter("agent_id", "query", "Matches one of the saved selectors of this agent.", UUID_SCHEMA),
+            Parameter("selector_id", "query", "Matches one of these saved selectors.", UUID_SCHEMA, True),
+            Parameter("last_event_id", "query", "Same as the header Last-Event-ID."),
+            Parameter("token", "query", "The token, for EventSource, which cannot send headers."),
+            Parameter("access_token", "query", "Same as `token`."),
+            Parameter("Last-Event-ID", "header", "The `id:` of the last received event."),
         ),
-        successes=(SuccessReply(200, "The stream.", media_type="text/event-stream"),),
+        successes=(SuccessReply(200, "The event stream.", media_type="text/event-stream"),),
         may_fail=(NOT_FOUND,),
     ),
 )

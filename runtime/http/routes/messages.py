@@ -1,4 +1,4 @@
-"""Messages of a session: list, read, post, wait for the answer, retry."""
+"""Messages of a session: list, read and post them, wait for answers, retry failed turns."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from breadcrumbs.runtime.breadcrumb.ids import parse_id
 from breadcrumbs.runtime.breadcrumb.session_rule import SESSION, USER_MESSAGE_TAG, user_in, user_tags
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.concurrency import gather
-from breadcrumbs.runtime.errors import (
-    InvalidInput,
-    NotFound,
-    NothingToRetry,
-)
+from breadcrumbs.runtime.errors import InvalidInput, NotFound, NothingToRetry
 from breadcrumbs.runtime.http.api.bodies import parse_body
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import IF_MATCH, expected_version
@@ -61,7 +57,7 @@ from breadcrumbs.runtime.http.routes.waiting import (
 )
 from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.sessions.messages import (
-    MOST_MESSAGES,
+    MAX_PAGE_MESSAGES,
     PageRange,
     message_in,
     message_view,
@@ -73,7 +69,7 @@ from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.written import Written
 from breadcrumbs.runtime.streams.watch import AnswerWatch
 
-_POSTED_HEADERS: Final = {"Location": "Where the breadcrumb is.", **REPLAYED}
+_POSTED_HEADERS: Final = {"Location": "The path of the breadcrumb.", **REPLAYED}
 _OPTIONAL_HEADERS: Final = frozenset(REPLAYED)
 routes = Routes("Sessions")
 
@@ -82,29 +78,29 @@ routes = Routes("Sessions")
     id="listMessages",
     method="GET",
     path="/sessions/{id}/messages",
-    summary="Read what was said",
+    summary="List messages",
     description=(
-        "Messages, answers, errors and the use of tools, the oldest first; the newest page unless `before` or "
-        "`after` says otherwise."
+        "Messages, answers, errors and tool calls, oldest first. Without `before` and `after` this returns the newest "
+        "page."
     ),
     parameters=(
         SESSION_ID,
         Parameter(
             "limit",
             "query",
-            "How many to give at most.",
-            {"type": "integer", "minimum": 1, "maximum": MOST_MESSAGES, "default": DEFAULT_PAGE},
+            "Maximum number of messages.",
+            {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_MESSAGES, "default": DEFAULT_PAGE},
             example=20,
         ),
-        Parameter("before", "query", "What is older: the `before` of a page."),
-        Parameter("after", "query", "What is newer: the `after` of a page."),
+        Parameter("before", "query", "Returns older messages: the `before` of a page."),
+        Parameter("after", "query", "Returns newer messages: the `after` of a page."),
     ),
-    successes=(SuccessReply(200, "A page.", MessageList),),
+    successes=(SuccessReply(200, "A page of messages.", MessageList),),
     may_fail=(INVALID_CURSOR,),
 )
 async def list_messages(call: HttpCall) -> Reply:
     principal, session, given = call.principal, named_session(call), call.query()
-    # Side by side: of a session that is not there, or is just being deleted, nothing is shown.
+    # Both reads run concurrently. The second one raises if the session does not exist or is being deleted.
     page, _ = await gather(
         read_page(
             call.services.store,
@@ -136,16 +132,17 @@ async def list_messages(call: HttpCall) -> Reply:
     id="getMessage",
     method="GET",
     path="/sessions/{id}/messages/{message_id}",
-    summary="Read a message and what came of it",
+    summary="Read a message and its outcome",
     description=(
-        "Its answer, or the last error where there is none; neither while its turn is still run, or is run again."
+        "The outcome is the answer, or the last error if there is no answer. It is absent while the turn runs or is "
+        "retried."
     ),
     parameters=(
         SESSION_ID,
-        Parameter("message_id", "path", "The message.", UUID_SCHEMA),
-        Parameter("agent_id", "query", "Only what came of it with this agent."),
+        Parameter("message_id", "path", "The id of the message.", UUID_SCHEMA),
+        Parameter("agent_id", "query", "Only the outcome of this agent."),
     ),
-    successes=(SuccessReply(200, "The message.", MessageOutcome),),
+    successes=(SuccessReply(200, "The message and its outcome.", MessageOutcome),),
 )
 async def get_message(call: HttpCall) -> Reply:
     principal, session, store = call.principal, named_session(call), call.services.store
@@ -163,13 +160,13 @@ async def get_message(call: HttpCall) -> Reply:
     id="postMessage",
     method="POST",
     path="/sessions/{id}/messages",
-    summary="Say something",
+    summary="Post a message",
     description=(
-        "Posts a `user.message.v1` breadcrumb in the session, which is made if it is not there. If-Match is the "
-        "session's version. With `wait` the reply comes with the answer, or with `Accept: text/event-stream` "
-        "as named events: `message`, `delta` for each piece, then `answer` or `error`; `timeout` when the time "
-        "is up, `problem` when it cannot go on. Whoever goes away does not stop the turn. Waiting needs the role "
-        "`subscriber` too."
+        "Posts a `user.message.v1` breadcrumb in the session. A missing session is created. If-Match is the version "
+        "of the session. With `wait` the reply contains the answer. With `Accept: text/event-stream` it is a stream "
+        "of named events: `message`, a `delta` for each piece, then `answer` or `error`. The stream ends with "
+        "`timeout` after the waiting time, and with `problem` if there can be no answer. A client that disconnects "
+        "does not stop the turn. Waiting also requires the role `subscriber`."
     ),
     spends="posting",
     uses_store="writes",
@@ -178,24 +175,24 @@ async def get_message(call: HttpCall) -> Reply:
     successes=(
         SuccessReply(
             200,
-            "It is answered, or it failed.",
+            "The message and its outcome: an answer or an error.",
             MessageAnswered,
             headers=_POSTED_HEADERS,
             optional_headers=_OPTIONAL_HEADERS,
         ),
         SuccessReply(
             200,
-            "As events.",
+            "The outcome as a stream of events.",
             media_type=EVENT_STREAM,
             headers=_POSTED_HEADERS,
             optional_headers=_OPTIONAL_HEADERS,
         ),
         SuccessReply(
-            201, "It is stored.", MessagePosted, headers=_POSTED_HEADERS, optional_headers=_OPTIONAL_HEADERS
+            201, "Message posted.", MessagePosted, headers=_POSTED_HEADERS, optional_headers=_OPTIONAL_HEADERS
         ),
         SuccessReply(
             202,
-            "It is stored; the time was up before an answer came.",
+            "Message posted. There was no answer within the waiting time.",
             MessagePosted,
             headers=_POSTED_HEADERS,
             optional_headers=_OPTIONAL_HEADERS,
@@ -214,15 +211,15 @@ async def post_message(call: HttpCall) -> Reply:
         return Reply.json(posted, status=201, headers=_location_headers(written))
     with ExitStack() as stack:
         stack.enter_context(call.services.streams.count_waiting_request(call.principal))
-        # Listening first: the answer may be there before the reply to the write is.
+        # The watch starts before the write, because the answer can arrive before the write returns.
         watch = AnswerWatch(call.services.store, call.services.hub, call.principal, named_session(call))
         await watch.begin()
         stack.callback(watch.end)
         crumb, posted, written = await _post_message(call)
-        look_first = written.session_version is None  # posted before: no event may be left to wait for
+        look_first = written.session_version is None  # a replay: the event of the answer can be in the past
         awaited = AwaitedAnswer(call, watch, crumb, posted, seconds, look_first)
         if stream:
-            # The watch then ends with the stream.
+            # The stream ends the watch when it is done.
             return AnswerStream(awaited, stack.pop_all().close, headers=_location_headers(written))
         reply = await wait_for_answer(awaited)
         reply.headers += _location_headers(written)
@@ -230,19 +227,19 @@ async def post_message(call: HttpCall) -> Reply:
 
 
 async def _post_message(call: HttpCall) -> tuple[Breadcrumb, dict[str, Any], Written]:
-    """Post the message of a request. Returns the breadcrumb, its view, and the result of the write."""
+    """Post the message of a request. Returns the breadcrumb, its view and the result of the write."""
     principal, session, sessions = call.principal, named_session(call), Sessions(call.services.store)
     expected: int | Literal["*"] | None = expected_version(call)
     if expected is None and b"if-match" in call.headers:
         expected = "*"
-    said = parse_body(MessageCreate, await call.json())
+    request = parse_body(MessageCreate, await call.json())
     user = principal.user_id
     if user is None:
-        held = await sessions.belonging(principal.owner_id, session)
-        if held is None and expected is not None:
+        existing = await sessions.belonging(principal.owner_id, session)
+        if existing is None and expected is not None:
             raise session_not_found(session)
-        user = None if held is None else held.user
-    new = _message_breadcrumb(principal, session, said, user)
+        user = None if existing is None else existing.user
+    new = _message_breadcrumb(principal, session, request, user)
     written = await sessions.create_as(
         principal, new, idempotency_key=idempotency_key(call), session_version=expected
     )
@@ -258,27 +255,29 @@ def _location_headers(written: Written) -> list[Header]:
 
 
 def _message_breadcrumb(
-    principal: Principal, session: str, said: MessageCreate, user: str | None
+    principal: Principal, session: str, request: MessageCreate, user: str | None
 ) -> BreadcrumbCreate:
-    if "message" in said.context:
-        raise InvalidInput("the words go into `message`, not into context.message", where="context.message")
+    if "message" in request.context:
+        raise InvalidInput(
+            "context must not contain `message`: send the text as `message`", where="context.message"
+        )
     fields = {
         "schema_name": USER_MESSAGE,
-        "title": shorten_line(said.message),
-        "tags": list(dict.fromkeys([USER_MESSAGE_TAG, SESSION + session, *said.tags])),
-        "context": {**said.context, "message": said.message},
+        "title": shorten_line(request.message),
+        "tags": list(dict.fromkeys([USER_MESSAGE_TAG, SESSION + session, *request.tags])),
+        "context": {**request.context, "message": request.message},
     }
     new = policy.admit_new(principal, BreadcrumbCreate.parse(fields))
     if user_in(new.tags) is not None:
         return new
-    # The runtime names the user of the session. A client that may name nobody need not.
+    # The runtime adds the user of the session, because not every client may send a `user:` tag.
     return BreadcrumbCreate.parse({**fields, "tags": [*new.tags, *user_tags(user)]})
 
 
 async def _stored_message(
     call: HttpCall, session: str, new: BreadcrumbCreate, written: Written
 ) -> tuple[Breadcrumb, int | None]:
-    """Return the breadcrumb and the session's version; of a replay, what the store has now."""
+    """Return the breadcrumb and the version of the session. For a replay, both are read from the store."""
     if written.breadcrumb is not None:
         return written.breadcrumb, written.session_version
     principal, by = call.principal, call.principal.agent_id
@@ -289,9 +288,9 @@ async def _stored_message(
     try:
         version = (await load_facts(call, session)).version
         crumb = await call.services.store.get(principal.owner_id, written.id, count_read=False)
-    except NotFound:  # deleted since: it was written all the same, as this said the first time
+    except NotFound:  # deleted since; the reply is the same as for the first request
         return first, None
-    # Others may have changed it: that is for who may read.
+    # Other clients can have changed the message. Only a principal that may read it gets the changed version.
     readable = policy.has_role(principal, "subscriber") and policy.may_see(principal, crumb)
     return crumb if readable else first, version
 
@@ -301,11 +300,11 @@ async def _stored_message(
     method="POST",
     path="/sessions/{id}/retry",
     summary="Run a failed turn again",
-    description="The message is not posted again, and nobody answers it twice.",
+    description="The message is not posted again, and agents that have answered it do not answer again.",
     uses_store="writes",
     parameters=(SESSION_ID,),
     body=Body(RetryRequest, {}, required=False),
-    successes=(SuccessReply(202, "It is being run again.", Retried),),
+    successes=(SuccessReply(202, "The turn runs again.", Retried),),
     may_fail=(NOTHING_TO_RETRY, SESSION_GONE),
 )
 async def retry_turn(call: HttpCall) -> Reply:
@@ -313,7 +312,9 @@ async def retry_turn(call: HttpCall) -> Reply:
     wanted = parse_body(RetryRequest, await call.optional_json())
     facts = await load_facts(call, session)
     if facts.about.paused_at is not None:
-        raise NothingToRetry(f"session {session!r} is paused: PATCH it with active true, and try again")
+        raise NothingToRetry(
+            f"session {session!r} is paused: resume it with PATCH and active true, then retry"
+        )
     message, at = await retry(
         call.services.store,
         principal,

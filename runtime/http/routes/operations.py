@@ -1,4 +1,4 @@
-"""How everything is doing: lanes, workers, lag, the store, and this process. For a page that is looked at."""
+"""State of lanes, workers, the store and this process, for the operations page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from breadcrumbs.runtime.maintenance.overview import (
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.worker_records import WorkerRecord
 
-_closed = with_config(extra="forbid")
+_closed = with_config(extra="forbid")  # other keys are not allowed
 
 _STARTED: Final = time.time_ns() // 1000
 _MAX_SCHEMAS: Final = 50
@@ -41,53 +41,58 @@ routes = Routes("System")
 
 @_closed
 class HolderView(TypedDict):
-    """Who has a lane."""
+    """The worker that holds the lease of a lane."""
 
     worker: str
     since: NotRequired[Time]
-    until: Annotated[Time, Field(description="The lease is kept long before that, or lost")]
+    until: Annotated[Time, Field(description="End of the lease. A live worker renews it long before")]
 
 
 @_closed
 class ShareView(TypedDict):
-    """How one kind of worker is doing in a lane."""
+    """Progress of one kind of worker in a lane."""
 
     kind: str
     holder: NotRequired[HolderView]
-    done_until: NotRequired[Annotated[Time, Field(description="Every event up to this time is done")]]
-    waiting: Annotated[Count, Field(description="Events that are not ticked off")]
-    more_waiting: Annotated[bool, Field(description="There are more; only so many were counted")]
+    done_until: NotRequired[Annotated[Time, Field(description="All events up to this time are acknowledged")]]
+    waiting: Annotated[Count, Field(description="Events that are not acknowledged")]
+    more_waiting: Annotated[
+        bool, Field(description="Whether counting stopped before all waiting events were counted")
+    ]
     lag_ms: Annotated[
         Milliseconds,
         Field(
-            description="How old the oldest event is that is not ticked off. One that leads to nothing is "
-            "ticked off only when the lease is kept, every sixth of `lease_seconds`"
+            description="Age of the oldest event that is not acknowledged. An event that needs no work is "
+            "acknowledged when the lease is renewed, every sixth of `lease_seconds`"
         ),
     ]
-    dead_letters: Annotated[Count, Field(description="Of all tenants")]
+    dead_letters: Annotated[Count, Field(description="Dead letters of all tenants")]
 
 
 @_closed
 class LaneDocument(TypedDict):
-    """A lane and who works in it."""
+    """A lane and the progress of its workers."""
 
     lane: Count
     newest_event_at: NotRequired[Time]
-    events: Annotated[Count, Field(description="How many are kept")]
+    events: Annotated[Count, Field(description="Events in the log")]
     events_ever: Annotated[
-        Count, Field(description="How many there ever were: events per second come from it")
+        Count, Field(description="Events since the lane was created. Use it to compute events per second")
     ]
     kinds: list[ShareView]
 
 
 @_closed
 class WorkerDocument(TypedDict):
-    """A worker that is, or was just now, alive."""
+    """A worker that is alive or was alive recently."""
 
     kind: str
     name: str
     alive: bool
-    alive_until: Annotated[Time, Field(description="It is heard of again long before that, or is dead")]
+    alive_until: Annotated[
+        Time,
+        Field(description="The worker counts as dead after this time. Each heartbeat moves it forward"),
+    ]
     lanes: list[int]
 
 
@@ -97,12 +102,12 @@ class SchemaDocument(TypedDict):
 
     schema_name: NotRequired[str]
     count: Count
-    recent: Annotated[Count, Field(description="Of those, created in the last `recent_seconds`")]
+    recent: Annotated[Count, Field(description="Breadcrumbs created in the last `recent_seconds`")]
 
 
 @_closed
 class ServerDocument(TypedDict):
-    """A server behind the store, as far as it tells."""
+    """A Redis or Valkey server of the store, as it reports itself."""
 
     version: str
     uptime_seconds: Count
@@ -114,7 +119,7 @@ class ServerDocument(TypedDict):
 
 @_closed
 class QuotaDocument(TypedDict):
-    """How much of a quota is used."""
+    """Usage of a quota."""
 
     quota: Literal["bytes", "breadcrumbs", "sessions"]
     used: Count
@@ -123,35 +128,40 @@ class QuotaDocument(TypedDict):
 
 @_closed
 class StoreDocument(TypedDict):
-    """What is in the store. Breadcrumbs, sessions and schemas are those of this tenant."""
+    """Content of the store. Breadcrumbs, sessions and schemas are those of this tenant."""
 
     breadcrumbs: Count
     sessions: Count
     schemas: list[SchemaDocument]
     more_schemas: Annotated[
-        bool, Field(description="There are more; `breadcrumbs` may be less than there are")
+        bool, Field(description="Whether some schemas were not counted. `breadcrumbs` is then too low")
     ]
     servers: list[ServerDocument]
-    quotas: NotRequired[Annotated[list[QuotaDocument], Field(description="Where this tenant has any")]]
+    quotas: NotRequired[
+        Annotated[list[QuotaDocument], Field(description="Quotas of this tenant, if it has any")]
+    ]
 
 
 @_closed
 class RouteDocument(TypedDict):
-    """The answered requests of a route since this process began."""
+    """Completed requests of a route since the start of this process."""
 
     method: str
     route: str
     requests: Count
-    refused: Annotated[Count, Field(description="With a 4xx")]
-    failed: Annotated[Count, Field(description="With a 5xx")]
+    refused: Annotated[Count, Field(description="Replies with a status 4xx")]
+    failed: Annotated[Count, Field(description="Replies with a status 5xx")]
     p50_ms: Milliseconds
     p99_ms: Milliseconds
-    counts: Annotated[list[Count], Field(description="By `bounds_ms`, and one for what took longer")]
+    counts: Annotated[
+        list[Count],
+        Field(description="Requests per bucket of `bounds_ms`. The last bucket has no bound"),
+    ]
 
 
 @_closed
 class HttpDocument(TypedDict):
-    """The requests of this process: how long answers took to begin."""
+    """Requests of this process, with the times until the responses started."""
 
     in_flight: Count
     bounds_ms: list[Milliseconds]
@@ -160,7 +170,7 @@ class HttpDocument(TypedDict):
 
 @_closed
 class ProcessDocument(TypedDict):
-    """The process that answered. With several of them, one after the other may."""
+    """The process that sent this reply. With several processes, the next reply can come from another one."""
 
     name: str
     version: str
@@ -170,14 +180,14 @@ class ProcessDocument(TypedDict):
 
 @_closed
 class OperationsDocument(TypedDict):
-    """How everything is doing."""
+    """State of the store, the lanes, the workers and this process."""
 
-    at: Annotated[Time, Field(description="By the clock of the store's server")]
+    at: Annotated[Time, Field(description="Current time by the clock of the store's server")]
     recent_seconds: Count
     lease_seconds: Annotated[float, Field(ge=0)]
     process: ProcessDocument
     store: StoreDocument
-    kinds: Annotated[list[str], Field(description="The kinds of workers that events are kept for")]
+    kinds: Annotated[list[str], Field(description="The kinds of workers that the event log is kept for")]
     lanes: list[LaneDocument]
     workers: list[WorkerDocument]
     http: HttpDocument
@@ -187,17 +197,17 @@ class OperationsDocument(TypedDict):
     id="operations",
     method="GET",
     path="/operations",
-    summary="How everything is doing",
+    summary="Read the state of the system",
     description=(
-        "Lanes with their leases and their lag, workers, what is in the store, and how long requests took. "
-        "Made to be asked for every few seconds: it costs two round trips to the store, however much is in "
-        "it. Lanes, workers and servers are shared by all tenants of the store; breadcrumbs, sessions and "
-        "schemas are this tenant's."
+        "Lanes with their leases and lag, workers, the content of the store, and request times. A client can poll "
+        "this every few seconds: it takes two round trips to the store, regardless of the amount of data. Lanes, "
+        "workers and servers are shared by all tenants of the store. Breadcrumbs, sessions and schemas are those "
+        "of this tenant."
     ),
     successes=(
         SuccessReply(
             200,
-            "How it is now.",
+            "The current state.",
             OperationsDocument,
             headers={"Cache-Control": "`no-store`"},
         ),
@@ -205,16 +215,16 @@ class OperationsDocument(TypedDict):
 )
 async def operations(call: HttpCall) -> Reply:
     services = call.services
-    seen = await overview(services.store, call.principal.owner_id)
+    state = await overview(services.store, call.principal.owner_id)
     document: OperationsDocument = {
-        "at": times.to_text(seen.now),
+        "at": times.to_text(state.now),
         "recent_seconds": RECENT_SECONDS,
         "lease_seconds": services.settings.lease_seconds,
         "process": _process_document(),
-        "store": _store_document(seen),
-        "kinds": seen.kinds,
-        "lanes": [_lane_document(lane, seen.now) for lane in seen.lanes],
-        "workers": [_worker_document(worker, seen) for worker in seen.workers],
+        "store": _store_document(state),
+        "kinds": state.kinds,
+        "lanes": [_lane_document(lane, state.now) for lane in state.lanes],
+        "workers": [_worker_document(worker, state) for worker in state.workers],
         "http": _http_document(services.metrics),
     }
     if quotas := await _quota_documents(services.store, call.principal.owner_id):
@@ -246,20 +256,20 @@ def _process_document() -> ProcessDocument:
     }
 
 
-def _store_document(seen: Overview) -> StoreDocument:
+def _store_document(state: Overview) -> StoreDocument:
     schemas: list[SchemaDocument] = []
-    # What is being written now first: whoever draws it over time must not lose it among what is old.
-    for schema in sorted(seen.schemas, key=lambda schema: not schema.recent)[:_MAX_SCHEMAS]:
+    # Schemas with recent breadcrumbs come first, so that a chart over time does not lose them.
+    for schema in sorted(state.schemas, key=lambda schema: not schema.recent)[:_MAX_SCHEMAS]:
         counted: SchemaDocument = {"count": schema.count, "recent": schema.recent}
         if schema.name:
             counted["schema_name"] = schema.name
         schemas.append(counted)
     return {
-        "breadcrumbs": sum(schema.count for schema in seen.schemas),
-        "sessions": seen.sessions,
+        "breadcrumbs": sum(schema.count for schema in state.schemas),
+        "sessions": state.sessions,
         "schemas": schemas,
-        "more_schemas": seen.uncounted_schemas > 0,
-        "servers": [_server_document(info) for info in seen.servers],
+        "more_schemas": state.uncounted_schemas > 0,
+        "servers": [_server_document(info) for info in state.servers],
     }
 
 
@@ -282,46 +292,48 @@ def _lane_document(lane: LaneView, now: int) -> LaneDocument:
         "lane": lane.number,
         "events": lane.events,
         "events_ever": lane.events_ever,
-        "kinds": [_share_document(share, now) for share in lane.progress],
+        "kinds": [_progress_document(progress, now) for progress in lane.progress],
     }
     if lane.newest:
         document["newest_event_at"] = times.to_text(lane.newest)
     return document
 
 
-def _share_document(share: LaneProgress, now: int) -> ShareView:
-    lag = 0 if share.first_waiting is None else max(0, now - share.first_waiting)
+def _progress_document(progress: LaneProgress, now: int) -> ShareView:
+    lag = 0 if progress.first_waiting is None else max(0, now - progress.first_waiting)
     document: ShareView = {
-        "kind": share.kind,
-        "waiting": share.waiting,
-        "more_waiting": share.more_waiting,
+        "kind": progress.kind,
+        "waiting": progress.waiting,
+        "more_waiting": progress.more_waiting,
         "lag_ms": lag / 1000,
-        "dead_letters": share.dead_letters,
+        "dead_letters": progress.dead_letters,
     }
-    if share.done_until:
-        document["done_until"] = times.to_text(share.done_until)
-    if share.holder is not None:
+    if progress.done_until:
+        document["done_until"] = times.to_text(progress.done_until)
+    if progress.holder is not None:
         holder: HolderView = {
-            "worker": share.holder.worker,
-            "until": times.to_text(share.holder.until),
+            "worker": progress.holder.worker,
+            "until": times.to_text(progress.holder.until),
         }
-        if share.holder.since is not None:
-            holder["since"] = times.to_text(share.holder.since)
+        if progress.holder.since is not None:
+            holder["since"] = times.to_text(progress.holder.since)
         document["holder"] = holder
     return document
 
 
-def _worker_document(worker: WorkerRecord, seen: Overview) -> WorkerDocument:
+def _worker_document(worker: WorkerRecord, state: Overview) -> WorkerDocument:
     return {
         "kind": worker.kind,
         "name": worker.name,
-        "alive": worker.until > seen.now,
+        "alive": worker.until > state.now,
         "alive_until": times.to_text(worker.until),
         "lanes": [
             lane.number
-            for lane in seen.lanes
-            for share in lane.progress
-            if share.kind == worker.kind and share.holder is not None and share.holder.worker == worker.name
+            for lane in state.lanes
+            for progress in lane.progress
+            if progress.kind == worker.kind
+            and progress.holder is not None
+            and progress.holder.worker == worker.name
         ],
     }
 

@@ -1,4 +1,4 @@
-"""The small records of a tenant: saved selectors, agents, the tenant itself."""
+"""Records of a tenant: saved selectors, agents and the tenant itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from breadcrumbs.runtime.http.api.schemas import (
 from breadcrumbs.runtime.store.records import SelectorRecord
 from breadcrumbs.runtime.store.store import Store
 
-_DELETERS: Final = 16
+_CONCURRENT_DELETES: Final = 16
 
 _DONE: Final[Done] = {"ok": True}
 
@@ -43,7 +43,7 @@ agents_routes = Routes("Agents")
 tenants_routes = Routes("Tenants")
 
 
-# Selectors: an agent's own
+# Selectors. An agent can access only its own.
 
 
 @selectors_routes.operation(
@@ -53,7 +53,7 @@ tenants_routes = Routes("Tenants")
     summary="Save a selector",
     uses_store="writes",
     body=Body(Selector, _SELECTOR_EXAMPLE),
-    successes=(SuccessReply(200, "It is saved.", SavedSelector),),
+    successes=(SuccessReply(200, "Selector saved.", SavedSelector),),
 )
 async def save_selector(call: HttpCall) -> Reply:
     selector = parse_selector(await call.json())
@@ -82,7 +82,7 @@ async def list_selectors(call: HttpCall) -> Reply:
     uses_store="writes",
     parameters=(ID,),
     body=Body(Selector, _SELECTOR_EXAMPLE),
-    successes=(SuccessReply(200, "It is replaced.", Done),),
+    successes=(SuccessReply(200, "Selector replaced.", Done),),
 )
 async def replace_selector(call: HttpCall) -> Reply:
     id, selector = call.path_id(), parse_selector(await call.json())
@@ -97,7 +97,7 @@ async def replace_selector(call: HttpCall) -> Reply:
     summary="Delete a selector",
     uses_store="writes",
     parameters=(ID,),
-    successes=(SuccessReply(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "Selector deleted.", Done),),
 )
 async def delete_selector(call: HttpCall) -> Reply:
     await saved_selectors.delete(call.services.registry, call.principal, call.path_id())
@@ -140,7 +140,7 @@ async def list_agents(call: HttpCall) -> Reply:
 async def get_agent(call: HttpCall) -> Reply:
     principal, id = call.principal, call.path_id()
     if not policy.may_see_agent(principal, id):
-        raise NotFound("no such agent")
+        raise NotFound("agent not found")
     return Reply.json(await call.services.registry.agent(principal.owner_id, id))
 
 
@@ -148,17 +148,20 @@ async def get_agent(call: HttpCall) -> Reply:
     id="putAgent",
     method="POST",
     path="/agents/{id}",
-    summary="Write an agent, new or known",
-    description="One's own, or with the role `curator` any. What an agent may do, its token decides.",
+    summary="Create or replace an agent",
+    description=(
+        "A token may write its own agent, and with the role `curator` any agent. The permissions of an agent come "
+        "from its token, not from this record."
+    ),
     uses_store="writes",
     parameters=(ID,),
     body=Body(AgentChange, {"roles": ["emitter", "subscriber"]}),
-    successes=(SuccessReply(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "Agent stored.", Done),),
 )
 async def put_agent(call: HttpCall) -> Reply:
     principal, id = call.principal, call.path_id()
     policy.check_agent_change(principal, id)
-    change = parse_body(AgentChange, await call.json(), error="the record is not valid")
+    change = parse_body(AgentChange, await call.json(), error="invalid record")
     await call.services.registry.put_agent(principal.owner_id, id, sorted(set(change.roles)))
     return Reply.json(_DONE)
 
@@ -170,21 +173,21 @@ async def put_agent(call: HttpCall) -> Reply:
     summary="Delete an agent",
     uses_store="writes",
     parameters=(ID,),
-    successes=(SuccessReply(200, "It is gone.", Done),),
+    successes=(SuccessReply(200, "Agent deleted.", Done),),
 )
 async def delete_agent(call: HttpCall) -> Reply:
     await call.services.registry.delete_agent(call.principal.owner_id, call.path_id())
     return Reply.json(_DONE)
 
 
-# Tenants: one's own, and no other
+# Tenants. A token can access only its own.
 
 
 @tenants_routes.operation(
     id="listTenants",
     method="GET",
     path="/tenants",
-    summary="List tenants: one's own",
+    summary="List your tenant",
     successes=(SuccessReply(200, "The tenant, if it has a name.", list[Tenant]),),
 )
 async def list_tenants(call: HttpCall) -> Reply:
@@ -198,7 +201,7 @@ async def list_tenants(call: HttpCall) -> Reply:
     id="getTenant",
     method="GET",
     path="/tenants/{id}",
-    summary="Read one's own tenant",
+    summary="Read your tenant",
     parameters=(ID,),
     successes=(SuccessReply(200, "The tenant.", Tenant),),
 )
@@ -210,15 +213,15 @@ async def get_tenant(call: HttpCall) -> Reply:
     id="putTenant",
     method="POST",
     path="/tenants/{id}",
-    summary="Name one's own tenant",
+    summary="Name your tenant",
     uses_store="writes",
     parameters=(ID,),
     body=Body(TenantChange, {"name": "Example"}),
-    successes=(SuccessReply(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "Tenant stored.", Done),),
 )
 async def put_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)
-    change = parse_body(TenantChange, await call.json(), error="the record is not valid")
+    change = parse_body(TenantChange, await call.json(), error="invalid record")
     await call.services.registry.put_tenant(owner, change.name)
     return Reply.json(_DONE)
 
@@ -227,15 +230,15 @@ async def put_tenant(call: HttpCall) -> Reply:
     id="renameTenant",
     method="PUT",
     path="/tenants/{id}",
-    summary="Rename one's own tenant",
+    summary="Rename your tenant",
     uses_store="writes",
     parameters=(ID,),
     body=Body(TenantChange, {"name": "Another example"}),
-    successes=(SuccessReply(200, "It is stored.", Done),),
+    successes=(SuccessReply(200, "Tenant renamed.", Done),),
 )
 async def rename_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)
-    change = parse_body(TenantChange, await call.json(), error="the record is not valid")
+    change = parse_body(TenantChange, await call.json(), error="invalid record")
     await call.services.registry.tenant(owner)
     await call.services.registry.put_tenant(owner, change.name)
     return Reply.json(_DONE)
@@ -245,30 +248,31 @@ async def rename_tenant(call: HttpCall) -> Reply:
     id="deleteTenant",
     method="DELETE",
     path="/tenants/{id}",
-    summary="Delete one's own tenant and everything it has",
-    description="Every breadcrumb with its history, every agent, every selector. There is no way back.",
+    summary="Delete your tenant and all of its data",
+    description="Deletes every breadcrumb with its history, every agent and every selector. This cannot be undone.",
     uses_store="writes",
     parameters=(ID,),
-    successes=(SuccessReply(200, "It is gone.", TenantDeleted),),
+    successes=(SuccessReply(200, "Tenant deleted.", TenantDeleted),),
 )
 async def delete_tenant(call: HttpCall) -> Reply:
     owner = _own_tenant(call)
     deleted = await _delete_all(call.services.store, owner)
-    known = await call.services.registry.forget(owner)
-    if not known and not deleted:
-        raise NotFound("there is nothing of this tenant")
+    had_records = await call.services.registry.forget(owner)
+    if not had_records and not deleted:
+        raise NotFound("tenant not found: it has no data")
     body: TenantDeleted = {"ok": True, "deleted": deleted}
     return Reply.json(body)
 
 
 def _own_tenant(call: HttpCall) -> UUID:
+    """Return the tenant in the path. Raises `NotFound` if it is not the tenant of the token."""
     id = call.path_id()
     policy.check_tenant(call.principal, id)
     return id
 
 
 async def _delete_all(store: Store, owner: UUID) -> int:
-    """Every breadcrumb of an owner, a few at a time."""
+    """Delete all breadcrumbs of an owner, several at a time. Returns their number."""
     deleted = 0
 
     async def work(ids: MemoryObjectReceiveStream[UUID]) -> None:
@@ -279,11 +283,11 @@ async def _delete_all(store: Store, owner: UUID) -> int:
                     await store.delete(owner, id)
                     deleted += 1
                 except NotFound:
-                    pass  # expired, or deleted by somebody else, since it was listed
+                    pass  # expired or deleted since it was listed
 
-    send, receive = anyio.create_memory_object_stream[UUID](_DELETERS)
+    send, receive = anyio.create_memory_object_stream[UUID](_CONCURRENT_DELETES)
     async with anyio.create_task_group() as group, send:
-        for _ in range(_DELETERS):
+        for _ in range(_CONCURRENT_DELETES):
             group.start_soon(work, receive.clone())
         receive.close()
         async for crumb in store.walk(owner, Query()):

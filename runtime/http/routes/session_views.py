@@ -1,4 +1,4 @@
-"""Finds the session that a path names, and renders sessions."""
+"""Looks up the session of a path, and renders sessions as replies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from breadcrumbs.runtime.access import Principal, policy
 from breadcrumbs.runtime.access.redaction import visible_state
 from breadcrumbs.runtime.breadcrumb import times
 from breadcrumbs.runtime.breadcrumb.session_rule import MAX_TAG_LENGTH, SESSION, check_session_id
-from breadcrumbs.runtime.errors import (
-    NotFound,
-)
+from breadcrumbs.runtime.errors import NotFound
 from breadcrumbs.runtime.http.api.call import HttpCall
 from breadcrumbs.runtime.http.api.conditions import version_etag
 from breadcrumbs.runtime.http.api.operations import Parameter
@@ -26,15 +24,15 @@ DEFAULT_PAGE: Final = 50
 SESSION_ID: Final = Parameter(
     "id",
     "path",
-    "The session; percent-encode what is not a letter or a digit.",
+    "The id of the session. Percent-encode all characters except letters and digits.",
     {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(SESSION)},
     example="abc",
 )
-VERSIONED: Final = {"ETag": "The session's version, for If-Match."}
+VERSIONED: Final = {"ETag": "The version of the session, for If-Match."}
 
 
 def named_session(call: HttpCall) -> str:
-    """Return the session that the path names, if it can exist for the principal."""
+    """Return the session id of the path. Raises `NotFound` if the principal may not access it."""
     session = check_session_id(call.path_name())
     if not policy.may_name_session(call.principal, session):
         raise session_not_found(session)
@@ -42,10 +40,11 @@ def named_session(call: HttpCall) -> str:
 
 
 def session_not_found(session: str) -> NotFound:
-    return NotFound(f"there is no session {session!r}")
+    return NotFound(f"session {session!r} not found")
 
 
 async def load_facts(call: HttpCall, session: str) -> SessionFacts:
+    """Read a session. Raises `NotFound` if it does not exist or the principal may not see it."""
     facts = await Sessions(call.services.store).get(call.principal.owner_id, session, first_message=True)
     if not policy.may_see_session(call.principal, facts.id, facts.user):
         raise session_not_found(session)
@@ -53,9 +52,10 @@ async def load_facts(call: HttpCall, session: str) -> SessionFacts:
 
 
 def session_view(facts: SessionFacts, principal: Principal, *, state: bool = True) -> dict[str, Any]:
+    """Return a session as JSON, limited to the fields that the principal may read."""
     counts = facts.counts
     view: dict[str, Any] = {"id": facts.id}
-    # Who may only write is told how much there is, and nothing that anybody said.
+    # A principal that can only write gets the counts, but no texts and no state.
     may_read = policy.has_role(principal, "subscriber")
     if may_read:
         view |= _session_texts(facts, principal)
@@ -73,20 +73,21 @@ def session_view(facts: SessionFacts, principal: Principal, *, state: bool = Tru
         },
     }
     if state and may_read:
-        view["state"] = visible_state(principal, facts.held)
+        view["state"] = visible_state(principal, facts.raw_state)
     return view
 
 
 def _session_texts(facts: SessionFacts, principal: Principal) -> dict[str, str]:
-    words = {"title": facts.about.title, "summary": None, "user_id": facts.user}
+    texts = {"title": facts.about.title, "summary": None, "user_id": facts.user}
     if facts.first_message is not None:
-        words["summary"] = summary_of(facts.first_message, principal)
-    return {name: text for name, text in words.items() if text is not None}
+        texts["summary"] = summary_of(facts.first_message, principal)
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def session_reply(
     facts: SessionFacts, principal: Principal, *, status: int = 200, headers: list[Header] | None = None
 ) -> Reply:
+    """Return a reply with a session and its version as ETag."""
     return Reply.json(
         session_view(facts, principal),
         status=status,

@@ -1,4 +1,4 @@
-"""Sessions: list, create, read, change, delete and fork."""
+"""Sessions: list, create, read, change, delete and fork them."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ from breadcrumbs.runtime.sessions.forks import ForkOptions, fork
 from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.options import CreateOptions
 from breadcrumbs.runtime.store.session_facts import SessionFacts
-from breadcrumbs.runtime.store.state import PAUSED, RESUMED, sensitivity_of, what_is_secret
+from breadcrumbs.runtime.store.state import PAUSED, RESUMED, secrecy_flags, sensitivity_of
 
 MAX_LISTED_SESSIONS: Final = 500
 _LIMIT: Final = Parameter(
     "limit",
     "query",
-    "How many to give at most.",
+    "Maximum number of sessions.",
     {"type": "integer", "minimum": 1, "maximum": MAX_LISTED_SESSIONS, "default": DEFAULT_PAGE},
     example=20,
 )
@@ -87,18 +87,18 @@ routes = Routes("Sessions")
     method="GET",
     path="/sessions",
     summary="List sessions",
-    description="Yours, the last active one first.",
+    description="All sessions that the token may see, most recently active first.",
     parameters=(
         _LIMIT,
-        Parameter("cursor", "query", "Where the last page ended: its `next_cursor`."),
+        Parameter("cursor", "query", "Continues after the previous page: its `next_cursor`."),
         Parameter(
             "user_id",
             "query",
-            "Of this user.",
+            "Only sessions of this user.",
             {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH - len(USER)},
         ),
     ),
-    successes=(SuccessReply(200, "A page.", SessionList),),
+    successes=(SuccessReply(200, "A page of sessions.", SessionList),),
     may_fail=(INVALID_CURSOR,),
 )
 async def list_sessions(call: HttpCall) -> Reply:
@@ -114,7 +114,10 @@ async def list_sessions(call: HttpCall) -> Reply:
     cursor = None
     if principal.session_id is not None:
         if "cursor" in given:
-            raise InvalidInput("this token is for one session: there is no next page", where="cursor")
+            raise InvalidInput(
+                "this token is narrowed to one session: omit the cursor",
+                where="cursor",
+            )
         try:
             found = [facts for facts in (await load_facts(call, principal.session_id),) if keep(facts)]
         except NotFound:
@@ -141,10 +144,10 @@ async def list_sessions(call: HttpCall) -> Reply:
     id="createSession",
     method="POST",
     path="/sessions",
-    summary="Begin a session",
+    summary="Create a session",
     description=(
-        "Not needed before the first message: a session is there as soon as anything is posted in it. "
-        "This way it begins with a title, a user, a state."
+        "This is optional: the first breadcrumb with the `session:` tag also creates a session. Use this to create "
+        "a session with a title, a user or a state."
     ),
     uses_store="writes",
     parameters=(IDEMPOTENCY_KEY,),
@@ -152,9 +155,9 @@ async def list_sessions(call: HttpCall) -> Reply:
     successes=(
         SuccessReply(
             201,
-            "It is there.",
+            "Session created.",
             Session | ListedSession,
-            headers={"Location": "Where it is.", **VERSIONED, **REPLAYED},
+            headers={"Location": "The path of the session.", **VERSIONED, **REPLAYED},
             optional_headers=frozenset(REPLAYED),
         ),
     ),
@@ -182,7 +185,7 @@ async def create_session(call: HttpCall) -> Reply:
         context["user_id"] = user
     if wanted.state is not None:
         policy.check_state_names(principal, wanted.state)
-        context |= {"state_delta": wanted.state, **what_is_secret(wanted.state)}
+        context |= {"state_delta": wanted.state, **secrecy_flags(wanted.state)}
     new = BreadcrumbCreate.parse(
         {
             "schema_name": SESSION_RECORD,
@@ -202,9 +205,7 @@ async def create_session(call: HttpCall) -> Reply:
             options=CreateOptions(session_version=0),
         )
     except VersionMismatch:
-        raise AlreadyExists(
-            f"there is a session {session!r} already: choose another id, or leave it out"
-        ) from None
+        raise AlreadyExists(f"session {session!r} already exists: choose another id, or omit it") from None
     facts = await load_facts(call, session)
     return session_reply(
         facts,
@@ -232,14 +233,15 @@ async def get_session(call: HttpCall) -> Reply:
     path="/sessions/{id}",
     summary="Change a session",
     description=(
-        "`state` is merged, and null takes a name out of it; a title that is null goes. With `active: false` "
-        "the session's contexts lose their `consumer:` tag and agents do not answer; with `active: true` what "
-        "waited is answered. All of it is one write: with If-Match it happens as a whole or not at all."
+        "`state` is merged, and null removes a name from it. A title of null removes the title. `active: false` "
+        "pauses the session: its contexts lose their `consumer:` tag and agents do not answer. `active: true` "
+        "resumes it, and agents answer the waiting messages. The whole change is one atomic write. With If-Match, it "
+        "is applied as a whole or not at all."
     ),
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
     body=Body(SessionChange, {"title": "Summer holidays", "state": {"language": "de"}}),
-    successes=(SuccessReply(200, "The session as it is now.", Session | ListedSession, headers=VERSIONED),),
+    successes=(SuccessReply(200, "The changed session.", Session | ListedSession, headers=VERSIONED),),
     may_fail=(SESSION_GONE, STATE_TOO_LARGE, VERSION_MISMATCH, QUOTA_EXCEEDED),
 )
 async def change_session(call: HttpCall) -> Reply:
@@ -247,7 +249,7 @@ async def change_session(call: HttpCall) -> Reply:
     expected = expected_version(call)
     change = parse_body(SessionChange, await call.json())
     if "title" not in change.model_fields_set and change.state is None and change.active is None:
-        raise InvalidInput("the change is empty: send title, state or active", where="body")
+        raise InvalidInput("the change is empty: send at least one of title, state and active", where="body")
     facts = await load_facts(call, session)
     context: dict[str, Any] = {"session_id": session}
     tags = [SESSION + session, "session-change"]
@@ -255,16 +257,16 @@ async def change_session(call: HttpCall) -> Reply:
         context["title"] = change.title
     if change.state is not None:
         policy.check_state_names(principal, change.state)
-        context |= {"state_delta": change.state, **what_is_secret(change.state)}
+        context |= {"state_delta": change.state, **secrecy_flags(change.state)}
     if change.active is not None and change.active != (facts.about.paused_at is None):
         context["active"] = change.active
         tags.append(RESUMED if change.active else PAUSED)
-    if len(context) == 1:  # as active as it was: nothing changes
+    if len(context) == 1:  # only `active` was sent, and it is unchanged
         if expected not in (None, facts.version):
             raise VersionMismatch(facts.version, expected or 0)
         return session_reply(facts, principal)
     tags += user_tags(facts.user)
-    # One breadcrumb for all of it: the version is checked and everything is set in one script, or nothing is.
+    # The whole change is one breadcrumb, so that one script checks the version and applies all of it or nothing.
     new = BreadcrumbCreate.parse(
         {
             "schema_name": STATE_CHANGE,
@@ -294,12 +296,12 @@ async def change_session(call: HttpCall) -> Reply:
     path="/sessions/{id}",
     summary="Delete a session",
     description=(
-        "With everything in it: breadcrumbs, contexts, work that waits, dead letters. Turns that are running "
-        "stop and write nothing. The name can be used again."
+        "Deletes the session with its breadcrumbs, contexts, waiting work and dead letters. Running turns are "
+        "cancelled and write nothing. The name can then be used again."
     ),
     uses_store="writes",
     parameters=(SESSION_ID, IF_MATCH),
-    successes=(SuccessReply(200, "It is gone.", SessionDeleted),),
+    successes=(SuccessReply(200, "Session deleted.", SessionDeleted),),
     may_fail=(MALFORMED, VERSION_MISMATCH),
 )
 async def delete_session(call: HttpCall) -> Reply:
@@ -316,11 +318,12 @@ async def delete_session(call: HttpCall) -> Reply:
     id="forkSession",
     method="POST",
     path="/sessions/{id}/fork",
-    summary="Begin a session with what was said in another",
+    summary="Fork a session",
     description=(
-        "The copies have their original times and ids of their own; nobody answers them. Errors, contexts and "
-        "what you may not read are left behind. The state is the one of that moment. With an Idempotency-Key a "
-        "retry gives the same fork."
+        "Creates a new session with copies of the messages. The copies have new ids and their original times, and "
+        "agents do not answer them. Errors, contexts and breadcrumbs that the token may not read are not copied. The "
+        "state is that of the time of the last copied message. With an Idempotency-Key, a retry returns the same "
+        "fork."
     ),
     uses_store="writes",
     parameters=(SESSION_ID, IDEMPOTENCY_KEY),
@@ -328,9 +331,9 @@ async def delete_session(call: HttpCall) -> Reply:
     successes=(
         SuccessReply(
             201,
-            "It is there.",
+            "Session created.",
             Session | ListedSession,
-            headers={"Location": "Where it is.", **VERSIONED, **REPLAYED},
+            headers={"Location": "The path of the session.", **VERSIONED, **REPLAYED},
             optional_headers=frozenset(REPLAYED),
         ),
     ),
@@ -366,18 +369,19 @@ async def fork_session(call: HttpCall) -> Reply:
 
 
 def _new_session_name(call: HttpCall, wanted: str | None, key: str | None, *purpose: str) -> str:
+    """Return the requested id of a new session, or a generated one."""
     principal = call.principal
     name = policy.admit_session_name(principal, None if wanted is None else check_new_session_id(wanted))
     if name is not None:
         return name
     if key is None:
         return str(new_id(0))
-    # The same for the same key: a retry must find what the first try made.
+    # The id is derived from the key, so that a retry finds the session of the first attempt.
     return str(derived_id(0, "session", str(principal.owner_id), key, *purpose))
 
 
 def _title_text(text: str | None) -> str | None:
-    """What a session is called, as a title of a breadcrumb: whoever gave it may have been less strict."""
+    """Return a session title that is valid as a breadcrumb title. Stored titles can be less strict."""
     if text is None:
         return None
     return printable_line(text)[:MAX_TITLE_LENGTH]

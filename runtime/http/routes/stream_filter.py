@@ -1,4 +1,4 @@
-"""The filter of an event stream: the rights of its token and the parameters of its request."""
+"""Filter of an event stream: permissions of the token and conditions of the request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from breadcrumbs.runtime.streams.conditions import Evaluation
 
 
 class StreamFilter:
-    """Lets the events through that the token may see and the client asked for."""
+    """Accepts events that the token may see and that match the selectors.
+
+    An event must match all `selectors`, and one of `any_of` if there are any.
+    """
 
     __slots__ = ("_any_of", "_ended", "_principal", "_selectors", "begins_after", "conditional", "owner_id")
 
@@ -23,8 +26,9 @@ class StreamFilter:
         self._any_of = any_of
         self._ended = False
         self.begins_after = 0
-        """Events up to this time belong to an earlier session with the same name as the token's session."""
+        """Events up to this time belong to an earlier session with the name of the token's session."""
         self.conditional = any(selector.context_match for selector in (*selectors, *any_of))
+        """Whether a selector has conditions on the content."""
 
     @property
     def token(self) -> Principal:
@@ -36,6 +40,7 @@ class StreamFilter:
         return self._ended
 
     def wants(self, event: Event) -> bool:
+        """Return whether the event passes the checks that do not need the content."""
         if 0 < event.at <= self.begins_after:  # 0: a delta, which is not in the log
             return False
         if event.operation == "session_deleted" and event.session_id == self._principal.session_id:
@@ -53,6 +58,10 @@ class StreamFilter:
         )
 
     def accepts(self, event: Event, evaluation: Evaluation | None) -> bool | None:
+        """Return whether the content matches. None: the conditions are too expensive to evaluate.
+
+        `evaluation` is None for a deleted breadcrumb.
+        """
         budget = SearchBudget()
         decisions = [
             self._matches(selector, event, evaluation, budget)
@@ -78,7 +87,7 @@ class StreamFilter:
         if not selector.needs_context:
             return selector.matches_meta(event.schema_name, event.tags, event.session_id)
         if evaluation is None:
-            return False  # deleted: its content is not known any more
+            return False  # deleted: its content is no longer available
         if selector.context_match and not policy.may_read_content(self._principal, evaluation.crumb):
             return False  # receiving the event would reveal the content
         return evaluation.decide(self._principal, selector, budget)

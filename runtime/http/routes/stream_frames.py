@@ -19,30 +19,30 @@ from breadcrumbs.runtime.streams.stream_event import StreamEvent, StreamValue
 
 GREETING: Final = b"retry: 2000\n: connected\n\n"
 GAP: Final = encode_event(
-    b'{"type":"gap","detail":"events between your Last-Event-ID and now are no longer kept: list what you need again"}',
+    b'{"type":"gap","detail":"events after your Last-Event-ID are no longer stored: reload your data"}',
     event="gap",
 )
 _UNDECIDED: Final = (
-    "the conditions of this stream would cost too much on this breadcrumb: read it yourself, or use fewer conditions, "
-    "paths without '..', a schema or tags"
+    "the conditions of this stream are too expensive for this breadcrumb: read the breadcrumb itself, or use fewer "
+    "conditions, paths without '..', a schema name or tags"
 )
 
 
 class FrameRenderer:
-    """Renders each value once, however many streams get it."""
+    """Renders the values of all streams. Each value is rendered once for all of its streams."""
 
     def __init__(self, encode_position: Callable[[UUID, Sequence[int]], str], *, rcrt_events: bool) -> None:
         self._encode_position = encode_position
         self._rcrt_events = rcrt_events
-        # A frame is kept as long as its value waits in a queue.
+        # A frame is cached while its value is in a queue.
         self._frames: WeakKeyDictionary[StreamValue, bytes] = WeakKeyDictionary()
 
     def render(self, values: Iterable[StreamValue]) -> bytes:
-        """Return the frames of some values in one piece."""
+        """Return the joined frames of some values."""
         return b"".join([self._cached_frame(value) for value in values])
 
     def render_ping(self, owner: UUID, position: Sequence[int] | None) -> bytes:
-        """Return a ping. It has an id unless the position of the client is not known."""
+        """Return a ping. It has no id if the position of the client is unknown."""
         data = orjson.dumps({"type": "ping", "ts": times.to_text(time.time_ns() // 1000)})
         id = None if position is None else self._encode_position(owner, position)
         return encode_event(data, event="ping", id=id)
@@ -66,7 +66,7 @@ class FrameRenderer:
             return _session_payload(event)
         payload = self._event_payload(event, crumb)
         if value.undecided:
-            # In place: the type stays the first field.
+            # `type` is replaced and stays the first field.
             payload |= {"type": "breadcrumb.undecided", "detail": _UNDECIDED}
         elif crumb is not None:
             payload["title"] = crumb.title
@@ -75,7 +75,7 @@ class FrameRenderer:
         return payload
 
     def _event_payload(self, event: Event, crumb: Breadcrumb | None) -> dict[str, object]:
-        # RCRT's clients wait for "breadcrumb.updated" also for new breadcrumbs; `operation` tells them apart.
+        # RCRT's clients expect "breadcrumb.updated" for new breadcrumbs too. `operation` distinguishes them.
         kind = "updated" if self._rcrt_events and event.operation == "created" else event.operation
         payload: dict[str, object] = {
             "type": f"breadcrumb.{kind}",

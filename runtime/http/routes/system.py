@@ -1,4 +1,4 @@
-"""About the server itself: is it alive, how is it doing, what can it do."""
+"""Operations about the server: health, metrics, hygiene and documentation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ routes = Routes("System")
     id="health",
     method="GET",
     path="/health",
-    summary="Is the process alive?",
+    summary="Check that the process is alive",
     uses_store="no",
-    successes=(SuccessReply(200, "It is.", Health),),
+    successes=(SuccessReply(200, "The process is alive.", Health),),
 )
 async def health(call: HttpCall) -> Reply:
     body: Health = {"status": "ok", "version": VERSION}
@@ -35,8 +35,8 @@ async def health(call: HttpCall) -> Reply:
     id="ready",
     method="GET",
     path="/ready",
-    summary="Can it serve requests now?",
-    successes=(SuccessReply(200, "It can.", Health),),
+    summary="Check that the store is reachable",
+    successes=(SuccessReply(200, "The server is ready.", Health),),
 )
 async def ready(call: HttpCall) -> Reply:
     await call.services.store.ping()
@@ -47,9 +47,9 @@ async def ready(call: HttpCall) -> Reply:
     id="metrics",
     method="GET",
     path="/metrics",
-    summary="Numbers for Prometheus",
+    summary="Read metrics for Prometheus",
     uses_store="no",
-    successes=(SuccessReply(200, "Prometheus text format.", media_type="text/plain"),),
+    successes=(SuccessReply(200, "Metrics in the Prometheus text format.", media_type="text/plain"),),
 )
 async def metrics(call: HttpCall) -> Reply:
     return Reply(200, call.services.metrics.render(), CONTENT_TYPE_LATEST.encode())
@@ -59,10 +59,13 @@ async def metrics(call: HttpCall) -> Reply:
     id="runHygiene",
     method="POST",
     path="/hygiene/run",
-    summary="Remove what has expired, now",
-    description="It also runs by itself. `ok` is false where a part of it failed; the log says why.",
+    summary="Delete expired data now",
+    description=(
+        "The server also does this periodically. `ok` is false if a part of the run failed. The log contains the "
+        "reason."
+    ),
     uses_store="writes",
-    successes=(SuccessReply(200, "What it did.", Swept),),
+    successes=(SuccessReply(200, "The result of the run.", Swept),),
 )
 async def run_hygiene(call: HttpCall) -> Reply:
     report = await call.services.hygiene.run_once()
@@ -79,8 +82,8 @@ async def run_hygiene(call: HttpCall) -> Reply:
     id="hygieneStats",
     method="GET",
     path="/hygiene/stats",
-    summary="What hygiene has done so far",
-    successes=(SuccessReply(200, "Counters.", dict[str, Any]),),
+    summary="Read the counters of hygiene runs",
+    successes=(SuccessReply(200, "The counters.", dict[str, Any]),),
 )
 async def hygiene_stats(call: HttpCall) -> Reply:
     return Reply.json(await call.services.hygiene.stats())
@@ -90,9 +93,9 @@ async def hygiene_stats(call: HttpCall) -> Reply:
     id="openapi",
     method="GET",
     path="/openapi.json",
-    summary="This description, for programs",
+    summary="Read the OpenAPI document",
     uses_store="no",
-    successes=(SuccessReply(200, "OpenAPI 3.1.", dict[str, Any]),),
+    successes=(SuccessReply(200, "The OpenAPI 3.1 document.", dict[str, Any]),),
 )
 async def openapi(call: HttpCall) -> Reply:
     return Reply(200, call.services.pages.openapi(), JSON, [(b"cache-control", b"no-cache")])
@@ -102,17 +105,17 @@ async def openapi(call: HttpCall) -> Reply:
     id="startPage",
     method="GET",
     path="/",
-    summary="The same page",
+    summary="Read the start page",
     uses_store="no",
-    successes=(SuccessReply(200, "A page.", media_type="text/html"),),
+    successes=(SuccessReply(200, "The page.", media_type="text/html"),),
 )
 @routes.operation(
     id="docs",
     method="GET",
     path="/docs",
-    summary="This description, for people",
+    summary="Read this documentation as a page",
     uses_store="no",
-    successes=(SuccessReply(200, "A page.", media_type="text/html"),),
+    successes=(SuccessReply(200, "The page.", media_type="text/html"),),
 )
 async def docs(call: HttpCall) -> Reply:
     pages = call.services.pages

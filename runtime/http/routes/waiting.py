@@ -1,4 +1,4 @@
-"""Waiting for the answer to a message: as one JSON document, or as server-sent events while it is made."""
+"""Waits for the answer to a message. The reply is JSON or server-sent events."""
 
 from __future__ import annotations
 
@@ -27,26 +27,27 @@ from breadcrumbs.runtime.sse import encode_comment, encode_event
 from breadcrumbs.runtime.streams.watch import AnswerWatch
 
 MAX_WAIT_SECONDS: Final = 600.0
-DEFAULT_WAIT_SECONDS: Final = 120.0  # seconds that a stream waits if the request names none
+DEFAULT_WAIT_SECONDS: Final = 120.0  # for a stream without the parameter `wait`
 
 EVENT_STREAM: Final = "text/event-stream"
 
 WAIT: Final = Parameter(
     "wait",
     "query",
-    "For how many seconds to wait for the answer; 0 is not at all.",
+    "Seconds to wait for the answer. 0: do not wait. For a stream the default is 120.",
     {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0},
     example=0,
 )
 
 
 def wants_stream(call: HttpCall) -> bool:
+    """Return whether the Accept header contains `text/event-stream`."""
     accepted = (call.header(b"accept") or "").split(",")
     return any(kind.partition(";")[0].strip().lower() == EVENT_STREAM for kind in accepted)
 
 
 def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -> float:
-    """Return the requested time, limited by the lifetime of the token."""
+    """Return the seconds to wait, limited by the lifetime of the token."""
     text = given.get("wait")
     if text is None:
         return min(DEFAULT_WAIT_SECONDS, principal.seconds_left) if stream else 0.0
@@ -54,54 +55,55 @@ def seconds_to_wait(given: QueryParams, principal: Principal, *, stream: bool) -
         seconds = float(text) if text.isascii() else -1.0
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds <= MAX_WAIT_SECONDS:  # not a number fails here too
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:  # NaN fails here too
         raise InvalidInput(f"wait must be a number of seconds from 0 to {MAX_WAIT_SECONDS:g}", where="wait")
     return min(seconds, principal.seconds_left)
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedAnswer:
-    """A message that was posted, and how to wait for its answer."""
+    """A posted message whose answer the client waits for."""
 
     call: HttpCall
     watch: AnswerWatch
     message: Breadcrumb
     posted: dict[str, Any]
-    """What the reply says of the message."""
+    """The view of the message in the reply."""
     seconds: float
+    """Seconds to wait."""
     look_first: bool
-    """The outcome may be stored already."""
+    """Whether the outcome can already be stored."""
 
     def until_answered(self, patience: float) -> AsyncGenerator[Delta | Breadcrumb | None, None]:
-        """See `AnswerWatch.until_answered`."""
+        """Yield deltas and the outcome, or None after `patience` seconds without either."""
         return self.watch.until_answered(
             self.message, self.seconds, look_first=self.look_first, patience=patience
         )
 
     def view_outcome(self, outcome: Breadcrumb) -> dict[str, Any]:
-        """Return what the client may see of the outcome."""
+        """Return the view of the outcome for the principal."""
         return message_view(outcome, self.call.principal)
 
 
 async def wait_for_answer(awaited: AwaitedAnswer) -> Reply:
-    """Return the answer as JSON: 200 with it or with an error, 202 without either when the time is up."""
+    """Return the message with its outcome (200), or without an outcome after the timeout (202)."""
     outcome: Breadcrumb | None = None
-    gone = False
+    disconnected = False
 
-    async def leave() -> None:
-        nonlocal gone
+    async def cancel_on_disconnect() -> None:
+        nonlocal disconnected
         await awaited.call.until_disconnected()
-        gone = True
+        disconnected = True
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(leave)
-        async with aclosing(awaited.until_answered(patience=awaited.seconds)) as heard:
-            async for piece in heard:
+        tasks.start_soon(cancel_on_disconnect)
+        async with aclosing(awaited.until_answered(patience=awaited.seconds)) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, Breadcrumb):
                     outcome = piece
         tasks.cancel_scope.cancel()
-    if gone and outcome is None:
+    if disconnected and outcome is None:
         raise ClientDisconnected
     if outcome is None:
         return Reply.json(awaited.posted, status=202)
@@ -109,7 +111,10 @@ async def wait_for_answer(awaited: AwaitedAnswer) -> Reply:
 
 
 class AnswerStream(Reply):
-    """The answer while it is generated. Ends with the answer, with an error, or when the time is up."""
+    """Streams an answer while it is generated.
+
+    The last event is the answer, an error, a problem or a timeout.
+    """
 
     __slots__ = ("_awaited", "_end")
 
@@ -126,12 +131,12 @@ class AnswerStream(Reply):
         try:
             async with anyio.create_task_group() as tasks:
 
-                async def leave() -> None:
+                async def cancel_on_disconnect() -> None:
                     await self._awaited.call.until_disconnected()
                     tasks.cancel_scope.cancel()
 
                 await send(opening)
-                tasks.start_soon(leave)
+                tasks.start_soon(cancel_on_disconnect)
                 async with aclosing(self._frames()) as frames:
                     async for frame in frames:
                         await send({"type": "http.response.body", "body": frame, "more_body": True})
@@ -146,13 +151,13 @@ class AnswerStream(Reply):
         yield _encode_frame("message", awaited.posted)
         ping_seconds = awaited.call.services.settings.ping_interval.total_seconds()
         try:
-            async with aclosing(awaited.until_answered(patience=ping_seconds)) as heard:
-                async for piece in heard:
+            async with aclosing(awaited.until_answered(patience=ping_seconds)) as pieces:
+                async for piece in pieces:
                     yield self._piece_frame(piece)
                     if isinstance(piece, Breadcrumb):
                         return
         except BreadcrumbsError as error:
-            # The status was sent long ago: the problem document becomes an event.
+            # The status is already sent, so the problem document is sent as an event.
             yield encode_event(problem_from_error(error).body, event="problem")
             return
         yield _encode_frame("timeout", {"message_id": str(awaited.message.id), "seconds": awaited.seconds})

@@ -1,8 +1,10 @@
-"""Checks of `crumb doctor`: each looks at one thing and says whether it is well, and if not, what to do.
+"""Checks of `crumb doctor`.
 
-Most checks read an open store. With `fix` a check repairs what needs no decision: index entries and sessions that do
-not fit their breadcrumbs, expired breadcrumbs, and counters. Repairs are scripts that change nothing if the
-breadcrumb was written in the meantime, so they are safe on a store in use.
+Each check returns findings with a status, a message and advice. Most checks read an open store.
+
+With `fix`, a check repairs everything that does not need a decision: wrong index entries, wrong session data, expired
+breadcrumbs, and counters. Repairs are scripts that change nothing if the breadcrumb was written in the meantime. So
+they are safe while the store is in use.
 """
 
 from __future__ import annotations

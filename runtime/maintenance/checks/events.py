@@ -1,4 +1,4 @@
-"""Checks the event streams, and the workers that are behind."""
+"""Check of the event logs, and of consumers that are behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from breadcrumbs.runtime.store.store import Store
 
 
 async def check_events(store: Store, *, window: int) -> list[Finding]:
-    """Streams, and who has not kept up with them. `window` in microseconds."""
+    """Check that events are trimmed and that no consumer is behind.
+
+    Events older than `window` (in microseconds) should not be needed any more.
+    """
     call_all, keys, lanes = store.connection.call_all, store.keys, range(store.lanes)
     lengths = await call_all([(lane, (b"XLEN", keys.events(lane))) for lane in lanes])
     marks = [
@@ -27,7 +30,7 @@ async def check_events(store: Store, *, window: int) -> list[Finding]:
         "oldest_seconds": age // 1_000_000,
         "trimmed_below": max(marks),
     }
-    shown = f"{total:,} kept, the oldest from {_duration_text(age)} ago" if total else "none kept"
+    shown = f"{total:,} events, the oldest is {_duration_text(age)} old" if total else "no events"
     behind = await _find_laggards(store, store.now() - window, [bool(length) for length in lengths])
     if behind:
         worst = max(behind, key=lambda one: one.lag)
@@ -35,20 +38,20 @@ async def check_events(store: Store, *, window: int) -> list[Finding]:
             Finding(
                 "events",
                 "wrong",
-                f"{worst.name} has not taken events of lane {worst.lane} that are {_duration_text(worst.lag)} old; "
-                f"the window is {_duration_text(window)}. Nothing is lost, but the streams cannot be trimmed",
-                "start its worker again; if it is gone for good, remove it: " + worst.removal,
+                f"{worst.name} has not handled events of lane {worst.lane} that are {_duration_text(worst.lag)} old; "
+                f"the window is {_duration_text(window)}. No events are lost, but the event log cannot be trimmed",
+                "start the worker again; if it is no longer needed, remove it: " + worst.removal,
                 details | {"behind": sorted({one.name for one in behind})},
             )
         ]
-    # Hygiene trims every now and then: twice the window is more than late.
+    # Hygiene runs at an interval, so events can be somewhat older than the window.
     if age > 2 * window:
         return [
             Finding(
                 "events",
                 "wrong",
                 f"{shown}, but the window is {_duration_text(window)}",
-                "no process trims them: is crumb up or crumb serve running?",
+                "no process trims the events: start crumb up or crumb serve",
                 details,
             )
         ]
@@ -57,14 +60,21 @@ async def check_events(store: Store, *, window: int) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Laggard:
+    """Consumer of events that is behind."""
+
     name: str
     lane: int
     lag: int
+    """Age of the oldest event that it needs, in microseconds."""
     removal: str
+    """Redis command that removes the consumer."""
 
 
 async def _find_laggards(store: Store, floor: int, has_stream: Sequence[bool]) -> list[_Laggard]:
-    """Consumer groups and kinds of workers that still need an event from before `floor`."""
+    """Return the consumers that still need an event from before `floor`.
+
+    Consumers are kinds of workers, and consumer groups of the Redis stream.
+    """
     call, keys, now = store.connection.call, store.keys, store.now()
     found = []
     kinds = [kind.decode() for kind in await call(0, b"SMEMBERS", keys.worker_kinds())]

@@ -1,4 +1,4 @@
-"""Checks that expired breadcrumbs are removed."""
+"""Check that expired breadcrumbs are removed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from breadcrumbs.runtime.store.expiry import purge_expired
 from breadcrumbs.runtime.store.store import Store
 
 OVERDUE = 10 * 60 * 1_000_000
+"""Microseconds after which an expired breadcrumb should have been removed."""
 
 
 async def check_expired(store: Store, *, served: bool, fix: bool = False) -> Finding:
-    """What has expired and is still there. `served`: a process that should be removing it is running."""
+    """Check for expired breadcrumbs that are not removed, and with `fix` remove them.
+
+    `served`: a process that should remove them is running.
+    """
     keys, lanes = store.keys, range(store.lanes)
     now = store.now()
     planned = sum(
@@ -35,15 +39,15 @@ async def check_expired(store: Store, *, served: bool, fix: bool = False) -> Fin
             while purged := await purge_expired(store, lane):
                 removed += purged
         return Finding(
-            "expiry", "ok", f"removed {removed:,} that had expired", details=details | {"removed": removed}
+            "expiry", "ok", f"removed {removed:,} expired breadcrumbs", details=details | {"removed": removed}
         )
-    shown = f"{planned:,} will expire, {expired:,} have expired and wait to be removed"
+    shown = f"{planned:,} breadcrumbs with a TTL, {expired:,} of them expired and not yet removed"
     if overdue and served:
         return Finding(
             "expiry",
             "wrong",
-            f"{overdue:,} expired more than 10 minutes ago and are still in the indexes",
-            "look for errors of the hygiene task in the log; crumb doctor --fix removes them now",
+            f"{overdue:,} breadcrumbs expired more than 10 minutes ago and are still in the indexes",
+            "check the log for errors of the hygiene task; crumb doctor --fix removes the breadcrumbs now",
             details,
         )
     return Finding("expiry", "ok", shown, details=details)

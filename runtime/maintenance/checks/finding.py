@@ -1,4 +1,4 @@
-"""The result of one check."""
+"""Result of a check."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ Status = Literal["ok", "wrong", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check-up found."""
+    """Result of a check."""
 
     check: str
+    """Name of the check."""
     status: Status
     message: str
     advice: str = ""
-    """How to mend it; empty where there is nothing to mend."""
+    """How to fix the problem. Empty if there is none."""
     details: dict[str, Any] = field(default_factory=dict)
+    """Data for `--json`."""
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form, without empty fields."""
         return {name: value for name, value in asdict(self).items() if value or name == "message"}

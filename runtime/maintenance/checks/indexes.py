@@ -1,4 +1,4 @@
-"""Checks that indexes and breadcrumbs agree, and repairs them."""
+"""Check and repair of the indexes of breadcrumbs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from breadcrumbs.runtime.store.keys import BODY, INDEXES, UPDATED
 from breadcrumbs.runtime.store.scan import FoundKey, scan
 from breadcrumbs.runtime.store.store import Store
 
+# Without `fix`, a check reads at most this many keys, breadcrumbs, indexes, and entries of each index.
 SAMPLE_KEYS = 20_000
 SAMPLE_BODIES = 500
 SAMPLE_INDEXES = 200
@@ -22,49 +23,53 @@ _REPAIR, _FORGET = Script("repair"), Script("forget")
 
 
 async def check_indexes(store: Store, *, fix: bool = False) -> Finding:
-    """Do the indexes and the breadcrumbs say the same? A sample; with `fix`, all of them."""
+    """Check that indexes and breadcrumbs agree.
+
+    Check a sample, or with `fix` check and repair everything.
+    """
     survey = _IndexSurvey(store, fix=fix)
     await survey.run()
-    looked_at = f"{survey.bodies:,} breadcrumbs and {survey.entries:,} index entries"
+    checked = f"{survey.bodies:,} breadcrumbs and {survey.entries:,} index entries"
     details = {
         "breadcrumbs": survey.bodies,
         "entries": survey.entries,
         "not_indexed": survey.not_indexed,
         "stray": survey.stray,
-        "mended": survey.mended,
+        "mended": survey.repaired,
     }
     faults = survey.not_indexed + survey.stray
     if not faults:
         return Finding(
-            "indexes", "ok", f"{looked_at}{'' if fix else ' (a sample)'}: all fit", details=details
+            "indexes", "ok", f"{checked}{'' if fix else ' (sample)'} are consistent", details=details
         )
     missing, stray = f"{survey.not_indexed:,} breadcrumbs", f"{survey.stray:,} index entries"
     if fix:
         return Finding(
             "indexes",
             "ok",
-            f"mended: {missing} were missing from an index, {stray} led nowhere or to the wrong one",
+            f"repaired: {missing} were missing from an index, {stray} were wrong",
             details=details,
         )
     return Finding(
         "indexes",
         "wrong",
-        f"{missing} are missing from an index, {stray} lead nowhere or to the wrong one "
-        f"({looked_at} looked at)",
-        "crumb doctor --fix goes through all and mends them",
+        f"{missing} are missing from an index, {stray} are wrong (checked {checked})",
+        "run crumb doctor --fix to check and repair all of them",
         details,
     )
 
 
 class _IndexSurvey:
+    """Compares breadcrumbs and index entries, counts the differences, and with `fix` repairs them."""
+
     def __init__(self, store: Store, *, fix: bool) -> None:
         self._store = store
         self._fix = fix
-        self.bodies = self.entries = self.not_indexed = self.stray = self.mended = 0
+        self.bodies = self.entries = self.not_indexed = self.stray = self.repaired = 0
 
     async def run(self) -> None:
         indexes = 0
-        async for found in scan(self._store, most=None if self._fix else SAMPLE_KEYS):
+        async for found in scan(self._store, max_keys=None if self._fix else SAMPLE_KEYS):
             if found.kind == BODY and (self._fix or self.bodies < SAMPLE_BODIES):
                 await self._check_body(found)
             elif found.kind in INDEXES or found.kind == UPDATED:
@@ -80,39 +85,40 @@ class _IndexSurvey:
             return
         self.bodies += 1
         crumb = record.decode(owner, id, body)
-        if await self._is_found_everywhere(lane, crumb):
+        if await self._is_indexed(lane, crumb):
             return
-        # It may have been written between the two looks: only one that stays as it was is at fault.
+        # The breadcrumb can have been written between the two reads. Report it only if it has not changed.
         if await store.connection.call(lane, b"GET", found.key) != body:
             return
         self.not_indexed += 1
         if self._fix:
             await self._repair(lane, crumb)
 
-    async def _is_found_everywhere(self, lane: int, crumb: Breadcrumb) -> bool:
+    async def _is_indexed(self, lane: int, crumb: Breadcrumb) -> bool:
+        """Return whether all indexes, the expiries, the schemas and the signpost contain a breadcrumb."""
         keys, owner, member = self._store.keys, crumb.owner_id, crumb.id.bytes
         scores = [(index, crumb.created) for index in indexes_of(keys, lane, crumb)]
         if _was_updated(crumb):
             scores.append((keys.updated(lane, owner), crumb.updated))
-        asked: list[tuple[int, tuple[bytes | str | int | float, ...]]] = [
+        commands: list[tuple[int, tuple[bytes | str | int | float, ...]]] = [
             (lane, (b"ZSCORE", index, member)) for index, _ in scores
         ]
         expected: list[int | None] = [score for _, score in scores]
         if crumb.expires and crumb.max_reads >= 0:
-            asked.append((lane, (b"ZSCORE", keys.expiries(lane), owner.bytes + member)))
+            commands.append((lane, (b"ZSCORE", keys.expiries(lane), owner.bytes + member)))
             expected.append(crumb.expires)
-        asked.append((lane, (b"SISMEMBER", keys.schemas(lane, owner), crumb.schema_name or "")))
+        commands.append((lane, (b"SISMEMBER", keys.schemas(lane, owner), crumb.schema_name or "")))
         expected.append(1)
         home = home_lane(crumb.id, self._store.lanes)
         if home != lane:
-            asked.append((home, (b"GET", keys.signpost(home, owner, member))))
+            commands.append((home, (b"GET", keys.signpost(home, owner, member))))
             expected.append(lane)
-        answers = await self._store.connection.call_all(asked)
-        return [None if answer is None else int(float(answer)) for answer in answers] == expected
+        replies = await self._store.connection.call_all(commands)
+        return [None if reply is None else int(float(reply)) for reply in replies] == expected
 
     async def _repair(self, lane: int, crumb: Breadcrumb) -> None:
         store, keys, owner = self._store, self._store.keys, crumb.owner_id
-        self.mended += int(
+        self.repaired += int(
             await store.connection.run(
                 lane,
                 _REPAIR,
@@ -159,7 +165,7 @@ class _IndexSurvey:
                 continue
             self.stray += 1
             if self._fix:
-                self.mended += int(
+                self.repaired += int(
                     await store.connection.run(
                         lane, _FORGET, [found.key, store.keys.body(lane, owner, member)], [member, version]
                     )
@@ -171,7 +177,10 @@ class _IndexSurvey:
         return found.key in indexes_of(self._store.keys, found.lane, crumb)
 
     async def _is_stray(self, found: FoundKey, owner: UUID, member: bytes, version: str) -> bool:
-        """A second look, because the breadcrumb may have been written between the first two."""
+        """Read an entry again and return whether it is still wrong.
+
+        The breadcrumb can have been written since the first read.
+        """
         body, score = await self._store.connection.call_all(
             [
                 (found.lane, (b"GET", self._store.keys.body(found.lane, owner, member))),
@@ -183,5 +192,8 @@ class _IndexSurvey:
 
 
 def _was_updated(crumb: Breadcrumb) -> bool:
-    """Whether it has a place among the updates; a first version that was imported may have one, by its times."""
+    """Return whether a breadcrumb belongs in the index of updates.
+
+    An imported first version belongs there if its two times differ.
+    """
     return crumb.version > 1 or crumb.created != crumb.updated

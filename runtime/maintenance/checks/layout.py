@@ -1,4 +1,4 @@
-"""Checks the format of the store, its number of lanes, and its scripts."""
+"""Checks of the store's format, its number of lanes, and its scripts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from breadcrumbs.runtime.store.store import Store
 
 
 async def check_layout(store: Store, *, wanted_lanes: int | None = None) -> Finding:
+    """Check that format and number of lanes match this version and the settings."""
     flat = await store.connection.call(0, b"HGETALL", store.keys.meta)
     meta = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
     stored = meta.get("format", b"").decode()
@@ -17,15 +18,15 @@ async def check_layout(store: Store, *, wanted_lanes: int | None = None) -> Find
         return Finding(
             "layout",
             "wrong",
-            f"the store has format {stored or 'none'}, this version writes {FORMAT}",
-            "use the version of Breadcrumbs that wrote it to export, and this one to import",
+            f"the store has format {stored or 'none'}, this version needs format {FORMAT}",
+            "export with the version of Breadcrumbs that wrote the store, and import with this version",
         )
     if wanted_lanes is not None and wanted_lanes != store.lanes:
         return Finding(
             "layout",
             "wrong",
-            f"the store has {store.lanes} lanes, the settings say {wanted_lanes}",
-            "leave the setting out, or export, start with an empty store and import",
+            f"the store has {store.lanes} lanes, but the setting lanes is {wanted_lanes}",
+            "remove the setting, or export, start with an empty store and import",
         )
     return Finding(
         "layout",
@@ -36,6 +37,7 @@ async def check_layout(store: Store, *, wanted_lanes: int | None = None) -> Find
 
 
 async def check_scripts(store: Store) -> Finding:
+    """Check that every node accepts the scripts."""
     scripts = load_scripts()
     refused = []
     for lane in store.connection.node_lanes():
@@ -48,7 +50,7 @@ async def check_scripts(store: Store) -> Finding:
         return Finding(
             "scripts",
             "wrong",
-            f"the server refuses {len(refused)} of our scripts: {refused[0]}",
-            "allow this user SCRIPT and EVAL (ACL SETUSER … +@scripting), on Redis 7+ or Valkey 8+",
+            f"the server rejected {len(refused)} scripts: {refused[0]}",
+            "use Redis 7+ or Valkey 8+, and allow this user SCRIPT and EVAL (ACL SETUSER … +@scripting)",
         )
-    return Finding("scripts", "ok", f"all {len(scripts)} load")
+    return Finding("scripts", "ok", f"all {len(scripts)} scripts loaded")

@@ -1,4 +1,4 @@
-"""Checks this machine: Python, the embedded server, the data directory."""
+"""Checks of this machine: Python, the embedded server, and the data directory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from breadcrumbs.runtime.errors import StartupError
 from breadcrumbs.runtime.maintenance.checks.finding import Finding
 
 OLDEST_PYTHON = (3, 11)
-LOW_SPACE = 256 << 20
+LOW_SPACE = 256 << 20  # bytes
 
 
 def check_python() -> Finding:
+    """Check the version of Python."""
     version = platform.python_version()
     if sys.version_info < OLDEST_PYTHON:
         return Finding("python", "wrong", f"Python {version} is too old", "use Python 3.11 or newer")
@@ -24,28 +25,34 @@ def check_python() -> Finding:
 
 
 def check_binary() -> Finding:
+    """Check that the binary of the embedded server exists and is executable."""
     try:
         binary = server_binary()
     except StartupError as error:
         message, _, advice = str(error).partition(". ")
         return Finding("embedded server", "wrong", message, advice)
     if not os.access(binary, os.X_OK):
-        return Finding("embedded server", "wrong", f"{binary} may not be executed", f"chmod +x {binary}")
+        return Finding("embedded server", "wrong", f"{binary} is not executable", f"run chmod +x {binary}")
     return Finding("embedded server", "ok", str(binary))
 
 
 def check_data_directory(directory: Path, *, holder: int | None) -> Finding:
-    """`holder`: the process that runs a server on it now."""
+    """Check that the data directory is writable and has free space.
+
+    `holder` is the process whose server uses the directory now.
+    """
     where = "data directory"
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if not existing.is_dir():
-        return Finding(where, "wrong", f"{existing} is not a directory", "choose another one with --data")
+        return Finding(
+            where, "wrong", f"{existing} is not a directory", "choose another directory with --data"
+        )
     if not os.access(existing, os.W_OK | os.X_OK):
         return Finding(
             where,
             "wrong",
-            f"{existing} cannot be written to",
-            f"give yourself the right to (chmod u+rwx {existing}), or choose another one with --data",
+            f"{existing} is not writable",
+            f"change its permissions (chmod u+rwx {existing}), or choose another directory with --data",
         )
     free = shutil.disk_usage(existing).free
     details = {"path": str(directory), "free_bytes": free}
@@ -53,11 +60,11 @@ def check_data_directory(directory: Path, *, holder: int | None) -> Finding:
         return Finding(
             where,
             "wrong",
-            f"only {free >> 20} MB are free where {directory} is",
-            "free some space: a server that cannot write its append-only file refuses writes",
+            f"only {free >> 20} MB are free on the disk of {directory}",
+            "free some space: a server that cannot write its append-only file rejects writes",
             details,
         )
     use = f"in use by the server with pid {holder}" if holder else "not in use"
     if not directory.exists():
-        use = "not there yet: crumb up makes it"
+        use = "does not exist yet, crumb up creates it"
     return Finding(where, "ok", f"{directory} ({use}, {free >> 30} GB free)", details=details)

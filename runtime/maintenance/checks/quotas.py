@@ -1,4 +1,4 @@
-"""Checks the counters of quotas."""
+"""Check and repair of the usage counters of quotas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from breadcrumbs.runtime.store.store import Store
 
 
 async def check_quotas(store: Store, *, fix: bool = False) -> list[Finding]:
-    """How much of their quotas owners have used, and whether that is counted right. With `fix`, counts again."""
+    """Check the usage counters of each owner with a quota.
+
+    With `fix`, count again and store the result.
+    """
     if store.quotas is None:
         return []
     findings = []
@@ -16,8 +19,8 @@ async def check_quotas(store: Store, *, fix: bool = False) -> list[Finding]:
         quota = store.quotas.quota(owner)
         if quota is None:
             continue
-        counts = [await store.quotas.count(owner, lane, keep=fix) for lane in range(store.lanes)]
-        wrong = [count.lane for count in counts if count.kept not in (None, count.real)]
+        counts = [await store.quotas.count(owner, lane, store_result=fix) for lane in range(store.lanes)]
+        wrong = [count.lane for count in counts if count.stored not in (None, count.counted)]
         usage = await store.quotas.usage(owner)
         shown = [
             f"{used:,} of {limit:,} {name}"
@@ -30,8 +33,8 @@ async def check_quotas(store: Store, *, fix: bool = False) -> list[Finding]:
                 Finding(
                     check,
                     "wrong",
-                    f"{', '.join(shown)}; counted wrong in {len(wrong)} lanes",
-                    "give every process on this store the same quotas; crumb doctor --fix counts again",
+                    f"{', '.join(shown)}; counters are wrong in {len(wrong)} lanes",
+                    "use the same quotas in all processes of this store, then run crumb doctor --fix to count again",
                     details,
                 )
             )

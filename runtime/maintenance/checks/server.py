@@ -1,4 +1,4 @@
-"""Checks every node of the server: version, persistence, memory and clock."""
+"""Checks of every node of the server: version, persistence, memory and clock."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from breadcrumbs.runtime.store.store import Store
 
 OLDEST_SERVER = (7, 0)
 LARGEST_SKEW = 1_000_000
+"""Largest accepted difference between the clocks of server and machine, in microseconds."""
 
 
 async def check_server(store: Store) -> list[Finding]:
-    """Version, persistence, memory and clock of every node."""
+    """Check version, persistence, memory and clock of every node."""
     findings = []
     lanes = store.connection.node_lanes()
     for lane in lanes:
@@ -22,7 +23,7 @@ async def check_server(store: Store) -> list[Finding]:
         try:
             info = await server_info(store.connection, lane)
         except StoreError as error:
-            findings.append(Finding(name, "skipped", f"it does not tell about itself: {error}"))
+            findings.append(Finding(name, "skipped", f"INFO is not available: {error}"))
             continue
         findings += [
             _version(name, info),
@@ -37,7 +38,7 @@ def _version(name: str, info: dict[str, str]) -> Finding:
     valkey = info.get("valkey_version")
     version = valkey or info.get("redis_version", "0")
     shown = f"{'Valkey' if valkey else 'Redis'} {version}"
-    # Valkey counts on from Redis 7.2.
+    # Valkey continues the version numbers of Redis 7.2.
     number = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if number < OLDEST_SERVER:
         return Finding(name, "wrong", f"{shown} is too old", "use Redis 7 or newer, or Valkey 8 or newer")
@@ -55,20 +56,20 @@ def _persistence(name: str, info: dict[str, str]) -> Finding:
         return Finding(
             check,
             "wrong",
-            "the append-only file is off: a restart loses what was written since the last snapshot",
-            "CONFIG SET appendonly yes, and appendonly yes in its configuration file",
+            "the append-only file is off: a restart loses all writes since the last snapshot",
+            "run CONFIG SET appendonly yes, and set appendonly yes in the server's configuration file",
         )
     failed = [
-        what
-        for what in ("aof_last_write_status", "aof_last_bgrewrite_status")
-        if info.get(what, "ok") != "ok"
+        name
+        for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
+        if info.get(name, "ok") != "ok"
     ]
     if failed:
         return Finding(
             check,
             "wrong",
             f"the append-only file cannot be written ({', '.join(failed)})",
-            "look into the server's log; often the disk is full",
+            "check the server's log; often the disk is full",
         )
     return Finding(check, "ok", "the append-only file is on")
 
@@ -82,22 +83,22 @@ def _memory(name: str, info: dict[str, str]) -> Finding:
         return Finding(
             check,
             "wrong",
-            f"maxmemory-policy is {policy}: a full server would throw breadcrumbs away",
-            "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file",
+            f"maxmemory-policy is {policy}: a full server would evict breadcrumbs",
+            "run CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration file",
             details,
         )
     if limit and used > 0.9 * limit:
         return Finding(
             check,
             "wrong",
-            f"{used >> 20} of {limit >> 20} MB are used: soon it refuses writes",
+            f"{used >> 20} of {limit >> 20} MB are used: the server will soon reject writes",
             "raise maxmemory, or delete old breadcrumbs",
             details,
         )
     return Finding(
         check,
         "ok",
-        f"{used >> 20} MB used, {f'{limit >> 20} MB allowed' if limit else 'no limit'}",
+        f"{used >> 20} MB used, {f'limit {limit >> 20} MB' if limit else 'no limit'}",
         details=details,
     )
 
@@ -112,8 +113,8 @@ async def _clock(store: Store, lane: int, name: str) -> Finding:
         return Finding(
             f"{name}: clock",
             "wrong",
-            f"its clock is {shown}",
-            "let both keep time by NTP; the server's clock decides what has expired",
+            f"the server's clock is {shown}",
+            "synchronize both clocks with NTP; breadcrumbs expire by the server's clock",
             {"skew_seconds": skew / 1e6},
         )
     return Finding(f"{name}: clock", "ok", shown, details={"skew_seconds": skew / 1e6})

@@ -1,4 +1,4 @@
-"""Checks that sessions agree with their breadcrumbs, and repairs them."""
+"""Check and repair of the stored facts of sessions."""
 
 from __future__ import annotations
 
@@ -12,49 +12,54 @@ from breadcrumbs.runtime.store.scan import scan
 from breadcrumbs.runtime.store.store import Store
 
 SAMPLE_SESSIONS = 500
+"""Maximum number of sessions that are checked without `fix`."""
 
 _SESSION = Script("session")
 
 
 async def check_sessions(store: Store, *, fix: bool = False) -> Finding:
-    """Does what is kept of each session agree with its breadcrumbs? A sample; with `fix`, all of them."""
-    places: set[tuple[int, UUID, str]] = set()
-    async for found in scan(store, most=None if fix else SAMPLE_KEYS):
-        if not fix and len(places) >= SAMPLE_SESSIONS:
+    """Check that the stored facts of sessions agree with their breadcrumbs.
+
+    Check a sample, or with `fix` check and repair all sessions.
+    """
+    sessions: set[tuple[int, UUID, str]] = set()
+    async for found in scan(store, max_keys=None if fix else SAMPLE_KEYS):
+        if not fix and len(sessions) >= SAMPLE_SESSIONS:
             break
         if found.kind == SESSION:
-            places.add((found.lane, UUID(bytes=found.name[:16]), found.name[16:].decode()))
+            sessions.add((found.lane, UUID(bytes=found.name[:16]), found.name[16:].decode()))
         elif found.kind == IN_SESSION:
             owner, session = store.keys.session_in(found.name)
             if session:
-                places.add((found.lane, owner, session))
+                sessions.add((found.lane, owner, session))
         elif found.kind == SESSIONS:
             names = await store.connection.call(found.lane, b"ZRANGE", found.key, 0, -1)
             owner = UUID(bytes=found.name)
-            places |= {(found.lane, owner, name.decode()) for name in names}
+            sessions |= {(found.lane, owner, name.decode()) for name in names}
     wrong = 0
-    for lane, owner, session in sorted(places, key=str):
+    for lane, owner, session in sorted(sessions, key=str):
         wrong += bool(await _compare_session(store, lane, owner, session, fix=fix))
-    looked_at = f"{len(places):,} sessions"
-    details = {"sessions": len(places), "wrong": wrong}
+    checked = f"{len(sessions):,} sessions"
+    details = {"sessions": len(sessions), "wrong": wrong}
     if not wrong:
         return Finding(
-            "sessions", "ok", f"{looked_at}{'' if fix else ' (a sample)'}: all fit", details=details
+            "sessions", "ok", f"{checked}{'' if fix else ' (sample)'} are consistent", details=details
         )
     if fix:
         return Finding(
-            "sessions", "ok", f"mended: {wrong:,} did not agree with their breadcrumbs", details=details
+            "sessions", "ok", f"repaired: {wrong:,} did not match their breadcrumbs", details=details
         )
     return Finding(
         "sessions",
         "wrong",
-        f"{wrong:,} do not agree with their breadcrumbs ({looked_at} looked at)",
-        "crumb doctor --fix goes through all and mends them",
+        f"{wrong:,} do not match their breadcrumbs (checked {checked})",
+        "run crumb doctor --fix to check and repair all of them",
         details,
     )
 
 
 async def _compare_session(store: Store, lane: int, owner: UUID, session: str, *, fix: bool) -> int:
+    """Return the number of wrong facts. 0 also if the schemas change too fast to compare."""
     names = store.keys
     for _ in range(10):
         schemas = (await store.schemas(owner, [lane]))[lane]
@@ -74,4 +79,4 @@ async def _compare_session(store: Store, lane: int, owner: UUID, session: str, *
         )
         if wrong >= 0:
             return wrong
-    return 0  # too much is going on to tell
+    return 0

@@ -1,15 +1,15 @@
 #!lua
 --[[
-Say that an event is done with, and optionally bury it as a dead letter, while the lane is still ours.
+Acknowledge an event if the lease of the lane is still held. Optionally store the event as a dead letter.
 
-KEYS  1 lease   2 done   3 low   4 attempts   5 dead letters
-ARGV  1 the lease held
-      2 the event's time, '' = none: only move the low-water mark
-      3 the new low-water mark: everything up to it is done. It only rises: a mark that was worked out earlier
-        may well arrive later
-      4 '' or the dead letter (JSON)
-      5 '1' = give the lane back afterwards
-Reply 1 done   0 the lease is lost: nothing was changed
+KEYS  1 lease   2 done   3 low-water mark   4 attempts   5 dead letters
+ARGV  1 the lease that the worker holds
+      2 the time of the event, '' = none: only raise the low-water mark
+      3 the new low-water mark: every event up to it is done. A lower mark than the stored one is ignored,
+        because marks can arrive out of order
+      4 the dead letter (JSON), '' = none
+      5 '1' = release the lane afterwards
+Reply 1 acknowledged   0 the lease is lost: nothing was changed
 ]]
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[5], ARGV[2], ARGV[4]) end

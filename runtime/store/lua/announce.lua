@@ -1,24 +1,24 @@
 #!lua
 --[[
-Ask workers to handle a breadcrumb once more, and take out the dead letters that this makes up for.
+Write an event that makes workers handle a breadcrumb again, and remove the dead letters of its turn.
 
-KEYS  1 session (any key of the lane where ARGV 2 is '')   2 events   3 clock
-      4… dead letters, one hash per letter (the same one may come again)
-ARGV  1 the new event: what follows the letter that says what it is
-      2 the message whose turn is asked for again (16 bytes), '' = it is in no session
-      3 '1' = only if the letters are all there
-      4… the letters' names, in the order of the hashes
-Reply when it was announced
-      0    SESSION_GONE: it is being deleted, or gone
-      -1   LETTER_GONE: a letter is not there any more
+KEYS  1 session (any key of the lane if ARGV 2 is '')   2 events   3 clock
+      4… dead letters: one hash per letter (a hash can occur more than once)
+ARGV  1 the new event, without its first letter (the event operation)
+      2 id of the message whose turn is retried (16 bytes), '' = the breadcrumb has no session
+      3 '1' = only if all the letters exist
+      4… the fields of the letters, in the order of the hashes
+Reply the time of the event
+      0    SESSION_GONE: the session is deleted or is being deleted
+      -1   LETTER_GONE: a letter no longer exists
 ]]
 if ARGV[2] ~= '' then
-  local known = redis.call('HMGET', KEYS[1], 'version', 'closing')
-  if not known[1] or known[2] then return 0 end
+  local session = redis.call('HMGET', KEYS[1], 'version', 'closing')
+  if not session[1] or session[2] then return 0 end
 end
 if ARGV[3] == '1' then
-  for place = 4, #KEYS do
-    if redis.call('HEXISTS', KEYS[place], ARGV[place]) == 0 then return -1 end
+  for i = 4, #KEYS do
+    if redis.call('HEXISTS', KEYS[i], ARGV[i]) == 0 then return -1 end
   end
 end
 local time = redis.call('TIME')
@@ -26,10 +26,11 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
 if now <= last then now = last + 1 end
 local stamp = string.format('%.0f', now)
--- What failed before that is not the outcome any more. Of those that were asked for again, the last hundred are known.
-local noted = ARGV[2] ~= '' and string.sub(ARGV[2] .. stamp .. (redis.call('HGET', KEYS[1], 'retried') or ''), 1, 3200)
+-- A failure before this time is no longer the outcome of the message. The last 100 retries of the session are kept.
+local retried = ARGV[2] ~= ''
+  and string.sub(ARGV[2] .. stamp .. (redis.call('HGET', KEYS[1], 'retried') or ''), 1, 3200)
 redis.call('XADD', KEYS[2], stamp .. '-0', 'e', 'r' .. ARGV[1])
 redis.call('SET', KEYS[3], stamp)
-if noted then redis.call('HSET', KEYS[1], 'retried', noted) end
-for place = 4, #KEYS do redis.call('HDEL', KEYS[place], ARGV[place]) end
+if retried then redis.call('HSET', KEYS[1], 'retried', retried) end
+for i = 4, #KEYS do redis.call('HDEL', KEYS[i], ARGV[i]) end
 return stamp

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
 --[[
-End the deletion of a session whose breadcrumbs are gone. The record of the deletion stays: see close.lua.
+End the deletion of a session after its breadcrumbs were removed. The record of the deletion is kept: see close.lua.
 
 KEYS  1 session   2 closing   3 state   4 deletions
-ARGV  1 owner (16 bytes)    2 session    3 the deletion: see close.lua
-Reply 1 done   0 somebody else has done it
+ARGV  1 owner (16 bytes)    2 session    3 the time that identifies the deletion: see close.lua
+Reply 1 ended   0 another process has already ended it
 ]]
 if redis.call('HGET', KEYS[1], 'closing') ~= ARGV[3] then return 0 end
--- A deletion that an older version began is recorded in the hash only.
+-- Older versions of Breadcrumbs recorded a deletion only in the field `gone`.
 local gone = redis.call('HGET', KEYS[1], 'gone')
 if gone then redis.call('ZADD', KEYS[4], 'GT', gone, ARGV[2]) end
 redis.call('DEL', KEYS[1], KEYS[3])

@@ -1,29 +1,29 @@
 #!lua
 --[[
-Wraps another script (create, update): a worker's commit. The lease is checked, the other script writes,
-and the event that led to it is acknowledged: all of it, or nothing.
+Wraps another script (create, update) as the commit of a worker. Checks the lease, runs the other script and
+acknowledges the event. Either all of this happens, or nothing.
 
-KEYS  those of the other script, then   lease   done   low   attempts   dead letters
+KEYS  those of the other script, then   lease   done   low-water mark   attempts   dead letters
 ARGV  those of the other script, then
-      the lease held
-      the time of the event to acknowledge, '' = not yet
-      the new low-water mark: every event up to it is done. It only rises, as in acknowledge.lua
-      '' or the dead letter (JSON) that the event becomes
-Reply that of the other script; only where it has written is the event acknowledged
+      the lease that the worker holds
+      the time of the event to acknowledge, '' = do not acknowledge it yet
+      the new low-water mark: every event up to it is done. A lower mark than the stored one is ignored
+      the dead letter (JSON) that the event becomes, '' = none
+Reply that of the other script. The event is acknowledged only if the other script has written
       {4}   LEASE_LOST: nothing was changed
 ]]
 local unpack = unpack or table.unpack
 local keys, args = #KEYS, #ARGV
 local lease, done, low, attempts, letters = unpack(KEYS, keys - 4, keys)
-local held, event, mark, letter = unpack(ARGV, args - 3, args)
-if redis.call('GET', lease) ~= held then return {4} end
+local held_lease, event, mark, letter = unpack(ARGV, args - 3, args)
+if redis.call('GET', lease) ~= held_lease then return {4} end
 
 local write
 do
-  -- Not with unpack: it fails with some thousand values, as in a large change of state.
+  -- No `unpack` here: it fails with some thousand values, which a large change of state can have.
   local own_keys, own_args = {}, {}
-  for place = 1, keys - 5 do own_keys[place] = KEYS[place] end
-  for place = 1, args - 4 do own_args[place] = ARGV[place] end
+  for i = 1, keys - 5 do own_keys[i] = KEYS[i] end
+  for i = 1, args - 4 do own_args[i] = ARGV[i] end
   local KEYS, ARGV = own_keys, own_args
   write = function()
     -- the other script

@@ -1,12 +1,12 @@
 #!lua
 --[[
-Count what an owner uses in a lane: breadcrumbs, and the bytes of all their versions. The lane waits meanwhile.
+Count the breadcrumbs of an owner in a lane, and the bytes of all their versions. Blocks the server while it counts.
 
 KEYS  1 usage   2 schemas
-ARGV  1 the key of a schema's index up to the name   2 the key of a body up to the id   3 that of a history
-      2 and 3 are in the same lane
-      4 '1' = keep the result, so that it is counted on from now on
-Reply {bytes, breadcrumbs, bytes as they were kept, breadcrumbs as they were kept}; '' = they were not
+ARGV  1 prefix of the schema index keys, up to the schema name
+      2 prefix of the body keys, up to the id   3 prefix of the history keys, up to the id; all in the same lane
+      4 '1' = store the result as the counters
+Reply {bytes, breadcrumbs, stored bytes, stored breadcrumbs}. Stored: the counters before this call, '' = none
 ]]
 local bytes, breadcrumbs = 0, 0
 for _, schema in ipairs(redis.call('SMEMBERS', KEYS[2])) do
@@ -21,9 +21,9 @@ for _, schema in ipairs(redis.call('SMEMBERS', KEYS[2])) do
     end
   end
 end
-local kept = redis.call('HMGET', KEYS[1], 'bytes', 'breadcrumbs')
+local stored = redis.call('HMGET', KEYS[1], 'bytes', 'breadcrumbs')
 bytes, breadcrumbs = string.format('%.0f', bytes), string.format('%.0f', breadcrumbs)
-if ARGV[4] == '1' and (kept[1] ~= bytes or kept[2] ~= breadcrumbs) then
+if ARGV[4] == '1' and (stored[1] ~= bytes or stored[2] ~= breadcrumbs) then
   redis.call('HSET', KEYS[1], 'bytes', bytes, 'breadcrumbs', breadcrumbs)
 end
-return {bytes, breadcrumbs, kept[1] or '', kept[2] or ''}
+return {bytes, breadcrumbs, stored[1] or '', stored[2] or ''}

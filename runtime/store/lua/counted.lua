@@ -1,18 +1,18 @@
 #!lua
 --[[
-Wraps another script (create, update, delete, import, extend) and keeps what an owner uses in this lane up to date.
+Wraps another script (create, update, delete, import, extend) and updates the usage counters of the owner in this lane.
 
-KEYS  those of the other script (the body is the first of them), then
-      history (the body again for create)   usage
-ARGV  those of the other script, then   what it does: 'create', 'update', 'delete', 'import' or 'extend'
+KEYS  those of the other script (its first key is the body), then
+      history (for create: the body again)   usage
+ARGV  those of the other script, then   its kind: 'create', 'update', 'delete', 'import' or 'extend'
 Reply that of the other script
 
-The usage is counted only where it is there: `count.lua` makes it. It must see every write, so all processes on a store
-have the same quotas.
+The counters are updated only if they exist; count.lua creates them. Every write must go through this script. Therefore
+all processes on a store must have the same quotas.
 ]]
 local keys, args = #KEYS, #ARGV
 local body, history, usage = KEYS[1], KEYS[keys - 1], KEYS[keys]
-local does = ARGV[args]
+local kind = ARGV[args]
 local counting = redis.call('EXISTS', usage) == 1
 
 local function history_bytes()
@@ -23,16 +23,16 @@ local function history_bytes()
   return bytes
 end
 local before = 0
-if counting and does ~= 'create' and does ~= 'import' then
+if counting and kind ~= 'create' and kind ~= 'import' then
   before = redis.call('STRLEN', body)
-  if does ~= 'update' then before = before + history_bytes() end
+  if kind ~= 'update' then before = before + history_bytes() end
 end
 
 local write
 do
   local own_keys, own_args = {}, {}
-  for place = 1, keys - 2 do own_keys[place] = KEYS[place] end
-  for place = 1, args - 1 do own_args[place] = ARGV[place] end
+  for i = 1, keys - 2 do own_keys[i] = KEYS[i] end
+  for i = 1, args - 1 do own_args[i] = ARGV[i] end
   local KEYS, ARGV = own_keys, own_args
   write = function()
     -- the other script
@@ -42,15 +42,15 @@ local reply = write()
 
 if counting and reply[1] == 0 then
   local after, breadcrumbs = 0, 0
-  if does == 'delete' then breadcrumbs = -1 -- its keys are gone: see delete.lua
+  if kind == 'delete' then breadcrumbs = -1 -- delete.lua has removed the body and the history
   else
     after = redis.call('STRLEN', body)
-    if does == 'update' then
+    if kind == 'update' then
       after = after + redis.call('HSTRLEN', history, string.format('%.0f', tonumber(reply[2]) - 1))
-    elseif does ~= 'create' then
+    elseif kind ~= 'create' then
       after = after + history_bytes()
     end
-    if does == 'create' or does == 'import' then breadcrumbs = 1 end
+    if kind == 'create' or kind == 'import' then breadcrumbs = 1 end
   end
   redis.call('HINCRBY', usage, 'bytes', string.format('%.0f', after - before))
   if breadcrumbs ~= 0 then redis.call('HINCRBY', usage, 'breadcrumbs', breadcrumbs) end

@@ -1,11 +1,11 @@
 #!lua
 --[[
-Take an entry out of an index that it does not belong in. Changes nothing if the breadcrumb was written meanwhile.
+Remove a wrong entry from an index. Changes nothing if the breadcrumb was written in the meantime.
 
 KEYS  1 index   2 body
 ARGV  1 id (16 bytes)
-      2 '' = the breadcrumb is gone; otherwise the version that has no place in this index
-Reply 1 = removed, 0 = left as it was
+      2 the version that does not belong in this index, '' = the breadcrumb does not exist
+Reply 1 removed   0 not changed
 ]]
 local body = redis.call('GET', KEYS[2])
 local version = body and string.match(body, '^(%d+) ') or ''

@@ -1,19 +1,19 @@
 #!lua
 --[[
-Take a lane for one kind of worker, or keep it.
+Acquire the lease of a lane for one kind of worker, or renew it.
 
 KEYS  1 lease   2 fence counter
-ARGV  1 worker   2 milliseconds   3 the lease held so far, '' = none
-Reply the lease (fence number, since when in microseconds, worker): held for that long from now
-      nothing: somebody else has it, or what was held is lost
+ARGV  1 worker   2 duration in milliseconds, from now   3 the lease to renew, '' = acquire a new one
+Reply the lease: fence number, time when it began in microseconds, worker
+      nil: another worker holds the lease, or the lease to renew is lost
 ]]
-local held = redis.call('GET', KEYS[1])
+local current = redis.call('GET', KEYS[1])
 if ARGV[3] ~= '' then
-  if held ~= ARGV[3] then return false end
+  if current ~= ARGV[3] then return false end
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return held
+  return current
 end
-if held then return false end
+if current then return false end
 local time = redis.call('TIME')
 local since = string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2]))
 local lease = redis.call('INCR', KEYS[2]) .. ' ' .. since .. ' ' .. ARGV[1]

@@ -1,10 +1,11 @@
 #!lua
 --[[
-Say that a worker lives, and who else of its kind does. By the server's clock: workers need not agree on one.
+Record the heartbeat of a worker, and list the living workers of its kind. Only the server's clock is used, so the
+clocks of the workers need not agree.
 
 KEYS  1 living workers
-ARGV  1 worker   2 for how many microseconds it counts as living from now on, 0 = only look
-Reply the names of those who live
+ARGV  1 worker   2 microseconds from now until it counts as dead, 0 = only list, record no heartbeat
+Reply the names of the living workers
 ]]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

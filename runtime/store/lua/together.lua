@@ -1,11 +1,11 @@
 #!lua
 --[[
-Wraps another script (create): several breadcrumbs of one session, all of them or nothing. The first one decides: where
-it is refused nothing is written. The others must be such that they cannot be refused after it.
+Wraps another script (create) and runs it several times for one session: all runs write, or none. If the first run is
+refused, nothing is written. The caller must make sure that the later runs cannot be refused after it.
 
-KEYS  those of the other script, for each of its runs, one after the other
-ARGV  1 how many runs
-      for each run: how many keys and how many arguments it has, then its arguments
+KEYS  those of the other script for each run, in sequence
+ARGV  1 number of runs
+      for each run: its number of keys, its number of arguments, then its arguments
 Reply that of the first run
 ]]
 local write
@@ -17,13 +17,13 @@ do
     -- the other script
   end
 end
-local key, arg, first = 0, 1, nil
+local keys_read, args_read, first = 0, 1, nil
 for run = 1, tonumber(args[1]) do
   local own_keys, own_args = {}, {}
-  local many_keys, many_args = tonumber(args[arg + 1]), tonumber(args[arg + 2])
-  for place = 1, many_keys do own_keys[place] = keys[key + place] end
-  for place = 1, many_args do own_args[place] = args[arg + 2 + place] end
-  key, arg = key + many_keys, arg + 2 + many_args
+  local key_count, arg_count = tonumber(args[args_read + 1]), tonumber(args[args_read + 2])
+  for i = 1, key_count do own_keys[i] = keys[keys_read + i] end
+  for i = 1, arg_count do own_args[i] = args[args_read + 2 + i] end
+  keys_read, args_read = keys_read + key_count, args_read + 2 + arg_count
   local reply = write(own_keys, own_args)
   if run == 1 then first = reply end
   if first[1] ~= 0 then break end
