@@ -1,1 +1,1 @@
-"""What people edit: the context builder's config with its JSON Schema, and an example of the settings file."""
+"""Files to edit: the config of the context builder with its JSON Schema, and an example of the settings file."""

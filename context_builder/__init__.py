@@ -1,4 +1,6 @@
-"""The context builder: makes one context per message, from a JSON config that people edit.
+"""Context builder: builds one context per message and consumer, as a JSON config describes.
+
+`builder.py` handles the events, `assembly.py` selects the items, and `explain.py` explains stored contexts.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,4 +1,7 @@
-"""Chooses, counts, orders and renders the items of a context. Works on fetched breadcrumbs, without I/O."""
+"""Selects, counts, orders and renders the items of a context.
+
+This module does no I/O. It works on breadcrumbs that were already fetched.
+"""
 
 from __future__ import annotations
 
@@ -21,36 +24,41 @@ from breadcrumbs.runtime.retrieval.sources import Source, SourceItem
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
 ItemPlace = Literal["conversation", "elsewhere", "shared"]
-"""The session of the trigger; another session; no session."""
+"""Origin of an item: the session of the trigger, another session, or no session."""
 
 Reason = Literal["over budget", "duplicate", "excluded", "internal", "secret", "private", "not yet its turn"]
+"""Reason why a breadcrumb was left out of a context."""
 
 TRIGGER: Final = "trigger"
 """Source name of a trigger that no source found."""
 
 MAX_LEFT_OUT: Final = 100
-"""Left-out breadcrumbs that a context names. The rest is only counted."""
+"""Maximum number of left-out breadcrumbs that a context lists. Further ones are only counted."""
 
 
 class TriggerWithheld(TurnFailed):
-    """The trigger may not be shown to a model, so no context can be built for it."""
+    """The trigger must not be shown to a model, so it gets no context."""
 
 
 class ContextItem(NamedTuple):
     """A breadcrumb in a context."""
 
     source: str
+    """Key of the source, or `TRIGGER`."""
     number: int | None
+    """Index of the source that found it. None for a trigger that no source found."""
     place: ItemPlace
     rank: int
+    """Position in the results of the source. 0 is the newest."""
     tokens: int
     crumb: Breadcrumb
     content: dict[str, Any]
     """The content that the model may see."""
     matched: tuple[str, ...] = ()
-    """The tags of the source that the breadcrumb carries."""
+    """Tags of the source that the breadcrumb has."""
 
     def reference(self) -> dict[str, Any]:
+        """Return the reference that is stored in the explanation."""
         reference: dict[str, Any] = {
             "id": self.crumb.id_text,
             "version": self.crumb.version,
@@ -67,16 +75,17 @@ class ContextItem(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A breadcrumb that a source found and that is not in the context."""
+    """A breadcrumb that a source found, but that is not in the context."""
 
     source: str
     number: int | None
     crumb: Breadcrumb
     reason: Reason
     tokens: int | None = None
-    """Set if it did not fit: the tokens that it needs."""
+    """Size of the breadcrumb. Set only if it did not fit into the budget."""
 
     def reference(self) -> dict[str, Any]:
+        """Return the reference that is stored in the explanation."""
         reference: dict[str, Any] = {
             "id": self.crumb.id_text,
             "version": self.crumb.version,
@@ -95,20 +104,23 @@ class Assembled:
     """A context before it is stored."""
 
     items: list[ContextItem] = field(default_factory=list)
-    """In the order of the prompt: by place, then source, the oldest first."""
+    """In the order of the prompt: by place, then by source, oldest first."""
     left_out: list[LeftOut] = field(default_factory=list)
     tokens: int = 0
     budget: int = 0
     method: str = ""
+    """Method by which the tokens were counted, see `TokenCounter.method`."""
     notes: list[str] = field(default_factory=list)
+    """Warnings for the reader of the explanation."""
     sources: list[dict[str, Any]] = field(default_factory=list)
-    """The sources, and how many items each found."""
+    """The sources, with the number of items that each found."""
     definitions: dict[str, Breadcrumb] = field(default_factory=dict)
-    """By schema: the definition whose hints were used."""
+    """Schema definitions whose hints were used, by schema name."""
     users: list[str] = field(default_factory=list)
-    """The user tags of the trigger."""
+    """Users in the tags of the trigger."""
 
     def parts(self) -> list[dict[str, Any]]:
+        """Render the parts of the prompt."""
         return group_parts(
             (item.place, item.source, render_item(item.crumb, item.place, item.content, self.users))
             for item in self.items
@@ -144,12 +156,15 @@ def assemble(
     counter: TokenCounter,
     definitions: Mapping[str, Breadcrumb] | None = None,
 ) -> Assembled:
-    """Choose, count and order the items. The trigger is always included; newer items come first.
+    """Select, count and order the items.
 
-    `definitions`: schema definitions, for the hints of breadcrumbs without hints of their own.
+    The trigger is always included. Newer items have priority over older ones. `definitions` are schema definitions
+    with the hints for breadcrumbs that have no hints of their own.
     """
     if (kind := withheld_reason(trigger)) in ("secret", "private"):
-        raise TriggerWithheld(f"this breadcrumb is {kind}: it is shown to no model, so nobody can answer it")
+        raise TriggerWithheld(
+            f"this breadcrumb is {kind}: it must not be shown to a model, so it cannot be answered"
+        )
     numbers = Counter(entry.number for entry in found)
     result = Assembled(
         budget=config.formatting.max_tokens,
@@ -161,9 +176,9 @@ def assemble(
     _add_items(result, candidates, config.sources, counter, definitions or {})
     _sort_for_prompt(result.items, config, trigger)
     if result.tokens > result.budget:
-        result.notes.append("the trigger alone is larger than the budget")
+        result.notes.append("the trigger alone exceeds the budget")
     if exclusion_reason(trigger, config) == "excluded":
-        result.notes.append("the trigger is among what is excluded, but what is to be answered is always in")
+        result.notes.append("the trigger matches exclude, but a trigger is always included")
     return result
 
 
@@ -174,14 +189,17 @@ def _add_items(
     counter: TokenCounter,
     definitions: Mapping[str, Breadcrumb],
 ) -> None:
-    """Add the candidates that fit into the budget. The first one, the trigger, is always added."""
+    """Add the candidates that fit into the budget.
+
+    The trigger, which is the first candidate, is always added.
+    """
     conversation_is_full = False
     for position, (entry, place) in enumerate(candidates):
         crumb = entry.crumb
         hints, definition = find_hints(crumb, definitions)
         content = model_content(crumb, hints)
         tokens = counter.count(plain_text(content))
-        # A gap in a conversation would mislead the model: once one message does not fit, older ones stay out.
+        # A gap in a conversation would mislead the model. If one message does not fit, all older ones are left out.
         skipped = conversation_is_full and place == "conversation"
         if position > 0 and (skipped or result.tokens + tokens > result.budget):
             conversation_is_full = conversation_is_full or place == "conversation"
@@ -224,13 +242,17 @@ def _matched_tags(source: Source, crumb: Breadcrumb) -> tuple[str, ...]:
 def _choose_candidates(
     config: ContextConfig, trigger: Breadcrumb, found: Iterable[SourceItem], result: Assembled
 ) -> list[SourceItem]:
-    triggered = trigger.id_text
-    chosen: dict[str, SourceItem] = {triggered: SourceItem(TRIGGER, 0, trigger)}
+    """Return the items that may be in the context.
+
+    The trigger is one of them. Add the other items to `result.left_out`, with the reason.
+    """
+    trigger_id = trigger.id_text
+    chosen: dict[str, SourceItem] = {trigger_id: SourceItem(TRIGGER, 0, trigger)}
     for entry in found:
         crumb = entry.crumb
         id = crumb.id_text
-        if id == triggered:
-            # A source found the trigger too: use the version of the event, and name the source.
+        if id == trigger_id:
+            # A source found the trigger too. Keep the version of the event, and record the source.
             if chosen[id].number is None:
                 chosen[id] = SourceItem(entry.source, entry.rank, trigger, entry.number)
             continue
@@ -247,7 +269,7 @@ def _choose_candidates(
 
 
 def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
-    """Return why a breadcrumb may not be in the contexts of a config, or None if it may."""
+    """Return why a breadcrumb must not be in a context, or None if it may be."""
     if (reason := withheld_reason(crumb)) is not None:
         return reason
     schema, exclude = crumb.schema_name, config.exclude
@@ -259,7 +281,10 @@ def exclusion_reason(crumb: Breadcrumb, config: ContextConfig) -> Reason | None:
 
 
 def waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Breadcrumb) -> bool:
-    """Whether a message was posted after the trigger: it gets a context and an answer of its own."""
+    """Return whether a breadcrumb is a later message of the same session.
+
+    Such a message gets its own context and its own answer.
+    """
     return (
         crumb.created > trigger.created
         and crumb.session_id is not None
@@ -271,7 +296,11 @@ def waits_for_its_turn(config: ContextConfig, trigger: Breadcrumb, crumb: Breadc
 def _sort_by_priority(
     candidates: Sequence[SourceItem], trigger: Breadcrumb
 ) -> list[tuple[SourceItem, ItemPlace]]:
-    """Sort: the trigger, the conversation from the newest back, items of no session, items of other sessions."""
+    """Return the candidates in the order in which they fill the budget.
+
+    The trigger comes first, then the conversation, items of no session, and items of other sessions. Within each
+    place, newer items come first.
+    """
     rank: dict[ItemPlace, int] = {"conversation": 0, "shared": 1, "elsewhere": 2}
     placed = [(entry, item_place(entry.crumb, trigger.id, trigger.session_id)) for entry in candidates]
 
@@ -283,6 +312,10 @@ def _sort_by_priority(
 
 
 def _sort_for_prompt(items: list[ContextItem], config: ContextConfig, trigger: Breadcrumb) -> None:
+    """Sort the items by place, then by source (except the conversation), oldest first.
+
+    The trigger comes last.
+    """
     first_with_key: dict[str, int] = {}
     for number, source in enumerate(config.sources):
         first_with_key.setdefault(source.key, number)
@@ -291,7 +324,7 @@ def _sort_for_prompt(items: list[ContextItem], config: ContextConfig, trigger: B
         key=lambda item: (
             places[item.place],
             0 if item.place == "conversation" else first_with_key.get(item.source, -1),
-            item.crumb.id_text == trigger.id_text,  # the trigger comes last, also if newer messages exist
+            item.crumb.id_text == trigger.id_text,  # last, even if newer messages exist
             item.crumb.created,
             item.crumb.id_text,
         )
@@ -305,23 +338,24 @@ def item_place(crumb: Breadcrumb, trigger_id: UUID, session_id: str | None) -> I
     return "conversation" if crumb.session_id == session_id else "elsewhere"
 
 
-# Rendering: the same for a new context and for one that is rebuilt later.
+# Rendering, used for new contexts and for contexts that are rebuilt later.
 
 
 def render_item(
     crumb: Breadcrumb, place: ItemPlace, content: dict[str, Any], trigger_users: list[str]
 ) -> dict[str, Any]:
+    """Return an item as it is stored in a part of a context."""
     shown: dict[str, Any] = {"id": crumb.id_text, "created_at": crumb.created_at}
     if crumb.schema_name is not None:
         shown["schema_name"] = crumb.schema_name
     if place == "elsewhere" and crumb.session_id is not None:
         shown["session_id"] = crumb.session_id
-    # Not shown to the model: decides whether the model or somebody else is speaking.
+    # Not shown to the model. Determines whether the model itself or another participant is the speaker.
     creator = crumb.context.get("creator")
     speaker = creator.get("agent_id") if isinstance(creator, dict) else creator
     if isinstance(speaker, str):
         shown["creator"] = speaker
-    # Not shown to the model either: decides who may read the item in the context.
+    # Not shown to the model. Restricts which users may read this item of the context.
     if (users := users_of(crumb.tags)) != trigger_users:
         shown["users"] = users
     shown["content"] = content
@@ -329,7 +363,7 @@ def render_item(
 
 
 def group_parts(shown: Iterable[tuple[ItemPlace, str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Group rendered items into parts by place and key, in their order."""
+    """Group rendered items into parts by place and key. Keeps their order."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for place, source, item in shown:
         key = "conversation" if place == "conversation" else source
@@ -338,5 +372,5 @@ def group_parts(shown: Iterable[tuple[ItemPlace, str, dict[str, Any]]]) -> list[
 
 
 def checksum(parts: list[dict[str, Any]]) -> str:
-    """Return a digest of the parts, to compare a rebuilt context with the original."""
+    """Return a hash of the parts, to compare a rebuilt context with the original."""
     return sha256(orjson.dumps(parts)).hexdigest()[:16]

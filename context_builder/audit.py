@@ -1,7 +1,7 @@
-"""Checks in the store that no session sees breadcrumbs of another one.
+"""Audits the isolation of sessions in a store.
 
-For each breadcrumb: its session tag and its `session_id` agree, and it is stored in the lane and in the index of its
-session. For each context: every item is in a place where its source may look.
+A breadcrumb is correct if its session tag equals its `session_id`, and if it is stored in the lane and in the index
+of its session. A context is correct if the scope of each source allows the items that it found.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from breadcrumbs.runtime.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One breach of the isolation of sessions."""
+    """One violation of the isolation of sessions."""
 
     what: str
     owner_id: UUID
     breadcrumb_id: UUID
     version: int | None = None
+    """Version of a context."""
     item_id: UUID | None = None
+    """The wrong item of a context."""
 
     def as_dict(self) -> dict[str, Any]:
         document = {
@@ -50,18 +52,18 @@ class Violation:
 
 @dataclass(slots=True)
 class AuditReport:
-    """Counts of an audit, and the violations it found."""
+    """Result of an audit, with the numbers of checked objects and the violations."""
 
     owners: set[UUID] = field(default_factory=set)
     breadcrumbs: int = 0
     contexts: int = 0
     versions: int = 0
-    """Versions of contexts. Older ones are checked on request only."""
+    """Versions of contexts. Older versions are checked only with `history`."""
     items: int = 0
     gone: int = 0
-    """Items that were deleted or have expired: their session is no longer known."""
+    """Items that were deleted or have expired. They cannot be checked, because their session is unknown."""
     unreadable: int = 0
-    """Breadcrumbs that look like contexts, but were not written by the context builder."""
+    """Versions that look like contexts, but were not written by the context builder."""
     findings: list[Violation] = field(default_factory=list)
 
     @property
@@ -87,9 +89,13 @@ async def audit_isolation(
     owner: UUID | None = None,
     *,
     history: bool = False,
-    progress: Callable[[int], None] = lambda looked_at: None,
+    progress: Callable[[int], None] = lambda checked: None,
 ) -> AuditReport:
-    """Check everything of one owner, or of all owners. `history`: also the older versions of contexts."""
+    """Check the breadcrumbs of one owner, or of all owners.
+
+    `history` also checks the older versions of contexts. `progress` is called with the number of breadcrumbs that
+    were checked so far.
+    """
     report = AuditReport()
     async for batch in scan_breadcrumbs(store, owner):
         await _check_batch(store, batch, report, history=history)
@@ -108,29 +114,29 @@ async def _check_batch(
     for stored in batch:
         if wrong := _check_session(store, stored):
             report.findings.append(Violation(wrong, stored.crumb.owner_id, stored.crumb.id))
-    # A context with the scope `current` is built from the index of its session alone.
+    # Sources with the scope `current` read only the index of their session.
     report.findings += [
-        Violation("it is not in the index of its session", crumb.owner_id, crumb.id)
+        Violation("the breadcrumb is not in the index of its session", crumb.owner_id, crumb.id)
         for crumb in await find_unindexed(store, batch)
     ]
     for stored in batch:
-        if _looks_like_a_context(stored.crumb):
+        if _may_be_context(stored.crumb):
             await _check_context(store, stored.crumb, report, history=history)
 
 
 def _check_session(store: Store, stored: StoredBreadcrumb) -> str | None:
-    """Check the session of one breadcrumb. Returns what is wrong, or None."""
+    """Check the session of one breadcrumb. Return the error, or None."""
     tagged, stated = tagged_sessions(stored.crumb), stored.crumb.context.get("session_id")
     if tagged != ([] if stated is None else [stated]):
-        said = f"the tags say {', '.join(tagged) or 'none'}, context.session_id says {stated!r}"
-        return f"tag and session_id do not agree: {said}"
+        values = f"tag {', '.join(tagged) or 'none'}, context.session_id {stated!r}"
+        return f"session tag and session_id differ: {values}"
     return describe_wrong_lane(store, stored, tagged[0]) if tagged else None
 
 
 # Contexts
 
 
-def _looks_like_a_context(crumb: Breadcrumb) -> bool:
+def _may_be_context(crumb: Breadcrumb) -> bool:
     return crumb.schema_name == AGENT_CONTEXT or is_context(crumb)
 
 
@@ -156,7 +162,10 @@ async def _check_context(store: Store, newest: Breadcrumb, report: AuditReport, 
 async def _load_items(
     store: Store, owner: UUID, records: Iterable[ContextRecord]
 ) -> dict[UUID, Breadcrumb | None]:
-    """Return the items of some contexts. A breadcrumb never changes its session, so the newest version will do."""
+    """Return the newest versions of the items.
+
+    Older versions are not needed, because the session of a breadcrumb cannot change.
+    """
     ids = list({item.id for record in records for item in record.items})
     found = await gather(*(get_stored(store, owner, id) for id in ids))
     return dict(zip(ids, found, strict=True))
@@ -177,30 +186,33 @@ def _check_items(
 def _check_item(
     context: Breadcrumb, record: ContextRecord, item: ItemReference, crumb: Breadcrumb
 ) -> str | None:
-    """Check that an item may be in a context. Returns what is wrong, or None."""
-    own, its = " and ".join(tagged_sessions(context)) or None, " and ".join(tagged_sessions(crumb)) or None
-    whose = f"of session {its!r}" if its is not None else "of no session"
+    """Check that an item may be in a context. Return the error, or None."""
+    own_session = " and ".join(tagged_sessions(context)) or None
+    item_session = " and ".join(tagged_sessions(crumb)) or None
+    origin = f"session {item_session!r}" if item_session is not None else "no session"
     is_trigger = item.id == record.trigger_id
     if item.number is None:
         if not is_trigger:
-            return "an item that no source found, and that is not the trigger"
-        return None if its == own else f"its trigger is {whose}, but the context is of {own!r}"
+            return "no source found this item, and it is not the trigger"
+        if item_session == own_session:
+            return None
+        return f"the trigger belongs to {origin}, but the context belongs to session {own_session!r}"
     source = record.sources[item.number]
-    scope = source.get("scope", "current")  # event_data has none: it is the trigger
-    is_shared = its is None and (source.get("shared", False) or is_trigger)
-    is_own = its == own and own is not None
+    scope = source.get("scope", "current")  # event_data has no scope: it returns the trigger
+    is_shared = item_session is None and (source.get("shared", False) or is_trigger)
+    is_own = item_session == own_session and own_session is not None
     if scope == "current" and not is_own and not is_shared:
-        return f"source {item.source!r} has the scope current, but found something {whose}"
-    place = _expected_place(own, its, is_trigger=is_trigger)
+        return f"source {item.source!r} has the scope current, but this item belongs to {origin}"
+    place = _expected_place(own_session, item_session, is_trigger=is_trigger)
     if item.place != place:
-        return f"{whose} and shown as {item.place!r}: it must be {place!r}"
+        return f"this item belongs to {origin}, but its place is {item.place!r} instead of {place!r}"
     return None
 
 
-def _expected_place(own: str | None, its: str | None, *, is_trigger: bool) -> ItemPlace:
-    if is_trigger or (its == own and own is not None):
+def _expected_place(own_session: str | None, item_session: str | None, *, is_trigger: bool) -> ItemPlace:
+    if is_trigger or (item_session == own_session and own_session is not None):
         return "conversation"
-    return "shared" if its is None else "elsewhere"
+    return "shared" if item_session is None else "elsewhere"
 
 
 def _rendered_findings(context: Breadcrumb, record: ContextRecord) -> Iterable[Violation]:
@@ -209,7 +221,5 @@ def _rendered_findings(context: Breadcrumb, record: ContextRecord) -> Iterable[V
     for part in context.context.get("parts", ()):
         for shown in part["items"]:
             if places.get(shown["id"]) != part["place"]:
-                what = (
-                    f"it shows {shown['id']} as {part['place']!r}, which its explanation does not account for"
-                )
+                what = f"the context shows {shown['id']} in place {part['place']!r}, but its explanation does not"
                 yield Violation(what, context.owner_id, context.id, context.version)

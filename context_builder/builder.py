@@ -1,7 +1,7 @@
-"""The context builder: reacts to events and writes the contexts of the matching configs.
+"""Handler of the context builder: writes the contexts of the configs that match an event.
 
-There is one context per consumer and session; each turn writes its next version. The newest version holds the
-rendered parts. Older versions keep references only, from which the same parts can be rendered again.
+There is one context per consumer and session. Each turn writes the next version of the context. The newest version
+contains the rendered parts. Older versions contain only references, from which the same parts can be rendered again.
 """
 
 from __future__ import annotations
@@ -60,6 +60,10 @@ class ContextBuilder:
         token_counter()  # load the tokenizer now, not while the first message waits
 
     async def wants(self, event: Event) -> bool:
+        """Return whether the event needs a turn.
+
+        An event of a config also drops the cached configs of its owner.
+        """
         if event.schema_name == CONTEXT_CONFIG:
             self._configs.invalidate(event.owner_id)
         if event.operation == "deleted":
@@ -71,9 +75,14 @@ class ContextBuilder:
         return event.schema_name == CONTEXT_CONFIG or bool(await self._triggered_configs(event))
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
-        return False
+        return False  # a new event never interrupts a running turn
 
     async def handle(self, turn: Turn) -> None:
+        """Build the contexts for an event.
+
+        If the event is a config, report its errors. If it pauses or resumes a session, change the contexts of the
+        session.
+        """
         if turn.event.schema_name == CONTEXT_CONFIG:
             await report_unusable(
                 self._store, turn, CONTEXT_CONFIGS, creator=_CREATOR, inherited=self._inherited
@@ -85,19 +94,23 @@ class ContextBuilder:
         await self._build_all(turn)
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
+        """Write an error into the session after the last attempt failed."""
         details = ErrorDetails(_CREATOR, turn.event.id, self._inherited)
         await leave_error(self._store, turn, error, details)
 
     async def refresh(self, turn: Turn, context: Breadcrumb) -> Breadcrumb:
-        """Build a context again for the same message, with what was written since."""
+        """Build a context again for the same message, with breadcrumbs that were written since.
+
+        Raise `TurnFailed` if its config no longer exists.
+        """
         try:
             consumer = context.context["consumer_id"]
             message, version = UUID(context.context["trigger_id"]), int(context.context["trigger_version"])
         except (KeyError, TypeError, ValueError):
-            raise TurnFailed("this context was not made by the context builder") from None
+            raise TurnFailed("this context was not written by the context builder") from None
         trigger = await self._store.get_version(context.owner_id, message, version)
         if trigger.session_id != context.session_id:
-            raise TurnFailed("this context names a message of another session")
+            raise TurnFailed("the trigger of this context belongs to another session")
         for config in await self._configs.get(context.owner_id):
             if config.consumer_id == consumer:
                 inputs = await self._inputs.load(config, trigger)
@@ -106,7 +119,7 @@ class ContextBuilder:
                     new.tags.remove(config.consumer_tag)
                 new.tags.append(INTERNAL)
                 return await self._put(turn, context_id(self._store, config, trigger), new, inputs.previous)
-        raise TurnFailed(f"there is no context config for {consumer!r} any more")
+        raise TurnFailed(f"the context config of {consumer!r} no longer exists")
 
     # Messages
 
@@ -124,7 +137,7 @@ class ContextBuilder:
                 await self._build(turn, config, trigger, its_inputs, last=last)
             except (LeaseLost, *STORE_UNAVAILABLE):
                 raise
-            except Exception as error:  # the other consumers get their contexts all the same
+            except Exception as error:  # the contexts of the other consumers are still built
                 failures.append(error)
         if failures:
             raise next((error for error in failures if is_retryable(error)), failures[0])
@@ -135,16 +148,20 @@ class ContextBuilder:
     async def _build(
         self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs, *, last: bool
     ) -> None:
-        """Build and store the next version of a context. `last`: acknowledge the event with it."""
+        """Build and store the next version of a context.
+
+        With `last`, the same write acknowledges the event.
+        """
         event = turn.event
         if inputs.previous is not None and _is_about(inputs.previous, trigger, since=event.at):
-            # An earlier attempt stored it, and its reply was lost.
+            # An earlier attempt stored this context, but the reply of the store was lost.
             if last:
                 await turn.acknowledge()
             return
         await self._check_quota(trigger.owner_id)
         new = await self._new_version(turn, config, trigger, inputs)
-        # Messages from before the pause are still answered.
+        # Contexts of messages from during the pause get no consumer tag, so they are not answered yet. Messages from
+        # before the pause are still answered.
         if inputs.paused_at is not None and inputs.paused_at <= event.at:
             new.tags.remove(config.consumer_tag)
             new.tags.append(INTERNAL)
@@ -155,9 +172,11 @@ class ContextBuilder:
         self, turn: Turn, config: ContextConfig, trigger: Breadcrumb, inputs: ContextInputs
     ) -> BreadcrumbCreate:
         fetched = inputs.fetching.fetched()
-        made = await _assemble_fetched(self._store, config, trigger, fetched, hints=self._hints)
+        assembled = await _assemble_fetched(self._store, config, trigger, fetched, hints=self._hints)
         try:
-            new = context_breadcrumb(config, trigger, made, as_of=inputs.as_of, inherited=self._inherited)
+            new = context_breadcrumb(
+                config, trigger, assembled, as_of=inputs.as_of, inherited=self._inherited
+            )
         except InvalidInput as error:
             raise TurnFailed(f"the context for {config.consumer_id} cannot be stored: {error}") from error
         if turn.event.operation == "retried":
@@ -179,7 +198,10 @@ class ContextBuilder:
         )
 
     async def _check_quota(self, owner: UUID) -> None:
-        """Fail the turn if there is no room for an answer, so that the session shows the reason."""
+        """Fail the turn if the quota leaves no room for an answer.
+
+        The session then shows the reason.
+        """
         if self._store.quotas is not None:
             try:
                 await self._store.quotas.check(owner)
@@ -189,7 +211,11 @@ class ContextBuilder:
     # Pauses
 
     async def _pause_or_resume(self, turn: Turn) -> None:
-        """Remove the consumers from the contexts of a paused session, or restore them and build what waited."""
+        """Remove the consumer tags from the contexts of a session, or restore them.
+
+        Agents react to the consumer tag, so a context without it is not answered. The tags are removed when the session
+        is paused and restored when it is resumed. Then the contexts of the messages that waited are built first.
+        """
         event = turn.event
         try:
             change = await self._store.get_version(event.owner_id, event.id, event.version)
@@ -207,11 +233,14 @@ class ContextBuilder:
     async def _build_waiting(
         self, turn: Turn, configs: Sequence[ContextConfig], resumed: Breadcrumb
     ) -> set[str]:
-        """Build a context for each message that waited, in their order. Returns the consumers of these contexts."""
+        """Build a context for each message that waited, in order.
+
+        Return the consumers of these contexts.
+        """
         built: set[str] = set()
         async for trigger in written_while_paused(self._store, resumed):
             for config in configs:
-                if config.makes(trigger.schema_name, trigger.tags) or not config.reacts_to(trigger):
+                if config.produces(trigger.schema_name, trigger.tags) or not config.reacts_to(trigger):
                     continue
                 inputs = await self._inputs.load(config, trigger)
                 await self._build(turn, config, trigger, replace(inputs, paused_at=None), last=False)
@@ -219,7 +248,10 @@ class ContextBuilder:
         return built
 
     async def _set_consumer(self, turn: Turn, config: ContextConfig, *, active: bool) -> None:
-        """Add the consumer's tag to its context, or remove it. No worker reacts to this write."""
+        """Add the consumer tag to a context, or remove it.
+
+        No worker reacts to this write.
+        """
         event = turn.event
         id = context_id(self._store, config, event)
         newest = await self._newest(event.owner_id, id)
@@ -237,10 +269,14 @@ class ContextBuilder:
 
 
 def _filter_triggered(configs: Iterable[ContextConfig], event: Event) -> list[ContextConfig]:
+    """Return the configs that an event can trigger.
+
+    Contexts of a config never trigger the same config.
+    """
     return [
         config
         for config in configs
-        if not config.makes(event.schema_name, event.tags)
+        if not config.produces(event.schema_name, event.tags)
         and any(
             trigger.matches_meta(event.schema_name, event.tags, event.session_id)
             for trigger in config.update_triggers
@@ -253,7 +289,7 @@ def _is_pausing(event: Event) -> bool:
 
 
 def _is_about(context: Breadcrumb, trigger: Breadcrumb, *, since: int) -> bool:
-    """Whether a context was built for a trigger, at this time or later."""
+    """Return whether a context was built for a trigger, not before the time `since`."""
     about = context.context.get("trigger_id"), context.context.get("trigger_version")
     return about == (str(trigger.id), trigger.version) and int(context.context.get("as_of", 0)) >= since
 
@@ -266,7 +302,10 @@ async def build_context(
     hints: SchemaHints,
     keep: Keep | None = None,
 ) -> Assembled:
-    """Fetch the sources and assemble a context. Breadcrumbs that `keep` refuses are treated as missing."""
+    """Fetch the sources and assemble a context.
+
+    Breadcrumbs that `keep` rejects are treated as missing.
+    """
     fetched = await fetch(store, config.sources, trigger, keep=keep)
     return await _assemble_fetched(store, config, trigger, fetched, hints=hints, keep=keep)
 
@@ -281,14 +320,14 @@ async def _assemble_fetched(
     keep: Keep | None = None,
 ) -> Assembled:
     """Assemble a context from the breadcrumbs that its sources found."""
-    # Messages that wait for their turn must not displace earlier ones.
+    # Messages that wait for their turn must not use up the limit of a source.
     await fetched.refill(store, trigger, lambda crumb: waits_for_its_turn(config, trigger, crumb), keep=keep)
     items = fetched.items(trigger)
     schemas = {item.crumb.schema_name for item in items} | {trigger.schema_name}
     definitions = await hints.definitions(trigger.owner_id, {name for name in schemas if name is not None})
-    made = assemble(config, trigger, items, counter=token_counter(), definitions=definitions)
-    made.notes.extend(fetched.notes)
-    return made
+    assembled = assemble(config, trigger, items, counter=token_counter(), definitions=definitions)
+    assembled.notes.extend(fetched.notes)
+    return assembled
 
 
 async def gather_parts(
@@ -299,9 +338,10 @@ async def gather_parts(
     triggers: Sequence[Selector],
     hints: SchemaHints,
 ) -> list[dict[str, Any]]:
-    """Return the parts of a prompt for an agent that has its own sources instead of a context config.
+    """Return the parts of a prompt for an agent with its own sources.
 
-    `triggers`: what the agent reacts to. Messages after the trigger get answers of their own.
+    Such an agent has no context config. `triggers` are the selectors that the agent reacts to. Messages that match them
+    and are newer than the trigger are left out, because they get answers of their own.
     """
     config = ContextConfig.model_construct(
         consumer_id="",

@@ -1,8 +1,9 @@
-"""The config of the context builder. People edit it while the builder runs.
+"""The config of the context builder. It can be edited while the builder runs.
 
-One config describes one consumer (an agent): which events make a new context, where its parts come from, and how much
-of it fits. `config/context-builder-config.json` (one config, or a list of them) and `context.config.v1` breadcrumbs
-have the same form. Unknown fields are refused: a misspelt filter must not show the model more than intended.
+One config describes the contexts of one consumer (an agent): which breadcrumbs trigger a new context, which sources
+it is built from, and how many tokens it can have. `config/context-builder-config.json` contains one config or a list
+of them. A `context.config.v1` breadcrumb contains one config in the same form. Unknown fields are rejected, because
+a misspelt filter must not show the model more than intended.
 """
 
 from __future__ import annotations
@@ -26,70 +27,74 @@ from breadcrumbs.runtime.retrieval.sources import Source, SourceTags
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 
 CONSUMER: Final = "consumer:"
+"""Prefix of the tag that names the consumer of a context."""
 ERROR_PATH: Final = "at"
-"""Key in the context of an error: the path of the wrong value, below the path that pydantic reports."""
+"""Key in the `ctx` of a pydantic error. Its value is the path below the location that pydantic reports."""
 
 
-class _Part(BaseModel):
+class _ConfigModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Exclude(_Part):
-    """What never enters a context, whatever the sources find."""
+class Exclude(_ConfigModel):
+    """Breadcrumbs that a context never contains, even if a source finds them."""
 
     schema_names: Annotated[tuple[SchemaName, ...], Field(max_length=256)] = Field(
-        (), description="Breadcrumbs of these schemas"
+        (), description="Leave out breadcrumbs with one of these schemas."
     )
-    tags: SourceTags = Field((), description="Breadcrumbs with any of these tags")
+    tags: SourceTags = Field((), description="Leave out breadcrumbs with at least one of these tags.")
 
 
-class Output(_Part):
-    """The breadcrumb that a context becomes."""
+class Output(_ConfigModel):
+    """The breadcrumb that stores a context."""
 
-    schema_name: SchemaName = Field(AGENT_CONTEXT, description="What agents wait for")
+    schema_name: SchemaName = Field(AGENT_CONTEXT, description="Schema of the context. Agents react to it.")
     tags: Annotated[tuple[Tag, ...], Field(max_length=32)] = Field(
-        ("agent:context",), description="Besides consumer:… and what is inherited from the trigger"
+        ("agent:context",),
+        description="Tags of the context. The tag consumer:<consumer_id> and the inherited tags of the trigger are "
+        "added.",
     )
     ttl_seconds: Annotated[int, Field(ge=1, le=3_153_600_000, strict=True)] | None = Field(
-        3600, description="For how long it is kept after its last change; null: for ever"
+        3600,
+        description="Seconds until the context expires, counted from its last change. null: it never expires.",
     )
 
 
-class Formatting(_Part):
-    """How much of what was found fits."""
+class Formatting(_ConfigModel):
+    """Size limit of a context."""
 
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000, strict=True)] = Field(
         4000,
-        description="The newest parts of the conversation come first, then the rest; the trigger is always in",
+        description="Maximum number of tokens. The trigger is always included. The conversation is added next, newest "
+        "first, then shared items, then items of other sessions.",
     )
 
 
 def _check_not_empty(trigger: Selector) -> Selector:
     if trigger.is_empty:
-        raise PydanticCustomError(
-            "everything", "this matches everything: name a schema_name or tags to react to"
-        )
+        raise PydanticCustomError("everything", "this trigger matches everything: add a schema_name or tags")
     return trigger
 
 
 def _add_schema_field(schema: dict[str, Any]) -> None:
-    # `$schema` tells an editor where this schema is. It is removed before a config is validated.
-    schema["properties"] = {"$schema": {"type": "string"}} | schema["properties"]
+    # Editors find the schema through `$schema`. The key is removed before a config is validated.
+    reference = {"type": "string", "description": "Path or URL of this JSON Schema, for editors."}
+    schema["properties"] = {"$schema": reference} | schema["properties"]
 
 
-class ContextConfig(_Part):
-    """What one consumer's contexts are made of."""
+class ContextConfig(_ConfigModel):
+    """Description of the contexts of one consumer."""
 
     model_config = ConfigDict(json_schema_extra=_add_schema_field)
 
     consumer_id: Annotated[Tag, Field(max_length=200)] = Field(
-        description="Whose contexts these are: agents wait for consumer:<consumer_id>"
+        description="Name of the consumer. Its contexts have the tag consumer:<consumer_id>, which its agent reacts to."
     )
     update_triggers: Annotated[
         tuple[Annotated[Selector, AfterValidator(_check_not_empty)], ...], Field(min_length=1, max_length=64)
-    ] = Field(description="What makes a new context: a breadcrumb that matches one of these")
+    ] = Field(description="Selectors. A breadcrumb that matches one of them triggers a new context.")
     sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=64)] = Field(
-        description="Where its parts come from; sources with the same key make up one part"
+        description="Breadcrumbs to fetch. Sources with the same key fill the same part of the context."
     )
     exclude: Exclude = Exclude()
     output: Output = Output()
@@ -101,21 +106,21 @@ class ContextConfig(_Part):
             if tag.startswith(SESSION):
                 raise _error(
                     "output_session",
-                    "a context is in the session of its trigger: leave session tags out",
+                    "a context belongs to the session of its trigger: remove session tags",
                     "output", "tags", number,
                 )  # fmt: skip
             if tag.startswith(CONSUMER) and tag != self.consumer_tag:
                 raise _error(
                     "output_consumer",
-                    f"this would also be a context for {tag[len(CONSUMER) :]}: one config, one consumer",
+                    f"a config has one consumer: remove the tag of the other consumer {tag[len(CONSUMER) :]}",
                     "output", "tags", number,
                 )  # fmt: skip
         for number, trigger in enumerate(self.update_triggers):
             if self.may_trigger(trigger):
                 raise _error(
                     "triggers_itself",
-                    "this matches the contexts that this very config makes, so it would trigger itself: "
-                    "name the schema_name to react to",
+                    "this matches the contexts of this config, so the config would trigger itself: "
+                    "add the schema_name to react to",
                     "update_triggers", number,
                 )  # fmt: skip
         return self
@@ -126,19 +131,25 @@ class ContextConfig(_Part):
 
     @cached_property
     def digest(self) -> str:
-        """Identifies the config in its contexts."""
+        """Hash of the config.
+
+        Each context stores the hash of its config.
+        """
         return sha256(canonical(self.model_dump(mode="json"))).hexdigest()[:16]
 
-    def makes(self, schema_name: str | None, tags: Sequence[str]) -> bool:
-        """Whether a breadcrumb is a context of this config."""
+    def produces(self, schema_name: str | None, tags: Sequence[str]) -> bool:
+        """Return whether a breadcrumb is a context of this config."""
         return schema_name == self.output.schema_name and self.consumer_tag in tags
 
     def reacts_to(self, crumb: Breadcrumb) -> bool:
-        """Whether a breadcrumb matches one of the update triggers."""
+        """Return whether a breadcrumb matches one of the update triggers."""
         return any(selector.matches(crumb) for selector in self.update_triggers)
 
     def may_trigger(self, trigger: Selector) -> bool:
-        """Whether a context of this config can match a selector. A context inherits tags of its trigger."""
+        """Return whether a context of this config can match a trigger.
+
+        A context inherits tags from the breadcrumb that triggered it, so the tags of the selector count too.
+        """
         inherited = inherited_tags([*(trigger.all_tags or ()), *(trigger.any_tags or ())])
         tags = [*self.output.tags, self.consumer_tag, *inherited]
         return trigger.matches_meta(self.output.schema_name, tags, trigger.session_id)
@@ -150,7 +161,7 @@ def _error(kind: str, message: str, *at: str | int) -> PydanticCustomError:
 
 def find_trigger_cycle(configs: Sequence[ContextConfig]) -> list[ContextConfig]:
     """Return configs whose contexts trigger each other in a cycle, or an empty list."""
-    following = {
+    successors = {
         number: [
             other
             for other, reacting in enumerate(configs)
@@ -158,19 +169,19 @@ def find_trigger_cycle(configs: Sequence[ContextConfig]) -> list[ContextConfig]:
         ]
         for number, config in enumerate(configs)
     }
-    ended: set[int] = set()
+    finished: set[int] = set()
 
     def walk(path: list[int]) -> list[int]:
-        for following_one in following[path[-1]]:
-            if following_one in path:
-                return path[path.index(following_one) :]
-            if following_one not in ended and (cycle := walk([*path, following_one])):
+        for successor in successors[path[-1]]:
+            if successor in path:
+                return path[path.index(successor) :]
+            if successor not in finished and (cycle := walk([*path, successor])):
                 return cycle
-        ended.add(path[-1])
+        finished.add(path[-1])
         return []
 
-    for number in following:
-        if number not in ended and (cycle := walk([number])):
+    for number in successors:
+        if number not in finished and (cycle := walk([number])):
             return [configs[member] for member in cycle]
     return []
 
@@ -185,12 +196,15 @@ def json_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Breadcrumbs context builder config",
-        "description": "One config, or a list of configs with a consumer_id each.",
+        "description": "One config, or a list of configs with different consumer_ids.",
         "anyOf": [reference, {"type": "array", "items": reference, "minItems": 1}],
         "$defs": definitions,
     }
 
 
 def publish(path: Path = Path("config/context-builder-config.schema.json")) -> None:
-    """Write the JSON Schema to the file that editors read."""
+    """Write the JSON Schema to its file in `config/`.
+
+    Run this after each change of the config classes.
+    """
     path.write_text(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n", "utf-8")

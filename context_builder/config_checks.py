@@ -1,4 +1,4 @@
-"""Reads configs from a document, or lists everything that is wrong with it: where, and what to write instead."""
+"""Parses config documents. Reports all errors at once, with line, column and a correction."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from breadcrumbs.context_builder.json_positions import DocumentPath, LocatedJson
 from breadcrumbs.runtime.errors import BreadcrumbsError
 
 MAX_BYTES: Final = 1 << 20
+"""Maximum size of a config file."""
 MAX_COMPLAINTS: Final = 20
+"""Maximum number of errors that are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigComplaint:
-    """One error in a config file."""
+    """One error in the text of a config."""
 
     where: str
-    """Path in the document, such as `sources.0.fetch.limit`."""
+    """Path in the document, such as `sources.0.fetch.limit`. Empty for errors of the whole text."""
     line: int
     column: int
     message: str
 
 
 class ConfigError(BreadcrumbsError):
-    """A config that cannot be used, with the line and column of every error."""
+    """A config is invalid. Contains the line and column of every error."""
 
     def __init__(self, name: str, complaints: list[ConfigComplaint]) -> None:
         self.name = name
@@ -46,12 +48,12 @@ class ConfigError(BreadcrumbsError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One error in a document."""
+    """One error in a parsed document, by its path instead of its line."""
 
     path: DocumentPath
     message: str
     at_key: bool = False
-    """The name of the field is wrong, not its value."""
+    """The error is in the name of the field, not in its value."""
 
     @property
     def where(self) -> str:
@@ -59,9 +61,10 @@ class Fault:
 
 
 def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, ...]:
-    """Read a config document, or raise a `ConfigError` with all errors."""
+    """Parse a config document, or raise a `ConfigError` with all errors."""
     if len(raw) > MAX_BYTES:
-        raise ConfigError(name, [ConfigComplaint("", 1, 1, f"a config has at most {MAX_BYTES} bytes")])
+        too_large = f"the config is too large: it can have at most {MAX_BYTES} bytes"
+        raise ConfigError(name, [ConfigComplaint("", 1, 1, too_large)])
     try:
         text = LocatedJson(raw)
     except NotJson as error:
@@ -69,7 +72,9 @@ def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, .
             name, [ConfigComplaint("", *error.location, f"not JSON: {error.message}")]
         ) from None
     complaints = [
-        ConfigComplaint(Fault(path, "").where, *second, f"this field stands in line {first.line} already")
+        ConfigComplaint(
+            Fault(path, "").where, *second, f"duplicate field: it is already set in line {first.line}"
+        )
         for path, first, second in text.repeated_keys
     ]
     configs, faults = check_document(text.value)
@@ -84,11 +89,14 @@ def parse_configs(raw: bytes, *, name: str = "config") -> tuple[ContextConfig, .
 
 
 def check_document(document: Any) -> tuple[tuple[ContextConfig, ...], list[Fault]]:
-    """Return the configs in a document (one, or a list of them), and the errors."""
+    """Return the configs of a document and its errors.
+
+    The document is one config or a list of them.
+    """
     many = isinstance(document, list)
     entries: list[Any] = document if many else [document]
     if not entries:
-        return (), [Fault((), "the list is empty: write at least one config")]
+        return (), [Fault((), "the list is empty: add at least one config")]
     configs: list[ContextConfig] = []
     faults: list[Fault] = []
     for number, entry in enumerate(entries):
@@ -103,7 +111,7 @@ def check_document(document: Any) -> tuple[tuple[ContextConfig, ...], list[Fault
 
 
 def _check_together(configs: Sequence[ContextConfig]) -> list[Fault]:
-    """Return the errors of configs that are valid one by one."""
+    """Return the errors between configs that are valid on their own."""
     seen: dict[str, int] = {}
     faults: list[Fault] = []
     for number, config in enumerate(configs):
@@ -112,7 +120,7 @@ def _check_together(configs: Sequence[ContextConfig]) -> list[Fault]:
             faults.append(
                 Fault(
                     (number, "consumer_id"),
-                    f"{config.consumer_id!r} has a config already, the one at {first}",
+                    f"{config.consumer_id!r} already has a config: entry {first} of the list",
                 )
             )
     if not faults and (cycle := find_trigger_cycle(configs)):
@@ -120,43 +128,48 @@ def _check_together(configs: Sequence[ContextConfig]) -> list[Fault]:
         faults.append(
             Fault(
                 (configs.index(cycle[0]), "update_triggers"),
-                f"the contexts of these would trigger each other for ever: {names}",
+                f"the contexts of these consumers would trigger each other endlessly: {names}",
             )
         )
     return faults
 
 
 def check_config(document: Any) -> tuple[ContextConfig | None, list[Fault]]:
-    """Return a config, or None and its errors."""
+    """Return a config and no errors, or None and the errors."""
     if isinstance(document, dict):
         document = {key: value for key, value in document.items() if key != "$schema"}
     try:
         return ContextConfig.model_validate(document), []
     except ValidationError as error:
-        return None, [_fault(detail) for detail in error.errors(include_url=False) if not _is_echo(detail)]
+        details = error.errors(include_url=False)
+        return None, [_make_fault(detail) for detail in details if not _is_consequence(detail)]
 
 
-def _is_echo(detail: ErrorDetails) -> bool:
-    """Whether the error repeats others: pydantic also calls a list too short if all its entries are invalid."""
+def _is_consequence(detail: ErrorDetails) -> bool:
+    """Return whether an error only follows from others.
+
+    pydantic also reports a list as too short if all its entries are invalid.
+    """
     return detail["type"] == "too_short" and bool(detail["input"])
 
 
-def _fault(detail: ErrorDetails) -> Fault:
+def _make_fault(detail: ErrorDetails) -> Fault:
     context: Mapping[str, Any] = detail.get("ctx", {})
     path: DocumentPath = (*detail["loc"], *context.get(ERROR_PATH, ()))
     unknown = detail["type"] == "extra_forbidden"
-    return Fault(path, _unknown_field(path) if unknown else _error_message(detail, context), at_key=unknown)
+    message = _unknown_field_message(path) if unknown else _error_message(detail, context)
+    return Fault(path, message, at_key=unknown)
 
 
-def _unknown_field(path: DocumentPath) -> str:
-    known = _fields_at(path[:-1])
-    if close := get_close_matches(str(path[-1]), known, 1):
-        return f"there is no such field: did you mean {close[0]!r}?"
-    return f"there is no such field; here are {', '.join(known)}"
+def _unknown_field_message(path: DocumentPath) -> str:
+    allowed = _fields_at(path[:-1])
+    if close := get_close_matches(str(path[-1]), allowed, 1):
+        return f"unknown field: did you mean {close[0]!r}?"
+    return f"unknown field, expected one of: {', '.join(allowed)}"
 
 
 def _fields_at(path: DocumentPath) -> list[str]:
-    """Return the fields of a part of a config."""
+    """Return the field names that are allowed at a path of a config."""
     model: type[BaseModel] = ContextConfig
     for part in path:
         if isinstance(part, str):
@@ -168,36 +181,40 @@ def _fields_at(path: DocumentPath) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the first pydantic model in a type annotation.
+
+    An example is `Source` in `tuple[Source, ...]`.
+    """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
 
 
 _MESSAGES: Final[Mapping[str, str]] = {
-    "missing": "this field is needed",
+    "missing": "this field is required",
     "int_type": "must be a whole number{given}",
     "int_parsing": "must be a whole number{given}",
     "int_from_float": "must be a whole number{given}",
     "int_parsing_size": "must be a whole number{given}",
     "greater_than_equal": "must be at least {ge:,}{given}",
     "less_than_equal": "must be at most {le:,}{given}",
-    "string_type": "must be text{given}",
+    "string_type": "must be a string{given}",
     "tuple_type": "must be a list [ … ]{given}",
     "list_type": "must be a list [ … ]{given}",
     "model_type": "must be an object {{ … }}{given}",
     "model_attributes_type": "must be an object {{ … }}{given}",
     "dict_type": "must be an object {{ … }}{given}",
     "string_too_short": "must not be empty",
-    "string_too_long": "may have {max_length} characters at most",
-    "too_short": "needs at least one entry",
-    "too_long": "may have {max_length} entries at most",
-    "string_pattern_mismatch": "begins with a letter and goes on with letters, digits, _ . and -{given}",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have at least one entry",
+    "too_long": "must have at most {max_length} entries",
+    "string_pattern_mismatch": "must begin with a letter, followed by letters, digits, _ . or -{given}",
 }
-"""By pydantic's type of error. `{given}`: the value; the other fields are those of the error's context."""
+"""Messages by the error type of pydantic. `{given}` is the wrong value. The other fields are in the error's `ctx`."""
 
 
 def _error_message(detail: ErrorDetails, context: Mapping[str, Any]) -> str:
-    """Return a message that says what to write instead."""
+    """Return a message that states which values are allowed."""
     given = f", not {_show_value(detail['input'])}"
     if detail["type"] in ("literal_error", "enum"):
         return _choices_message(detail["input"], str(context["expected"]), given)
@@ -210,13 +227,13 @@ def _error_message(detail: ErrorDetails, context: Mapping[str, Any]) -> str:
 def _choices_message(value: Any, expected: str, given: str) -> str:
     choices = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
     close = get_close_matches(value, choices, 1) if isinstance(value, str) else []
-    meant = f": did you mean {close[0]!r}?" if close else ""
-    return f"must be one of {', '.join(choices)}{given}{meant}"
+    suggestion = f": did you mean {close[0]!r}?" if close else ""
+    return f"must be one of {', '.join(choices)}{given}{suggestion}"
 
 
 def _show_value(value: Any) -> str:
     try:
         text = orjson.dumps(value).decode()
     except TypeError:
-        text = str(value)  # an integer past 64 bits
+        text = str(value)  # orjson does not encode integers of more than 64 bits
     return text if len(text) <= 60 else text[:59] + "…"

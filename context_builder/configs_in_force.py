@@ -1,7 +1,7 @@
-"""The context configs in force: from a file that people edit, and from `context.config.v1` breadcrumbs.
+"""The context configs in force, from a config file and from `context.config.v1` breadcrumbs.
 
-A saved edit is live within a second. An edit that cannot be used is refused with its place in the file, and the last
-good config stays in force.
+A saved edit takes effect within a second. An invalid edit is logged with its line and column, and the last valid
+config stays in force.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _log = structlog.get_logger("breadcrumbs.context_builder")
 
 
 _CHECK_SECONDS: Final = 0.5
-"""Time between two looks at the file."""
+"""Time between two checks of the file."""
 _SETTLED_SECONDS: Final = 0.2
-"""A file that was written to less than this ago may be incomplete."""
+"""A file that was modified less than this ago can be incomplete."""
 
 
 def _parse_config(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
@@ -55,9 +55,9 @@ def _parse_config(crumb: Breadcrumb) -> tuple[ContextConfig | None, str]:
 def _restriction_message(crumb: Breadcrumb) -> str:
     match find_restriction(crumb):
         case "narrowed":
-            return "a config holds for all sessions and users: post it without session: and user: tags"
+            return "a config applies to all sessions and users: post it without session: and user: tags"
         case "hidden":
-            return "a config that is private or secret holds for nobody"
+            return "a private or secret config is not used: post it without this visibility or sensitivity"
         case None:
             return ""
 
@@ -72,7 +72,10 @@ CONTEXT_CONFIGS: Final[DefinitionType[ContextConfig]] = DefinitionType(
 
 
 class ConfigsInForce:
-    """Returns the configs that are in force for an owner now."""
+    """Returns the configs that are in force for an owner.
+
+    `default` is the JSON of the configs that are used until the file has been read.
+    """
 
     def __init__(self, store: Store, path: Path | None, *, default: bytes | None = None) -> None:
         self._path = path
@@ -80,21 +83,24 @@ class ConfigsInForce:
             parse_configs(default, name="built-in") if default else ()
         )
         self._last_content: bytes | None = None
-        """The content of the file at the last check; None: it could not be read."""
+        """Content of the file at the last check. None if it could not be read."""
         self._checked_at = float("-inf")
         self._own = OwnDefinitions(store, CONTEXT_CONFIGS)
         self.refused: ConfigError | None = None
-        """Why the last edit of the file cannot be used, or None."""
+        """Errors of the current content of the file, or None if it is valid."""
 
     def load(self) -> None:
-        """Read the file now, at start. Raises `ConfigError` if it cannot be used."""
+        """Read the file at startup. Raise `ConfigError` if it is invalid."""
         self._check_file(allow_partial=False)
         if self.refused is not None:
             raise self.refused
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Check the file also while no turn runs, so that the log reports a refused edit at once."""
+        """Check the file regularly while the block runs.
+
+        An invalid edit is then logged even if no turn runs.
+        """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
             yield
@@ -106,11 +112,14 @@ class ConfigsInForce:
             await anyio.sleep(_CHECK_SECONDS)
 
     def reload(self) -> None:
-        """Read the file now, after it was written."""
+        """Read the file immediately, after this process has written it."""
         self._check_file(allow_partial=False)
 
     async def get(self, owner: UUID) -> tuple[ContextConfig, ...]:
-        """Return the configs of the file and of the owner. An owner's config replaces one of the file."""
+        """Return the configs of the file and of the owner.
+
+        A config of the owner replaces the config of the file for the same consumer.
+        """
         if time.monotonic() - self._checked_at > _CHECK_SECONDS:
             self._check_file()
         own = await self._own.get(owner)
@@ -120,11 +129,16 @@ class ConfigsInForce:
         return tuple(config for config in self._from_file if config.consumer_id not in replaced) + own
 
     def invalidate(self, owner: UUID) -> None:
-        """Read the owner's configs again before their next use: they have changed."""
+        """Drop the cached configs of an owner after a change."""
         self._own.invalidate(owner)
 
     def _check_file(self, *, allow_partial: bool = True) -> None:
-        """Reload the file if its content has changed. Its time and size would miss quick edits."""
+        """Reload the file if its content has changed.
+
+        The content is compared, because a check of time and size would miss quick edits. With `allow_partial`, an
+        invalid file that was modified just now is not reported yet, because it can be incomplete. The next check reads
+        it again.
+        """
         self._checked_at = time.monotonic()
         if self._path is None:
             return
@@ -165,11 +179,11 @@ class ConfigsInForce:
 
     def _refuse(self, error: ConfigError) -> None:
         if self.refused is None or str(self.refused) != str(error):
-            _log.error("context config refused, the last good one stays", problem=str(error))
+            _log.error("context config invalid, keeping the last valid one", problem=str(error))
         self.refused = error
 
 
 async def own_configs(store: Store, owner: UUID) -> list[PostedDefinition[ContextConfig]]:
-    """Return all configs that an owner has posted, the one that was written last first."""
+    """Return all configs that an owner has posted, the most recently written first."""
     page = await store.list(owner, Query(schema_name=CONTEXT_CONFIG, limit=MAX_DEFINITIONS))
     return await resolve_definitions(store, CONTEXT_CONFIGS, page.items)

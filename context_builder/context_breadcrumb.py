@@ -18,11 +18,15 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
 MAX_HOPS: Final = 16
-"""How often contexts may trigger contexts of other consumers in a row. Agents have limits of their own."""
+"""Maximum length of a chain in which contexts trigger contexts of other consumers. Agents have their own limits."""
 
 
 def context_id(store: Store, config: ContextConfig, trigger: Breadcrumb | Event) -> UUID:
-    """Return the id of the context: one per consumer and session, or per trigger without a session."""
+    """Return the id of the context of a trigger.
+
+    The id depends on the consumer and the session. For a trigger without a session, it depends on the consumer and the
+    trigger.
+    """
     scope = (
         ("session", trigger.session_id) if trigger.session_id is not None else ("trigger", str(trigger.id))
     )
@@ -32,13 +36,13 @@ def context_id(store: Store, config: ContextConfig, trigger: Breadcrumb | Event)
 def context_breadcrumb(
     config: ContextConfig,
     trigger: Breadcrumb,
-    made: Assembled,
+    assembled: Assembled,
     *,
     as_of: int,
     inherited: tuple[str, ...],
 ) -> BreadcrumbCreate:
     """Return the breadcrumb that stores a context."""
-    parts = made.parts()
+    parts = assembled.parts()
     context: dict[str, Any] = {
         "consumer_id": config.consumer_id,
         "trigger_id": str(trigger.id),
@@ -48,7 +52,7 @@ def context_breadcrumb(
         "as_of_time": times.to_text(as_of),
         "config": config.digest,
         "parts": parts,
-        "explain": made.explain(parts),
+        "explain": assembled.explain(parts),
     }
     if hops := _count_hops(trigger):
         context["hops"] = hops
@@ -65,17 +69,22 @@ def context_breadcrumb(
 
 def _context_tags(config: ContextConfig, inherited: Sequence[str]) -> list[str]:
     tags = list(dict.fromkeys([*config.output.tags, config.consumer_tag, *inherited]))
-    if len(tags) > MAX_TAGS:  # drop inherited tags, but never the session
+    if len(tags) > MAX_TAGS:  # drop inherited tags, but keep the session
         tags = sorted(tags, key=lambda tag: not tag.startswith(SESSION))[:MAX_TAGS]
     return tags
 
 
 def _count_hops(trigger: Breadcrumb) -> int:
-    """Count the agents and contexts that led to a trigger. Configs may trigger each other: fail at the limit."""
+    """Count the agents and contexts that led to a trigger.
+
+    Raise `TurnFailed` above the limit. The limit stops configs that trigger each other.
+    """
     hops = trigger.context.get("hops")
     hops = hops if isinstance(hops, int) else 0
     if any(tag.startswith(CONSUMER) for tag in trigger.tags):
         hops += 1
     if hops > MAX_HOPS:
-        raise TurnFailed(f"contexts triggered each other {hops} times in a row: stopped")
+        raise TurnFailed(
+            f"stopped after contexts triggered each other {hops} times in a row: check update_triggers"
+        )
     return hops

@@ -1,4 +1,7 @@
-"""The difference between two explanations: of two versions of a context, or of a context and a preview."""
+"""Compares two explanations of contexts.
+
+They belong to two versions of a context, or to a context and a preview.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,19 @@ class Difference:
     tokens: tuple[int, int]
     budget: tuple[int, int]
     config: tuple[str, str]
-    came: list[ExplainedItem]
-    went: list[tuple[ExplainedItem, str | None]]
-    """With the reason, if the new explanation names one."""
+    added: list[ExplainedItem]
+    removed: list[tuple[ExplainedItem, str | None]]
+    """Items with the reason why they were left out, if the new explanation contains one."""
     moved: list[tuple[ExplainedItem, int, int]]
-    """Items of both that changed their order, part or source, with the old and the new position, from 1."""
+    """Common items that changed their order, part or source, with the old and the new position, from 1."""
     changed: list[tuple[ExplainedItem, ExplainedItem]]
-    """Items of both with another version or other tokens: old and new."""
-    stayed: int
+    """Common items with another version or other tokens, as old and new item."""
+    unchanged: int
+    """Number of common items that neither moved nor changed."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.came or self.went or self.moved or self.changed)
+        return not (self.added or self.removed or self.moved or self.changed)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -39,22 +43,23 @@ class Difference:
             },
             "budget": {"old": self.budget[0], "new": self.budget[1]},
             "config": {"old": self.config[0], "new": self.config[1]},
-            "in": [item.as_dict() for item in self.came],
+            "in": [item.as_dict() for item in self.added],
             "out": [
-                item.as_dict() | ({} if reason is None else {"reason": reason}) for item, reason in self.went
+                item.as_dict() | ({} if reason is None else {"reason": reason})
+                for item, reason in self.removed
             ],
             "moved": [item.as_dict() | {"from": old, "to": new} for item, old, new in self.moved],
             "changed": [
                 new.as_dict() | {"was": {"version": old.version, "tokens": old.tokens}}
                 for old, new in self.changed
             ],
-            "stayed": self.stayed,
+            "stayed": self.unchanged,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class _CommonItem:
-    """An item of both explanations, with its positions."""
+    """An item that is in both explanations, with its positions."""
 
     old: ExplainedItem
     new: ExplainedItem
@@ -74,7 +79,7 @@ def diff(old: Explanation, new: Explanation) -> Difference:
     """Compare two explanations."""
     before, after = _items_by_id(old), _items_by_id(new)
     common = _common_items(before, after)
-    in_order = _longest_rise([item.old_position for item in common])
+    in_order = _longest_increasing([item.old_position for item in common])
     moved = [item for item in common if item.changed_part or item.old_position not in in_order]
     changed = [item for item in common if item.changed_content]
     reasons = {out.id: out.reason for out in new.left_out if out.reason != "duplicate"}
@@ -82,21 +87,21 @@ def diff(old: Explanation, new: Explanation) -> Difference:
         tokens=(old.tokens, new.tokens),
         budget=(old.budget, new.budget),
         config=(old.config, new.config),
-        came=[item for id, item in after.items() if id not in before],
-        went=[(item, reasons.get(id)) for id, item in before.items() if id not in after],
+        added=[item for id, item in after.items() if id not in before],
+        removed=[(item, reasons.get(id)) for id, item in before.items() if id not in after],
         moved=[(item.new, item.old_position, item.new_position) for item in moved],
         changed=[(item.old, item.new) for item in changed],
-        stayed=len(common) - len({item.new.id for item in (*moved, *changed)}),
+        unchanged=len(common) - len({item.new.id for item in (*moved, *changed)}),
     )
 
 
 def _items_by_id(explanation: Explanation) -> dict[str, ExplainedItem]:
-    """Return the items that the reader may see."""
+    """Return the items that the reader may see, by id."""
     return {item.id: item for item in explanation.items if item.id is not None}
 
 
 def _common_items(before: dict[str, ExplainedItem], after: dict[str, ExplainedItem]) -> list[_CommonItem]:
-    """Return the items of both, in the new order."""
+    """Return the items that are in both, in the new order."""
     old_positions = {id: position for position, id in enumerate(before, 1)}
     return [
         _CommonItem(before[id], item, old_positions[id], position)
@@ -105,8 +110,8 @@ def _common_items(before: dict[str, ExplainedItem], after: dict[str, ExplainedIt
     ]
 
 
-def _longest_rise(numbers: Sequence[int]) -> set[int]:
-    """Return the longest rising subsequence: the items that kept their order."""
+def _longest_increasing(numbers: Sequence[int]) -> set[int]:
+    """Return the longest increasing subsequence. These are the items that kept their order."""
     ends: list[int] = []
     chains: list[tuple[int, ...]] = []
     for number in numbers:

@@ -1,6 +1,6 @@
-"""Explains a stored context from its references. Nothing here writes.
+"""Explains a stored context from its references. Nothing is written.
 
-A breadcrumb that the reader may not see is named by its source and its tokens only.
+For a breadcrumb that the reader may not see, only its source and its tokens are shown.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class PageLimits:
     """The part of an explanation to return."""
 
     start: int = 0
-    """Index of the first reference, counting the items and then what was left out."""
+    """Index of the first reference. Items are counted first, then left-out breadcrumbs."""
     max_bytes: int | None = None
-    """The page ends after about this many bytes of stored breadcrumbs were read; None: no limit."""
+    """The page ends after about this many bytes of breadcrumbs were read. None for no limit."""
 
 
 WHOLE: Final = PageLimits()
@@ -60,7 +60,7 @@ async def explain(
     reader: Reader = UNRESTRICTED,
     page: PageLimits = WHOLE,
 ) -> Explanation:
-    """Explain a version of a context; None: the newest."""
+    """Explain a version of a context. Without a version, explain the newest."""
     context, record = await load_context(store, owner, context_id, version)
     references: list[ItemReference | LeftOutReference] = [*record.items, *record.left_out]
     items: list[ExplainedItem] = []
@@ -140,7 +140,10 @@ def _describe_reference(loaded: ReferencedBreadcrumbs, reference: Reference) -> 
 
 
 async def contexts_of(store: Store, owner: UUID, session_id: str) -> list[Breadcrumb]:
-    """Return the contexts of a session, the newest first."""
+    """Return the contexts of a session, the most recently updated first.
+
+    Contexts with another schema than `agent.context.v1` are returned only if there is none with this schema.
+    """
     for schema in (AGENT_CONTEXT, None):
         query = Query(session_id=session_id, schema_name=schema, sort="-updated_at", keep=is_context)
         if found := (await store.list(owner, query)).items:
@@ -149,5 +152,5 @@ async def contexts_of(store: Store, owner: UUID, session_id: str) -> list[Breadc
 
 
 def is_context(crumb: Breadcrumb) -> bool:
-    """Whether a breadcrumb looks like a context that the context builder wrote."""
+    """Return whether a breadcrumb looks like a context that the context builder wrote."""
     return "explain" in crumb.context and any(tag.startswith(CONSUMER) for tag in crumb.tags)

@@ -1,4 +1,7 @@
-"""The explanation of a context: where each item comes from, and why other breadcrumbs were left out."""
+"""Explanation of a context.
+
+It contains the source of each item, and the reason why other breadcrumbs were left out.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,21 @@ class ExplainedItem:
 
     source: str
     number: int | None = None
-    """Index of the source that found it. None: it is the trigger, and no source found it."""
+    """Index of the source that found it. None for a trigger that no source found."""
     place: str
     rank: int
-    """0: the newest that the source found."""
+    """Position in the results of the source. 0 is the newest."""
     tokens: int
     id: str | None = None
     version: int | None = None
     schema_name: str | None = None
     session_id: str | None = None
-    """Set if it is not the session of the context."""
+    """Session of the breadcrumb, if it is not the session of the context."""
     created_at: str | None = None
     title: str = ""
     excerpt: str = ""
     matched: tuple[str, ...] = ()
-    """The tags of the source that the breadcrumb carries."""
+    """Tags of the source that the breadcrumb has."""
     is_trigger: bool = False
     gone: bool = False
     """The breadcrumb was deleted or has expired."""
@@ -45,12 +48,13 @@ class ExplainedItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedLeftOut:
-    """One breadcrumb that a source found and that is not in the context."""
+    """One breadcrumb that a source found, but that is not in the context."""
 
     source: str
     number: int | None = None
     reason: str
     tokens: int | None = None
+    """Size of the breadcrumb. Set only if it did not fit into the budget."""
     id: str | None = None
     version: int | None = None
     schema_name: str | None = None
@@ -65,19 +69,20 @@ class ExplainedLeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Explains one version of a context, or a preview."""
+    """Explanation of one version of a context, or of a preview."""
 
     consumer_id: str
     session_id: str | None
     context_id: str | None = None
-    """None: a preview, which is not stored."""
+    """None for a preview, which is not stored."""
     version: int | None = None
     made_at: str | None = None
     trigger_id: str
     trigger_version: int
     as_of: str
+    """Breadcrumbs written after this time are not included."""
     config: str
-    """Digest of the config."""
+    """Hash of the config."""
     tokens: int
     budget: int
     counted_by: str
@@ -85,10 +90,10 @@ class Explanation:
     items: list[ExplainedItem]
     left_out: list[ExplainedLeftOut]
     left_out_besides: int = 0
-    """How many more were left out than are named here."""
+    """Number of left-out breadcrumbs that are not listed in `left_out`."""
     notes: list[str] = field(default_factory=list)
     next_start: int | None = None
-    """Where the next page begins, counting the items and then what was left out; None: the last page."""
+    """Index of the first reference on the next page, see `PageLimits.start`. None on the last page."""
 
     def as_dict(self) -> dict[str, Any]:
         document: dict[str, Any] = {"consumer_id": self.consumer_id}
@@ -112,7 +117,10 @@ class Explanation:
 
 
 def _set_fields(value: ExplainedItem | ExplainedLeftOut) -> dict[str, Any]:
-    """Return the fields that are set. 0 counts as set."""
+    """Return the fields with a value.
+
+    0 counts as a value, but None, False and empty texts do not.
+    """
     values = ((entry.name, getattr(value, entry.name)) for entry in fields(value))
     return {
         name: value
@@ -122,7 +130,7 @@ def _set_fields(value: ExplainedItem | ExplainedLeftOut) -> dict[str, Any]:
 
 
 def part_sizes(items: Iterable[ExplainedItem]) -> dict[str, int]:
-    """Return the tokens of each part of the prompt, in its order."""
+    """Return the tokens of each part, in the order of the prompt."""
     sizes: dict[str, int] = {}
     for item in items:
         name = "conversation" if item.place == "conversation" else f"{item.source} ({item.place})"

@@ -24,11 +24,11 @@ class ContextInputs:
     """Everything that one context is built from."""
 
     as_of: int
-    """Everything that was written up to this time is included."""
+    """All writes up to this time are included."""
     previous: Breadcrumb | None
     """The newest stored version of the context."""
     paused_at: int | None
-    """Since when the session is paused; None: it is not."""
+    """Time when the session was paused, or None if it is not paused."""
     fetching: Fetching
 
 
@@ -42,9 +42,10 @@ class InputLoader:
     async def load_with_trigger(
         self, configs: Sequence[ContextConfig], event: Event
     ) -> tuple[Breadcrumb | None, list[ContextInputs]]:
-        """Return the breadcrumb of an event (None: it is gone), and the inputs of each config.
+        """Return the breadcrumb of an event and the inputs of each config.
 
-        The event has all that the other reads need, so they need not wait for the breadcrumb.
+        The breadcrumb is None if it no longer exists. The other reads need only fields of the event, so they run in the
+        same batch as the read of the breadcrumb.
         """
         trigger = version_of(self._store, event.owner_id, event.id, event.version)
         inputs, (crumb,) = await self._load(configs, event, trigger)
@@ -58,9 +59,9 @@ class InputLoader:
     async def _load(
         self, configs: Sequence[ContextConfig], trigger: Event | Breadcrumb, *others: Read[Any]
     ) -> tuple[list[ContextInputs], tuple[Any, ...]]:
-        """Return the inputs of each config, and the results of other reads."""
+        """Return the inputs of each config, and the results of the reads in `others`."""
         store, owner, session = self._store, trigger.owner_id, trigger.session_id
-        # The time comes first: breadcrumbs that are written after it may be missing in the results below.
+        # `as_of` is read before the sources: a breadcrumb written after this time can be missing in the results.
         reads: list[Read[Any]] = [*others, last_write_beside(store, trigger)]
         if session is not None:
             reads.append(pause_of(store, owner, session))
@@ -72,7 +73,7 @@ class InputLoader:
         definitions = self._hints.missing(owner, _schemas_of(configs, trigger))
         reads += definitions.reads.values()
         results = iter(await self._read(reads, fetchings))  # in the order of `reads`
-        read_beside = tuple(islice(results, len(others)))
+        other_results = tuple(islice(results, len(others)))
         as_of = next(results)
         paused_at = None if session is None else next(results)
         loaded = []
@@ -80,10 +81,10 @@ class InputLoader:
             loaded.append(ContextInputs(as_of, next(results), paused_at, fetching))
             fetching.take_results(results)
         self._hints.store_results(definitions, results)
-        return loaded, read_beside
+        return loaded, other_results
 
     async def _read(self, reads: Sequence[Read[Any]], fetchings: Sequence[Fetching]) -> Sequence[Any]:
-        # Listings take several round trips: they run beside the reads.
+        # Listings take several round trips, so they run concurrently with the reads.
         listings: list[Awaitable[Any]] = [entry.list_all() for entry in fetchings if entry.has_listings]
         if not listings:
             return await self._store.read_batch(*reads)

@@ -1,7 +1,7 @@
-"""A JSON parser that keeps the line and column of every value, for errors in configs.
+"""JSON parser that records the line and column of every key and value.
 
-orjson reports where a document stops being JSON, but not where a value is, and it silently keeps one of two equal
-keys. People who edit configs make typing mistakes: the common ones have messages of their own.
+Errors in configs need these positions. orjson reports only where a syntax error is, and it silently keeps one of two
+equal keys. Common typing mistakes, such as a comment or a trailing comma, have messages of their own.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ DocumentPath: TypeAlias = tuple[str | int, ...]
 
 _SPACE = " \t\r\n"
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_MAX_NUMBER_LENGTH = 400
 _WORD = re.compile(r"[A-Za-z_][\w-]*|-?\.?\d[\w.]*|.", re.DOTALL)
 _CONSTANTS = {"true": True, "false": False, "null": None}
-_OTHER_SPELLINGS = {"True": "true", "False": "false", "None": "null", "undefined": "null", "nil": "null"}
+_FOREIGN_CONSTANTS = {"True": "true", "False": "false", "None": "null", "undefined": "null", "nil": "null"}
 
 
 class Location(NamedTuple):
-    """Line and column, both from 1, in characters."""
+    """Line and column, both counted from 1. Columns count characters, not bytes."""
 
     line: int
     column: int
 
 
 class NotJson(ValueError):
-    """The text is not JSON from this location on."""
+    """The text is not valid JSON. `location` is the first error."""
 
     def __init__(self, message: str, location: Location) -> None:
         super().__init__(message)
@@ -41,10 +42,13 @@ class NotJson(ValueError):
 
 
 class LocatedJson:
-    """A parsed document with the location of its keys and values."""
+    """Parsed document with the locations of its keys and values.
+
+    The constructor raises `NotJson` for invalid text.
+    """
 
     def __init__(self, raw: bytes) -> None:
-        self._text = _decoded(raw)
+        self._text = _decode(raw)
         self._values: dict[DocumentPath, int] = {}
         self._keys: dict[DocumentPath, int] = {}
         self._repeated: list[tuple[DocumentPath, int, int]] = []
@@ -53,13 +57,16 @@ class LocatedJson:
 
     @property
     def repeated_keys(self) -> list[tuple[DocumentPath, Location, Location]]:
-        """Keys that appear twice in one object: path, first and second location."""
+        """Keys that appear twice in one object, as path, first location and second location."""
         return [
             (path, self._location(first), self._location(second)) for path, first, second in self._repeated
         ]
 
     def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location:
-        """Return the location of a value or of its key. If it is missing: of the nearest value around it."""
+        """Return the location of a value or of its key.
+
+        If the value is missing, return the location of the closest value around it.
+        """
         wanted = tuple(path)
         if key and wanted in self._keys:
             return self._location(self._keys[wanted])
@@ -78,18 +85,16 @@ class LocatedJson:
     def _document(self) -> Any:
         self._skip_space()
         if self._at == len(self._text):
-            self._fail("there is nothing in it")
+            self._fail("the document is empty")
         value = self._value(())
         self._skip_space()
         if self._at < len(self._text):
-            self._fail(
-                "there is more after the end of the document; several values go into one list: [ … , … ]"
-            )
+            self._fail("unexpected text after the end: put several values into one list, [ … , … ]")
         return value
 
     def _value(self, path: DocumentPath) -> Any:
         if len(path) > MAX_DEPTH:
-            self._fail(f"it nests deeper than {MAX_DEPTH} levels")
+            self._fail(f"the document is nested deeper than {MAX_DEPTH} levels")
         self._values[path] = self._at
         match self._text[self._at : self._at + 1]:
             case "{":
@@ -105,7 +110,7 @@ class LocatedJson:
             self._at = number.end()
             return self._number(number)
         if found not in _CONSTANTS:
-            self._fail(_no_value(found))
+            self._fail(_value_error(found))
         self._at += len(found)
         return _CONSTANTS[found]
 
@@ -116,7 +121,7 @@ class LocatedJson:
         while self._text[self._at : self._at + 1] != "}":
             at = self._at
             if self._text[at : at + 1] != '"':
-                self._fail(self._no_key(opened))
+                self._fail(self._key_error(opened))
             name = self._string()
             member = (*path, name)
             if name in found:
@@ -124,7 +129,7 @@ class LocatedJson:
             self._keys[member] = at
             self._skip_space()
             if self._text[self._at : self._at + 1] != ":":
-                self._fail(f'a : and a value belong after "{name}"')
+                self._fail(f'a : and a value are missing after "{name}"')
             self._step(":")
             found[name] = self._value(member)
             self._separator("}", opened)
@@ -144,7 +149,7 @@ class LocatedJson:
         return found
 
     def _separator(self, end: str, opened: int) -> None:
-        """Move past the comma to the next member, or to the end."""
+        """Move past the comma to the next member, or to the closing bracket `end`."""
         self._skip_space()
         found = self._text[self._at : self._at + 1]
         if found == end:
@@ -152,11 +157,11 @@ class LocatedJson:
         if not found:
             self._fail(self._unclosed(opened))
         if found != ",":
-            self._fail(_COMMENT if found in "/#" else f"a comma or {end} is missing before this")
+            self._fail(_COMMENT_ERROR if found in "/#" else f"a comma or {end} is missing before this")
         comma = self._at
         self._step(",")
         if self._text[self._at : self._at + 1] == end:
-            self._fail(f"nothing follows this comma but {end}: take it away", comma)
+            self._fail(f"trailing comma before {end}: remove it", comma)
 
     def _string(self) -> str:
         begin = self._at
@@ -164,21 +169,23 @@ class LocatedJson:
             text, self._at = scanstring(self._text, begin + 1, True)
         except JSONDecodeError as error:
             if error.msg.startswith("Unterminated"):
-                self._fail('this text has no end: a " is missing', begin)
+                self._fail('this string does not end: a closing " is missing', begin)
             if error.msg.startswith("Invalid control"):
                 self._fail(
-                    'a line break or tab in a text: a " is missing, or write it as \\n or \\t', error.pos
+                    'a line break or tab in a string: add the missing ", or write \\n or \\t', error.pos
                 )
             self._fail(
-                r'after a backslash only " \ / b f n r t or u and four digits may follow: write \\', error.pos
+                r'only " \ / b f n r t, or u and four hex digits, can follow a backslash: '
+                r"write \\ for the character itself",
+                error.pos,
             )
         if any("\ud800" <= character <= "\udfff" for character in text):
-            self._fail("half of a surrogate pair (\\ud800 … \\udfff) is no character", begin)
+            self._fail("half of a surrogate pair (\\ud800 … \\udfff) is not a character", begin)
         return str(text)
 
     def _number(self, found: re.Match[str]) -> int | float:
-        if len(found[0]) > 400:
-            self._fail("this number is too long", found.start())
+        if len(found[0]) > _MAX_NUMBER_LENGTH:
+            self._fail(f"this number has more than {_MAX_NUMBER_LENGTH} characters", found.start())
         if found[1] is None and found[2] is None:
             return int(found[0])
         value = float(found[0])
@@ -194,49 +201,50 @@ class LocatedJson:
         while self._at < len(self._text) and self._text[self._at] in _SPACE:
             self._at += 1
 
-    def _no_key(self, opened: int) -> str:
+    def _key_error(self, opened: int) -> str:
         found = self._text[self._at : self._at + 1]
         if not found:
             return self._unclosed(opened)
         if found in "/#":
-            return _COMMENT
-        return "a field begins with its name in double quotes"
+            return _COMMENT_ERROR
+        return "the name of a field is missing: write it in double quotes"
 
     def _unclosed(self, opened: int) -> str:
         line, column = self._location(opened)
         bracket = self._text[opened]
         end = {"{": "}", "[": "]"}[bracket]
-        return f"the end is reached, but the {bracket} of line {line}, column {column} needs its {end}"
+        return f"unexpected end: {end} is missing for the {bracket} in line {line}, column {column}"
 
 
-_COMMENT = "JSON knows no comments"
+_COMMENT_ERROR = "JSON has no comments: remove this one"
 
 
-def _no_value(found: str) -> str:
+def _value_error(found: str) -> str:
+    """Return the message for a word that is not a JSON value."""
     if not found:
-        return "the end is reached, but a value is missing"
-    if found in _OTHER_SPELLINGS:
-        return f"{found} is written {_OTHER_SPELLINGS[found]}"
+        return "unexpected end: a value is missing"
+    if found in _FOREIGN_CONSTANTS:
+        return f"write {_FOREIGN_CONSTANTS[found]} instead of {found}"
     if found == "'":
-        return 'text stands in double quotes: "…"'
+        return 'strings need double quotes: "…"'
     if found in "/#":
-        return _COMMENT
+        return _COMMENT_ERROR
     if found[0].isalpha():
-        return f'{found[:40]} is no JSON value: text stands in double quotes, "{found[:40]}"'
+        return f'{found[:40]} is not a JSON value: strings need double quotes, "{found[:40]}"'
     if found[0] in "-.+0123456789":
-        return f"{found[:40]} is no JSON number"
-    return "a value belongs here"
+        return f"{found[:40]} is not a JSON number"
+    return "a value is missing here"
 
 
-def _decoded(raw: bytes) -> str:
+def _decode(raw: bytes) -> str:
     start = Location(1, 1)
     if raw.startswith(b"\xef\xbb\xbf"):
-        raise NotJson("it begins with a byte order mark (BOM): save it as UTF-8 without one", start)
+        raise NotJson("the file begins with a byte order mark (BOM): save it as UTF-8 without BOM", start)
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise NotJson("it is UTF-16: save it as UTF-8", start)
+        raise NotJson("the file is UTF-16: save it as UTF-8", start)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         before = raw[: error.start].decode("utf-8")
         location = Location(before.count("\n") + 1, len(before) - before.rfind("\n"))
-        raise NotJson("here are bytes that are not UTF-8: save it as UTF-8", location) from None
+        raise NotJson("these bytes are not UTF-8: save the file as UTF-8", location) from None

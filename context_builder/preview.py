@@ -1,6 +1,6 @@
-"""Previews the context that a config would build for a message. Nothing here writes.
+"""Previews the context that a config would build for a message, without writing it.
 
-A breadcrumb that the reader may not see is treated as missing.
+Breadcrumbs that the reader may not see are treated as missing.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from breadcrumbs.runtime.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PreviewInput:
-    """What to preview, and for whom."""
+    """Session, config and reader of a preview."""
 
     owner_id: UUID
     session_id: str
     config: ContextConfig
     trigger_id: UUID | None = None
-    """None: the newest message of the session that the config reacts to."""
+    """The message. None for the newest breadcrumb of the session that the config reacts to."""
     may_see: Callable[[Breadcrumb], bool] | None = None
-    """Whether the reader may see a breadcrumb; None: all of them."""
+    """Returns whether the reader may see a breadcrumb. None if the reader may see all of them."""
 
     def sees(self, crumb: Breadcrumb) -> bool:
         return self.may_see is None or self.may_see(crumb)
@@ -58,8 +58,8 @@ class Preview:
 async def preview(store: Store, wanted: PreviewInput, *, hints: SchemaHints | None = None) -> Preview:
     """Build the context for a message without storing it.
 
-    Only what was written before the stored context for the same message is used, so that only the config can make a
-    difference.
+    Use only breadcrumbs that existed when the stored context for the same message was built. So all differences from
+    the stored context come from the config.
     """
     config = wanted.config
     trigger = await _load_trigger(store, wanted)
@@ -69,12 +69,12 @@ async def preview(store: Store, wanted: PreviewInput, *, hints: SchemaHints | No
         return crumb.created <= as_of and wanted.sees(crumb)
 
     try:
-        made = await build_context(store, config, trigger, hints=hints or SchemaHints(store), keep=keep)
+        assembled = await build_context(store, config, trigger, hints=hints or SchemaHints(store), keep=keep)
     except TriggerWithheld as error:
         raise InvalidInput(error.reason, where="trigger_id") from None
     if not config.reacts_to(trigger):
-        made.notes.append("this config does not react to this breadcrumb: update_triggers do not match it")
-    return Preview(_explain_assembled(config, trigger, made, as_of), made.parts())
+        assembled.notes.append("the update_triggers of this config do not match this breadcrumb")
+    return Preview(_explain_assembled(config, trigger, assembled, as_of), assembled.parts())
 
 
 async def _load_trigger(store: Store, wanted: PreviewInput) -> Breadcrumb:
@@ -85,7 +85,7 @@ async def _load_trigger(store: Store, wanted: PreviewInput) -> Breadcrumb:
     except NotFound:
         trigger = None
     if trigger is None or trigger.session_id != wanted.session_id or not wanted.sees(trigger):
-        raise NotFound(f"there is no breadcrumb {wanted.trigger_id} in session {wanted.session_id!r}")
+        raise NotFound(f"breadcrumb {wanted.trigger_id} not found in session {wanted.session_id!r}")
     return trigger
 
 
@@ -104,13 +104,16 @@ async def _newest_trigger(store: Store, wanted: PreviewInput) -> Breadcrumb:
     found = [crumb for page in pages for crumb in page.items]
     if not found:
         raise NotFound(
-            f"session {wanted.session_id!r} has nothing that this config reacts to (update_triggers)"
+            f"session {wanted.session_id!r} has no breadcrumb that matches the update_triggers of this config"
         )
     return max(found, key=lambda crumb: crumb.created)
 
 
 async def _build_time(store: Store, config: ContextConfig, trigger: Breadcrumb) -> int:
-    """Return when the context for a trigger was built. If there is none: when the trigger was posted."""
+    """Return the time when the context for a trigger was built.
+
+    If there is no stored context for the trigger, return the time when the trigger was posted.
+    """
     try:
         async for version in store.versions(trigger.owner_id, context_id(store, config, trigger)):
             built = version.context.get("as_of")
@@ -123,7 +126,7 @@ async def _build_time(store: Store, config: ContextConfig, trigger: Breadcrumb) 
 
 
 def _explain_assembled(
-    config: ContextConfig, trigger: Breadcrumb, made: Assembled, as_of: int
+    config: ContextConfig, trigger: Breadcrumb, assembled: Assembled, as_of: int
 ) -> Explanation:
     return Explanation(
         consumer_id=config.consumer_id,
@@ -132,13 +135,13 @@ def _explain_assembled(
         trigger_version=trigger.version,
         as_of=times.to_text(as_of),
         config=config.digest,
-        tokens=made.tokens,
-        budget=made.budget,
-        counted_by=made.method,
-        sources=made.sources,
-        items=[_explain_item(item, trigger) for item in made.items],
-        left_out=[_explain_left_out(out) for out in made.left_out],
-        notes=made.notes,
+        tokens=assembled.tokens,
+        budget=assembled.budget,
+        counted_by=assembled.method,
+        sources=assembled.sources,
+        items=[_explain_item(item, trigger) for item in assembled.items],
+        left_out=[_explain_left_out(out) for out in assembled.left_out],
+        notes=assembled.notes,
     )
 
 

@@ -28,9 +28,9 @@ class RebuiltContext:
     version: int
     parts: list[dict[str, Any]]
     same: bool | None
-    """Whether the parts equal those that the model was shown, byte for byte; None: only some were rendered."""
+    """Whether the parts are byte for byte those that the model was shown. None if only some items were rendered."""
     gone: tuple[Reference, ...]
-    """Items that are missing, because they or the schema definition with their hints were deleted."""
+    """Items that cannot be rendered, because they or the schema definition with their hints were deleted."""
 
     @property
     def json(self) -> bytes:
@@ -45,7 +45,10 @@ async def rebuild(
     *,
     only: slice = slice(None),
 ) -> RebuiltContext:
-    """Render a version of a context again. `only`: a range of its items."""
+    """Render a version of a context again, or only a range of its items.
+
+    Without a version, use the newest. A version that still contains its parts is returned in full.
+    """
     context, record = await load_context(store, owner, context_id, version)
     if "parts" in context.context:
         parts = context.context["parts"]

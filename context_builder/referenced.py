@@ -1,6 +1,6 @@
-"""Loads the breadcrumbs that a context refers to, as far as a reader may see them.
+"""Loads the breadcrumbs that a stored context refers to.
 
-A stored context keeps references to its items. Explanations and rebuilt prompts follow them.
+Breadcrumbs that a reader may not see are marked as hidden. Explanations and rebuilt prompts use these breadcrumbs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from breadcrumbs.runtime.retrieval.schema_hints import DEFINES_PREFIX, applies_t
 from breadcrumbs.runtime.schema_names import SCHEMA_DEFINITION
 from breadcrumbs.runtime.store.store import Store
 
-_GROUP_SIZE: Final = 8  # references that are followed together: two versions of each are in memory
-_REFERENCE_BYTES: Final = 1_024  # what each reference counts against a byte budget, also if it leads nowhere
+_GROUP_SIZE: Final = 8  # references that are loaded together, with up to two versions of each in memory
+_REFERENCE_BYTES: Final = 1_024  # added to the byte budget per reference, even if its breadcrumb is gone
 
 _VersionKey: TypeAlias = tuple[UUID, int]
 _R = TypeVar("_R", bound=Reference)
@@ -28,12 +28,12 @@ _R = TypeVar("_R", bound=Reference)
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Which breadcrumbs the reader of an explanation may see."""
+    """Permissions of the reader of an explanation."""
 
     may_see: Callable[[Breadcrumb], bool] | None = None
-    """None: all of them."""
+    """None if the reader may see all breadcrumbs."""
     conceals_gone: bool = False
-    """Show a deleted breadcrumb like one that the reader may not see. A client may have made up the reference."""
+    """Treat deleted breadcrumbs as hidden, because a client could have invented the reference to test for an id."""
 
     def sees(self, crumb: Breadcrumb) -> bool:
         return self.may_see is None or self.may_see(crumb)
@@ -43,7 +43,7 @@ UNRESTRICTED: Final = Reader()
 
 
 class LoadedVersion(NamedTuple):
-    """A version that a context refers to, and the newest version of the same breadcrumb."""
+    """Version that a context refers to, with the newest version of the breadcrumb."""
 
     then: Breadcrumb
     newest: Breadcrumb
@@ -55,7 +55,7 @@ class LoadedVersion(NamedTuple):
 
 
 class ReferencedBreadcrumbs:
-    """The breadcrumbs that some references of a context lead to now."""
+    """Breadcrumbs that references of a context point to, as they are stored now."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ReferencedBreadcrumbs:
         references: Iterable[Reference],
         reader: Reader = UNRESTRICTED,
     ) -> ReferencedBreadcrumbs:
-        """Load each referenced version once, all concurrently."""
+        """Load the referenced versions concurrently, each one once."""
         wanted = list({(reference.id, reference.version) for reference in references})
         loaded = await gather(*(load_version(store, owner, *key) for key in wanted))
         versions = {key: found for key, found in zip(wanted, loaded, strict=True) if found is not None}
@@ -99,7 +99,7 @@ class ReferencedBreadcrumbs:
         return sum(found.size for found in self._versions.values())
 
     def is_hidden(self, reference: Reference) -> bool:
-        """Whether the reader may not see the breadcrumb."""
+        """Return whether the reader may not see the breadcrumb."""
         return (reference.id, reference.version) in self._hidden
 
     def get(self, reference: Reference) -> Breadcrumb | None:
@@ -110,7 +110,8 @@ class ReferencedBreadcrumbs:
     def content(self, crumb: Breadcrumb) -> dict[str, Any] | None:
         """Return the content that the model was shown.
 
-        None: the schema definition with the hints is gone, and it may have said to hide something.
+        Return None if the content cannot be restored, because the schema definition with its hints is gone. Without the
+        hints, the content could contain something that they had hidden.
         """
         schema = crumb.schema_name or ""
         hints, _ = find_hints(crumb, self._definitions)
@@ -122,7 +123,10 @@ class ReferencedBreadcrumbs:
 async def load_context(
     store: Store, owner: UUID, id: UUID, version: int | None
 ) -> tuple[Breadcrumb, ContextRecord]:
-    """Return a version of a context (None: the newest), and its record."""
+    """Return a version of a context and its record.
+
+    Without a version, return the newest.
+    """
     if version is None:
         context = await store.get(owner, id, count_read=False)
     else:
@@ -134,7 +138,10 @@ async def load_context(
 
 
 async def load_version(store: Store, owner: UUID, id: UUID, version: int) -> LoadedVersion | None:
-    """Return a version and the newest one, or None if the breadcrumb or the version is gone."""
+    """Return a version and the newest version of a breadcrumb.
+
+    Return None if one of them no longer exists.
+    """
     try:
         newest = await store.get(owner, id, count_read=False)
         then = newest if newest.version == version else await store.get_version(owner, id, version)
@@ -168,7 +175,10 @@ async def _load_definitions(
 
 
 def _defines(crumb: Breadcrumb, schema: str) -> bool:
-    """Whether a breadcrumb may give hints for a schema. Any client can write a context that names any breadcrumb."""
+    """Return whether a breadcrumb is a valid definition of a schema.
+
+    This must be checked, because a client can write a context that refers to any breadcrumb.
+    """
     return (
         crumb.schema_name == SCHEMA_DEFINITION
         and DEFINES_PREFIX + schema in crumb.tags

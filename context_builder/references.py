@@ -1,10 +1,10 @@
-"""References from a stored context to its breadcrumbs. The same prompt can be rendered from them again.
+"""References from a stored context to its breadcrumbs.
 
-The newest version of a context names its items in full. The history keeps them as rows, because a session of
-a thousand turns has a thousand versions:
+The same prompt can be rendered again from the references. The newest version of a context stores its references as
+objects. Older versions store them as compact rows, because a session of a thousand turns has a thousand versions:
 
-    items      [id, version, number of the source (-1: none), place (c, e, s), rank, tokens, matched tags?]
-    left_out   [id, version, number of the source, reason, tokens?]
+    items      [id, version, index of the source (-1: none), place (c, e, s), rank, tokens, matched tags?]
+    left_out   [id, version, index of the source (-1: none), reason, tokens?]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from breadcrumbs.runtime.breadcrumb.breadcrumb import Breadcrumb
 
 _PLACES: dict[str, ItemPlace] = {place[0]: place for place in get_args(ItemPlace)}
 _REASONS = frozenset(get_args(Reason))
-# Derived from `as_of` and from the references.
+# Older versions do not store these keys: they are computed from `as_of` and the references.
 _DERIVED_KEYS = ("parts", "as_of_time")
 
 
@@ -38,7 +38,7 @@ class Reference:
     version: int
     source: str
     number: int | None
-    """Index of the source that found it; None: it is the trigger, and no source found it."""
+    """Index of the source that found it. None for a trigger that no source found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,14 @@ class LeftOutReference(Reference):
 
 @dataclass(frozen=True, slots=True)
 class ContextRecord:
-    """How a stored context was built."""
+    """The stored facts about how a context was built."""
 
     consumer_id: str
     trigger_id: UUID
     trigger_version: int
     as_of: int
     config: str
+    """Hash of the config."""
     tokens: int
     budget: int
     counted_by: str
@@ -76,13 +77,17 @@ class ContextRecord:
     items: list[ItemReference]
     left_out: list[LeftOutReference]
     left_out_besides: int
+    """Number of left-out breadcrumbs that are not listed in `left_out`."""
     notes: list[str]
     hints: dict[str, tuple[UUID, int]]
-    """By schema: the definition whose hints were used, and its version."""
+    """Id and version of the definitions whose hints were used, by schema name."""
 
 
 def references_only(old: Breadcrumb) -> bytes:
-    """Return the JSON of an older version, without what its references can restore."""
+    """Return the JSON of an older version, without the parts.
+
+    The parts can be rendered again from the references.
+    """
     context = {key: value for key, value in old.context.items() if key not in _DERIVED_KEYS}
     try:
         explain = context["explain"]
@@ -91,7 +96,7 @@ def references_only(old: Breadcrumb) -> bytes:
             "left_out": [_left_out_row(out) for out in explain["left_out"]],
         }
     except (KeyError, TypeError, AttributeError, IndexError):
-        pass  # a client wrote it in another form: keep it as it is
+        pass  # a client wrote a breadcrumb of another form, keep it unchanged
     return orjson.dumps(old.document | {"context": context})
 
 
@@ -116,7 +121,7 @@ def read_record(context: Breadcrumb) -> ContextRecord:
     try:
         return _decode_record(context.context)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise NotAContext(f"breadcrumb {context.id} is no context, or not one of ours") from error
+        raise NotAContext(f"breadcrumb {context.id} is not a context of the context builder") from error
 
 
 def _decode_record(context: Mapping[str, Any]) -> ContextRecord:

@@ -1,4 +1,4 @@
-"""Counts the tokens of a text with a tokenizer if one is installed, or estimates them."""
+"""Counts the tokens of a text. Estimates them if no tokenizer is installed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ import structlog
 _log = structlog.get_logger("breadcrumbs.context_builder")
 
 _MAX_CACHED_LENGTH: Final = 2_000
-"""Each turn counts the messages of its session again. Long ones are not worth the memory of a cache entry."""
+"""Maximum number of characters of a text in the cache. Each turn counts the messages of its session again, so counts
+are cached. Longer texts would take too much memory."""
 
 
 class TokenCounter(Protocol):
+    """Counts the tokens of a text."""
+
     method: str
-    """Stored in every context, so that an estimate is not taken for a count."""
+    """Name of the method. Every context stores it, so that an estimate is not mistaken for a count."""
 
     def count(self, text: str) -> int: ...
 
 
-# The pieces into which o200k splits a text before it looks them up. A word includes the sign before it, a number does
-# not. Scripts without shared words are recognized by their letters.
+# The pieces into which o200k splits a text before the lookup in its vocabulary. A word includes the character before
+# it, such as a space. A number does not. Scripts other than Latin are recognized by their letters.
 _PIECES = re.compile(
     r"""
     [^\w\r\n]? _? (?P<word> [A-ZÀ-ÖØ-Þ]* [a-zß-öø-ɏḀ-ỿ]+ | [A-ZÀ-ÖØ-Þ]+ )
@@ -45,7 +48,7 @@ _PIECES = re.compile(
 )
 _ACCENTED = re.compile("[À-ɏḀ-ỿ]")
 
-# Tokens of the first letter of a piece, and of each further one.
+# Tokens for the first letter of a piece, and for each further letter.
 _PER_LETTER = {
     "han": (0.8, 0.0),
     "kana": (0.7, 0.0),
@@ -59,7 +62,10 @@ _PER_LETTER = {
 
 
 class TokenEstimator:
-    """Estimates tokens from the script and the length of words. The tests state its error against o200k."""
+    """Estimates tokens from the script and the length of words.
+
+    The tests limit its error against o200k.
+    """
 
     method = "estimate"
 
@@ -87,10 +93,13 @@ class TokenEstimator:
 
 
 def _estimate_words(lengths: list[int], accented: int) -> float:
-    """Estimate words. A vocabulary has whole English words, but only short ones of languages with accents."""
+    """Estimate the tokens of words.
+
+    The vocabulary contains most English words as one token, but only short words of languages with accents.
+    """
     share = accented / max(1, sum(lengths))
-    known, each = max(2.5, 7 - 60 * share), min(0.35, 0.12 + 4 * share)
-    return sum(1.0 + each * (length - known) if length > known else 1.0 for length in lengths)
+    one_token, per_letter = max(2.5, 7 - 60 * share), min(0.35, 0.12 + 4 * share)
+    return sum(1.0 + per_letter * (length - one_token) if length > one_token else 1.0 for length in lengths)
 
 
 def _estimate_signs(signs: str) -> float:
@@ -114,7 +123,7 @@ class O200kCounter:
 
         with warnings.catch_warnings():  # bpe-openai warns while it reads the vocabulary
             warnings.simplefilter("ignore", DeprecationWarning)
-            # Not `encode`: it refuses text that looks like a control token of the model.
+            # `encode` would reject text that looks like a control token of the model.
             self._encode = bpe_openai.get_encoding("o200k_base").encode_ordinary
 
     def count(self, text: str) -> int:
@@ -135,11 +144,14 @@ class CachedCounter:
 
 @cache
 def token_counter() -> TokenCounter:
-    """Return the best available counter. Loading the vocabulary takes a third of a second, once."""
+    """Return the best available counter.
+
+    The first call loads the vocabulary, which takes a third of a second.
+    """
     try:
         return CachedCounter(O200kCounter())
     except ImportError:
         pass
     except Exception as error:  # a broken extra must not stop every turn
-        _log.warning("the tokenizer does not work, tokens are estimated", error=repr(error))
+        _log.warning("tokenizer failed, estimating tokens", error=repr(error))
     return CachedCounter(TokenEstimator())

@@ -1,4 +1,4 @@
-"""The operations on contexts and context configs.
+"""HTTP operations on contexts and context configs.
 
 `__all__` lists the modules that other packages may import.
 """

@@ -1,7 +1,7 @@
-"""The context configs over HTTP: which hold, what is wrong with a text, and an edit of the server's file.
+"""HTTP operations on context configs: list them, check a text, replace the config file.
 
-Configs that are breadcrumbs are written like every other breadcrumb. The file is the server's: it holds for
-everybody, so it is only written where it is somebody's own (`ConfigFile` says so).
+Configs that are breadcrumbs are written like all other breadcrumbs. The config file applies to all owners, so it can
+be replaced only if one owner alone uses the server. `ConfigFile.locked` states the reason if it cannot.
 """
 
 from __future__ import annotations
@@ -40,29 +40,34 @@ LineOrColumn = Annotated[int, Field(ge=1)]
 
 @_closed
 class ComplaintView(TypedDict):
-    """One thing that is wrong in a config."""
+    """One error in a config."""
 
     line: LineOrColumn
     column: LineOrColumn
-    where: Annotated[str, Field(description="Path in the document; empty: the text is no JSON")]
+    where: Annotated[
+        str,
+        Field(description="Path in the document. Empty for errors of the whole text, such as invalid JSON."),
+    ]
     message: str
 
 
 @_closed
 class ConsumerView(TypedDict):
-    """A config that can be used."""
+    """A valid config."""
 
     consumer_id: str
-    digest: Annotated[str, Field(description="Names this very config in the contexts made by it")]
+    digest: Annotated[
+        str, Field(description="Hash of the config. Contexts built with it store the same hash.")
+    ]
 
 
 @_closed
 class CheckedView(TypedDict):
-    """What a text comes to."""
+    """Result of a check."""
 
     ok: bool
     configs: list[ConsumerView]
-    complaints: Annotated[list[ComplaintView], Field(description="In the order of the text")]
+    complaints: Annotated[list[ComplaintView], Field(description="The errors, in the order of the text.")]
 
 
 @_closed
@@ -70,14 +75,19 @@ class FileView(TypedDict):
     """The config file of this server."""
 
     name: str
-    path: NotRequired[Annotated[str, Field(description="For those who may write it")]]
-    text: NotRequired[Annotated[str, Field(description="Missing where it cannot be read")]]
-    etag: Annotated[str, Field(description="For If-Match")]
-    writable: Annotated[bool, Field(description="With this token, over PUT /contexts/config")]
-    locked: NotRequired[Annotated[str, Field(description="Why it is not")]]
+    path: NotRequired[
+        Annotated[str, Field(description="Path on the server. Present only if `writable` is true.")]
+    ]
+    text: NotRequired[Annotated[str, Field(description="Content. Missing if it cannot be read.")]]
+    etag: Annotated[str, Field(description="Hash of the content, for If-Match.")]
+    writable: Annotated[
+        bool, Field(description="Whether this token can replace the file with PUT /contexts/config.")
+    ]
+    locked: NotRequired[Annotated[str, Field(description="Reason why the file is not writable.")]]
     configs: list[ConsumerView]
     complaints: Annotated[
-        list[ComplaintView], Field(description="If there are any, the last good config stays in force")
+        list[ComplaintView],
+        Field(description="Errors in the file. If there are any, the last valid config stays in force."),
     ]
 
 
@@ -90,9 +100,11 @@ class OwnView(TypedDict):
     updated_at: Time
     title: str
     consumer_id: NotRequired[str]
-    config: Annotated[dict[str, Any], Field(description="Its context")]
-    holds: Annotated[bool, Field(description="It is the last that was written for its consumer")]
-    problem: NotRequired[Annotated[str, Field(description="Why it cannot be used")]]
+    config: Annotated[dict[str, Any], Field(description="The context of the breadcrumb.")]
+    holds: Annotated[
+        bool, Field(description="In force: it is the most recently written valid config of its consumer.")
+    ]
+    problem: NotRequired[Annotated[str, Field(description="Reason why it is invalid.")]]
 
 
 @_closed
@@ -105,15 +117,15 @@ class HoldingView(ConsumerView):
 
 @_closed
 class ConfigsView(TypedDict):
-    """Every config that this owner has."""
+    """All configs of this owner."""
 
-    file: NotRequired[Annotated[FileView, Field(description="Missing where this process knows of none")]]
-    breadcrumbs: Annotated[list[OwnView], Field(description="The one that was written last comes first")]
-    in_force: Annotated[list[HoldingView], Field(description="As far as this process knows")]
+    file: NotRequired[Annotated[FileView, Field(description="Missing if this process has no config file.")]]
+    breadcrumbs: Annotated[list[OwnView], Field(description="Most recently written first.")]
+    in_force: Annotated[list[HoldingView], Field(description="The configs that this process would use now.")]
 
 
 class ConfigText(BaseModel):
-    """A config as it stands in a file: one config, or a list of them."""
+    """The text of a config file: one config, or a list of them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -121,7 +133,7 @@ class ConfigText(BaseModel):
 
 
 class ConfigRoutes:
-    """The operations on the configs of one server."""
+    """Operations on the configs of one server."""
 
     def __init__(self, configs: ConfigsInForce, file: ConfigFile | None) -> None:
         self._configs = configs
@@ -151,29 +163,29 @@ class ConfigRoutes:
         return Reply.json(document)
 
     async def file(self, call: HttpCall) -> Reply:
-        file = self._known_file()
+        file = self._require_file()
         content = await anyio.to_thread.run_sync(file.read)
         return Reply.json(
             await self._file_view(file, content, call.principal), headers=_etag_header(content.tag)
         )
 
     async def replace_file(self, call: HttpCall) -> Reply:
-        file = self._known_file()
+        file = self._require_file()
         file.check_unlocked()
         text = await _read_text(call)
         checked = await _check_result(text)
         if checked["complaints"]:
             count = len(checked["complaints"])
-            things = "one thing is" if count == 1 else f"{count} things are"
+            errors = "1 error" if count == 1 else f"{count} errors"
             return problem(
                 INVALID_INPUT,
-                f"{things} wrong with this config, and nothing was changed",
+                f"the config has {errors}, the file was not changed",
                 members={"errors": checked["complaints"]},
             )
-        made_on = _expected_etags(call.header(b"if-match"))
+        expected_tags = _expected_etags(call.header(b"if-match"))
         try:
             content = await anyio.to_thread.run_sync(
-                partial(file.replace, text.encode("utf-8"), made_on=made_on)
+                partial(file.replace, text.encode("utf-8"), expected_tags=expected_tags)
             )
         except ChangedMeanwhile as error:
             raise HttpProblem(VERSION_MISMATCH, str(error), headers=_etag_header(error.tag)) from None
@@ -182,11 +194,11 @@ class ConfigRoutes:
             await self._file_view(file, content, call.principal), headers=_etag_header(content.tag)
         )
 
-    def _known_file(self) -> ConfigFile:
+    def _require_file(self) -> ConfigFile:
         if self._file is None:
             raise NotFound(
-                "this process builds no contexts and was told of no config file (the setting "
-                "context_config): save the config as a context.config.v1 breadcrumb"
+                "this process has no config file: set context_config, or save the config as a "
+                "context.config.v1 breadcrumb"
             )
         return self._file
 
@@ -195,7 +207,7 @@ class ConfigRoutes:
     ) -> dict[str, Any]:
         locked = file.locked
         if not locked and not policy.may_edit_config_file(principal):
-            locked = "writing it needs the role 'curator'"
+            locked = "writing the file requires the role 'curator'"
         document: dict[str, Any] = {"name": file.path.name, "etag": content.tag, "writable": not locked}
         if locked:
             document["locked"] = locked
@@ -208,7 +220,7 @@ class ConfigRoutes:
         try:
             document["text"] = content.raw.decode("utf-8")
         except UnicodeDecodeError:
-            pass  # the complaints say so
+            pass  # reported in the complaints
         return document | {"configs": checked["configs"], "complaints": checked["complaints"]}
 
     @property
@@ -219,33 +231,34 @@ class ConfigRoutes:
                 method="GET",
                 path="/contexts/configs",
                 group="Contexts",
-                summary="Which context configs there are, and which hold",
+                summary="List context configs",
                 description=(
-                    "The server's file, if this process knows it, and the `context.config.v1` breadcrumbs of "
-                    "this owner, which take the place of the file's configs for the same consumer."
+                    "Returns the config file, if this process has one, the `context.config.v1` breadcrumbs of this "
+                    "owner, and the configs in force. A breadcrumb replaces the config of the file for the same "
+                    "consumer."
                 ),
                 handle=self.configs,
-                successes=(SuccessReply(200, "All of them.", ConfigsView),),
+                successes=(SuccessReply(200, "The configs.", ConfigsView),),
             ),
             Operation(
                 id="checkContextConfig",
                 method="POST",
                 path="/contexts/check",
                 group="Contexts",
-                summary="What is wrong with a context config",
-                description="Line by line, with what was expected. Nothing is written.",
+                summary="Check a context config",
+                description="Returns all errors with their line and column. Nothing is written.",
                 handle=check_config_text,
                 uses_store="no",
                 body=Body(ConfigText, {"text": '{"consumer_id": "default-chat-assistant"}'}),
-                successes=(SuccessReply(200, "What is wrong, if anything is.", CheckedView),),
+                successes=(SuccessReply(200, "The result of the check.", CheckedView),),
             ),
             Operation(
                 id="contextConfigSchema",
                 method="GET",
                 path="/contexts/config/schema",
                 group="Contexts",
-                summary="The JSON Schema of a context config",
-                description="For editors: completion and checking while one types.",
+                summary="Get the JSON Schema of a context config",
+                description="Editors use it for completion and validation.",
                 handle=config_schema,
                 uses_store="no",
                 successes=(SuccessReply(200, "The schema.", dict[str, Any]),),
@@ -255,7 +268,7 @@ class ConfigRoutes:
                 method="GET",
                 path="/contexts/config",
                 group="Contexts",
-                summary="The config file of this server",
+                summary="Get the config file of this server",
                 handle=self.file,
                 uses_store="no",
                 successes=(SuccessReply(200, "The file.", FileView, headers=_ETAG),),
@@ -268,20 +281,22 @@ class ConfigRoutes:
                 group="Contexts",
                 summary="Replace the config file of this server",
                 description=(
-                    "Only a file that the setting `context_config` names, and that belongs to one owner "
-                    "alone, can be written. The text is kept as it is. It holds at once. One that cannot be "
-                    "used is refused with every complaint at its line, and nothing changes. Without If-Match "
-                    "the last writer wins."
+                    "The file can be replaced only if the setting `context_config` contains its path, and if one "
+                    "owner alone uses the server. The text is stored unchanged and takes effect immediately. An "
+                    "invalid text is rejected with the line and column of every error, and nothing is changed. "
+                    "Without If-Match the last write wins."
                 ),
                 handle=self.replace_file,
                 uses_store="no",
                 parameters=(
                     Parameter(
-                        "If-Match", "header", "Only if the file is still the one with this ETag, or *."
+                        "If-Match",
+                        "header",
+                        "Replace the file only if it still has this ETag. `*` matches any.",
                     ),
                 ),
                 body=Body(ConfigText, _EXAMPLE),
-                successes=(SuccessReply(200, "The file as it is now.", FileView, headers=_ETAG),),
+                successes=(SuccessReply(200, "The new file.", FileView, headers=_ETAG),),
                 may_fail=(NOT_FOUND, VERSION_MISMATCH),
             ),
         )
@@ -296,12 +311,12 @@ async def config_schema(call: HttpCall) -> Reply:
 
 
 async def _read_text(call: HttpCall) -> str:
-    return parse_body(ConfigText, await call.json(), error="send the config as text").text
+    return parse_body(ConfigText, await call.json(), error="send the config as a string in `text`").text
 
 
 async def _check_result(text: str | bytes) -> dict[str, Any]:
     raw = text.encode("utf-8") if isinstance(text, str) else text
-    # Up to a megabyte, read character by character: others need not wait for that.
+    # Parse in a thread. A text can have a megabyte, and the parser reads it character by character.
     configs, complaints = await anyio.to_thread.run_sync(_parse_or_complain, raw)
     return {
         "ok": not complaints,
@@ -351,13 +366,13 @@ def _etag_header(tag: str) -> list[Header]:
 
 
 def _expected_etags(header: str | None) -> set[str] | None:
-    """Return the ETags that If-Match names, or None for any."""
+    """Return the ETags in If-Match, or None if every ETag is accepted."""
     if header is None or header.strip() == "*":
         return None
     return {tag.strip().removeprefix("W/").strip('"') for tag in header.split(",")}
 
 
-_ETAG: Final = {"ETag": "Names this very content, for If-Match."}
+_ETAG: Final = {"ETag": "Hash of the content, for If-Match."}
 _SCHEMA: Final = json_schema()
 _EXAMPLE: Final = {
     "text": '{"consumer_id": "default-chat-assistant",\n'

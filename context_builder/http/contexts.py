@@ -1,4 +1,7 @@
-"""Explain and preview over HTTP. Whoever asks is shown nothing that their token may not see."""
+"""HTTP operations that explain and preview contexts.
+
+They hide breadcrumbs that the token may not see.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from breadcrumbs.runtime.http.api.schemas import Count, Id, Time, VersionNumber
 from breadcrumbs.runtime.retrieval.sources import Scope
 from breadcrumbs.runtime.sessions.sessions import Sessions
 
-# What the answers look like: for the OpenAPI document. `explanation.py` has the values.
+# Types of the replies, for the OpenAPI document. The values come from `explanation.py`.
 
 _closed = with_config(extra="forbid")
 
@@ -56,7 +59,7 @@ routes = Routes("Contexts")
 
 @_closed
 class SourceView(TypedDict):
-    """What a source was asked for, and how much it found."""
+    """A source, and how many breadcrumbs it found."""
 
     key: str
     schema_name: NotRequired[str]
@@ -65,7 +68,9 @@ class SourceView(TypedDict):
     method: Literal["recent", "latest", "event_data"]
     limit: NotRequired[int]
     scope: NotRequired[Scope]
-    shared: NotRequired[Annotated[bool, Field(description="Also finds what belongs to no session")]]
+    shared: NotRequired[
+        Annotated[bool, Field(description="The source also finds breadcrumbs that belong to no session.")]
+    ]
     found: Count
 
 
@@ -73,32 +78,42 @@ class SourceView(TypedDict):
 class ItemView(TypedDict):
     """A breadcrumb in a context, in the order of the prompt."""
 
-    source: Annotated[str, Field(description="Key of the source; `trigger` where no source found it")]
-    number: NotRequired[Annotated[Count, Field(description="Which of the sources it was")]]
+    source: Annotated[str, Field(description="Key of the source. `trigger` if no source found it.")]
+    number: NotRequired[Annotated[Count, Field(description="Index of the source in `sources`.")]]
     place: ItemPlace
-    rank: Annotated[Count, Field(description="0: the newest that the source found")]
+    rank: Annotated[Count, Field(description="Position in the results of the source. 0 is the newest.")]
     tokens: Count
     id: NotRequired[Id]
     version: NotRequired[VersionNumber]
     schema_name: NotRequired[str]
-    session_id: NotRequired[Annotated[str, Field(description="Where it is not the context's own")]]
+    session_id: NotRequired[
+        Annotated[
+            str, Field(description="Session of the breadcrumb, if it is not the session of the context.")
+        ]
+    ]
     created_at: NotRequired[Time]
     title: NotRequired[str]
     excerpt: NotRequired[str]
-    matched: NotRequired[Annotated[list[str], Field(description="Tags of the source that it carries")]]
+    matched: NotRequired[
+        Annotated[list[str], Field(description="Tags of the source that the breadcrumb has.")]
+    ]
     is_trigger: NotRequired[bool]
-    gone: NotRequired[Annotated[bool, Field(description="Deleted or expired since")]]
-    hidden: NotRequired[Annotated[bool, Field(description="Not for this token")]]
+    gone: NotRequired[Annotated[bool, Field(description="The breadcrumb was deleted or has expired.")]]
+    hidden: NotRequired[Annotated[bool, Field(description="This token may not see the breadcrumb.")]]
 
 
 @_closed
 class LeftOutView(TypedDict):
-    """A breadcrumb that was found and left out."""
+    """A breadcrumb that a source found, but that is not in the context."""
 
     source: str
     number: NotRequired[Count]
     reason: Reason
-    tokens: NotRequired[Annotated[Count, Field(description="What it would have taken")]]
+    tokens: NotRequired[
+        Annotated[
+            Count, Field(description="Size of the breadcrumb. Present if it did not fit into the budget.")
+        ]
+    ]
     id: NotRequired[Id]
     version: NotRequired[VersionNumber]
     schema_name: NotRequired[str]
@@ -113,15 +128,17 @@ class _Explained(TypedDict):
     session_id: NotRequired[str]
     trigger_id: Id
     trigger_version: VersionNumber
-    as_of: Annotated[Time, Field(description="What was written later is not in it")]
-    config: Annotated[str, Field(description="Digest of the config that it was made by")]
+    as_of: Annotated[Time, Field(description="Breadcrumbs written after this time are not included.")]
+    config: Annotated[str, Field(description="Hash of the config that the context was built with.")]
     tokens: Count
     budget: Count
-    counted_by: Annotated[str, Field(description="`o200k`, or `estimate` where no tokenizer is installed")]
+    counted_by: Annotated[str, Field(description="`o200k`, or `estimate` if no tokenizer is installed.")]
     sources: list[SourceView]
     items: list[ItemView]
     left_out: list[LeftOutView]
-    left_out_besides: Annotated[Count, Field(description="How many more were left out")]
+    left_out_besides: Annotated[
+        Count, Field(description="Number of left-out breadcrumbs that are not listed in `left_out`.")
+    ]
     notes: list[str]
 
 
@@ -136,28 +153,33 @@ class PartView(TypedDict):
 
 @_closed
 class ExplanationView(_Explained):
-    """Why a context is as it is."""
+    """Explanation of a stored context."""
 
     context_id: Id
     version: VersionNumber
     made_at: Time
-    parts: NotRequired[Annotated[list[PartView], Field(description="What the model was shown, on request")]]
+    parts: NotRequired[
+        Annotated[
+            list[PartView], Field(description="Content that the model was shown. Only with `parts=true`.")
+        ]
+    ]
     parts_as_shown: NotRequired[
         Annotated[
             bool,
             Field(
-                description="False: something is gone since, or not for this token. Not known on a page of many"
+                description="Whether `parts` is complete. False if items were deleted or this token may not see them. "
+                "Missing if the explanation has several pages."
             ),
         ]
     ]
     next_cursor: NotRequired[
-        Annotated[str, Field(description="There are more items: the cursor of the next page")]
+        Annotated[str, Field(description="Cursor of the next page. Missing on the last page.")]
     ]
 
 
 @_closed
 class PreviewView(_Explained):
-    """What a model would see."""
+    """Explanation and content of a context that was not stored."""
 
     parts: list[PartView]
 
@@ -166,22 +188,26 @@ _PARTS: Final = TypeAdapter(list[PartView])
 
 
 class PreviewRequest(BaseModel):
-    """Which session to look at, with which config."""
+    """Session and config of a preview."""
 
     model_config = ConfigDict(extra="forbid")
 
     session_id: Annotated[str, Field(min_length=1, max_length=248)]
     config: ContextConfig | Annotated[list[ContextConfig], Field(min_length=1)] = Field(
-        description="One config, or a list of them: the content of a config file"
+        description="The content of a config file: one config, or a list of them."
     )
-    consumer_id: str | None = Field(None, description="Which of several configs")
+    consumer_id: str | None = Field(
+        None, description="Consumer of the config to use. Required if there are several configs."
+    )
     trigger_id: Annotated[str, Field(json_schema_extra={"format": "uuid"})] | None = Field(
-        None, description="For this breadcrumb of the session; none: the newest that the config reacts to"
+        None,
+        description="Breadcrumb of the session to build the context for. Default: the newest one that the config "
+        "reacts to.",
     )
 
 
 class _PreviewBody(BaseModel):
-    """A `PreviewRequest` whose config is not checked yet. `_choose_config` reports its errors."""
+    """A `PreviewRequest` with an unchecked config. `_choose_config` checks it and reports its errors."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -191,35 +217,35 @@ class _PreviewBody(BaseModel):
     trigger_id: str | None = None
 
 
-# What they do
+# Operations
 
 
 @routes.operation(
     id="explainContext",
     method="GET",
     path="/contexts/{id}/explain",
-    summary="Why a context is as it is",
+    summary="Explain a context",
     description=(
-        "Every item with its source, its tokens and where it comes from; everything that was left out, and "
-        "why. `id` is that of the context's breadcrumb (`agent.context.v1`). Where the breadcrumbs behind it are "
-        "large, a page ends at the byte budget of a response and has a `next_cursor`: first come all items, then "
-        "what was left out."
+        "Returns each item with its source, its place and its tokens, and each left-out breadcrumb with the reason. "
+        "`id` is the id of the context breadcrumb (`agent.context.v1`). If the breadcrumbs are large, a page ends at "
+        "the byte limit of a response and has a `next_cursor`. The pages contain first all items, then the left-out "
+        "breadcrumbs."
     ),
     parameters=(
         ID,
         Parameter(
             "version",
             "query",
-            "An older version; the newest if left out.",
+            "Version of the context. Default: the newest.",
             {"type": "integer", "minimum": 1},
         ),
         Parameter(
             "parts",
             "query",
-            "`true`: also the very content that the model was shown.",
+            "`true` also returns the content that the model was shown.",
             {"type": "boolean"},
         ),
-        Parameter("cursor", "query", "The next page: `next_cursor` of the last one."),
+        Parameter("cursor", "query", "`next_cursor` of the previous page."),
     ),
     successes=(SuccessReply(200, "The explanation.", ExplanationView),),
     may_fail=(INVALID_CURSOR,),
@@ -252,34 +278,40 @@ async def explain_context(call: HttpCall) -> Reply:
 
 
 def _parse_cursor(cursor: str | None, version: int | None) -> tuple[int | None, int]:
-    """Return the version and the start of the page that a cursor names."""
+    """Return the version and the start index that a cursor encodes."""
     if cursor is None:
         return version, 0
-    of, _, start = cursor.partition(".")
-    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in (of, start)) or int(of) == 0:
+    number, _, start = cursor.partition(".")
+    is_valid = all(part.isascii() and part.isdigit() and len(part) <= 9 for part in (number, start))
+    if not is_valid or int(number) == 0:
         raise InvalidCursor(
-            "this is not a cursor of an explanation: take it from next_cursor", where="cursor"
+            "this is not a cursor of an explanation: use next_cursor of the previous page", where="cursor"
         )
-    if version not in (None, int(of)):
-        raise InvalidCursor("this cursor is for another version of the context", where="cursor")
-    return int(of), int(start)
+    if version not in (None, int(number)):
+        raise InvalidCursor(
+            "this cursor belongs to another version of the context: leave version out", where="cursor"
+        )
+    return int(number), int(start)
 
 
 def _shown_parts(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, Any]:
-    """Return the parts that the model was shown, without the items that this reader may not see."""
+    """Return the parts that the model was shown.
+
+    Items that the reader may not see are removed.
+    """
     try:
         parts = _PARTS.validate_python(rebuilt.parts)
-    except ValidationError:  # anybody may post a breadcrumb that looks like a context
-        raise NotFound(f"breadcrumb {rebuilt.context_id} is no context, or not one of ours") from None
-    told = {item.id for item in explained.items if not (item.hidden or item.gone)}
+    except ValidationError:  # clients can post breadcrumbs that look like contexts
+        raise NotFound(f"breadcrumb {rebuilt.context_id} is not a context of the context builder") from None
+    visible = {item.id for item in explained.items if not (item.hidden or item.gone)}
     shown: list[dict[str, Any]] = [
         {"place": part["place"], "key": part["key"], "items": items}
         for part in parts
-        if (items := [item for item in part["items"] if item.get("id") in told])
+        if (items := [item for item in part["items"] if item.get("id") in visible])
     ]
     document: dict[str, Any] = {"parts": shown}
     if rebuilt.same is not None:
-        document["parts_as_shown"] = rebuilt.same and len(told) == len(explained.items)
+        document["parts_as_shown"] = rebuilt.same and len(visible) == len(explained.items)
     return document
 
 
@@ -287,46 +319,46 @@ def _shown_parts(explained: Explanation, rebuilt: RebuiltContext) -> dict[str, A
     id="previewContext",
     method="POST",
     path="/contexts/preview",
-    summary="What a model would see with another config",
+    summary="Preview a context",
     description=(
-        "For the newest breadcrumb of the session that the config reacts to, or for a given one, from what "
-        "was there when its context was made. Nothing is written. What the token may not see is as if it "
-        "were not there."
+        "Builds the context for the newest breadcrumb of the session that the config reacts to, or for a given one. "
+        "Uses only breadcrumbs that existed when the stored context for it was built. Nothing is written. Breadcrumbs "
+        "that the token may not see are treated as missing."
     ),
     body=Body(PreviewRequest, _EXAMPLE),
-    successes=(SuccessReply(200, "The explanation, and what would be shown.", PreviewView),),
+    successes=(SuccessReply(200, "The preview.", PreviewView),),
     may_fail=(NOT_FOUND,),
 )
 async def preview_context(call: HttpCall) -> Reply:
     principal = call.principal
-    asked = parse_body(_PreviewBody, await call.json(), error="this is no request for a preview")
-    check_session_id(asked.session_id)
-    await _check_session(call, asked.session_id)
+    request = parse_body(_PreviewBody, await call.json(), error="invalid preview request")
+    check_session_id(request.session_id)
+    await _check_session(call, request.session_id)
     wanted = PreviewInput(
         principal.owner_id,
-        asked.session_id,
-        _choose_config(asked),
-        None if asked.trigger_id is None else _parse_trigger_id(asked.trigger_id),
+        request.session_id,
+        _choose_config(request),
+        None if request.trigger_id is None else _parse_trigger_id(request.trigger_id),
         may_see=partial(policy.may_read, principal),
     )
-    made = await preview(call.services.store, wanted, hints=call.services.hints)
-    return Reply.json(made.explanation.as_dict() | {"parts": made.parts})
+    built = await preview(call.services.store, wanted, hints=call.services.hints)
+    return Reply.json(built.explanation.as_dict() | {"parts": built.parts})
 
 
 async def _check_session(call: HttpCall, session: str) -> None:
-    """Check that the session exists for a narrowed token."""
+    """Raise `NotFound` if a narrowed token may not see the session."""
     principal = call.principal
     if principal.is_narrowed:
-        held = await Sessions(call.services.store).belonging(principal.owner_id, session)
-        if held is None or not policy.may_see_session(principal, session, held.user):
-            raise NotFound(f"there is no session {session!r}")
+        existing = await Sessions(call.services.store).belonging(principal.owner_id, session)
+        if existing is None or not policy.may_see_session(principal, session, existing.user):
+            raise NotFound(f"session {session!r} not found")
 
 
 def _parse_version(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
-        raise InvalidInput("version must be a whole number from 1", where="version")
+        raise InvalidInput("version must be a whole number of at least 1", where="version")
     return int(text)
 
 
@@ -334,19 +366,19 @@ def _parse_trigger_id(text: str) -> UUID:
     return parse_id(text, what="trigger_id")
 
 
-def _choose_config(asked: _PreviewBody) -> ContextConfig:
-    configs, faults = check_document(asked.config)
+def _choose_config(request: _PreviewBody) -> ContextConfig:
+    configs, faults = check_document(request.config)
     if faults:
         complaints = [
             Complaint(f"config.{fault.where}".rstrip("."), fault.message) for fault in faults[:MAX_COMPLAINTS]
         ]
-        raise InvalidInput("the config cannot be used", complaints=complaints)
+        raise InvalidInput("the config is invalid", complaints=complaints)
     names = ", ".join(config.consumer_id for config in configs)
-    if asked.consumer_id is None:
+    if request.consumer_id is None:
         if len(configs) > 1:
-            raise InvalidInput(f"there are configs of {names}: say which one", where="consumer_id")
+            raise InvalidInput(f"choose one of the consumers {names}", where="consumer_id")
         return configs[0]
     for config in configs:
-        if config.consumer_id == asked.consumer_id:
+        if config.consumer_id == request.consumer_id:
             return config
-    raise InvalidInput(f"there is no config of this consumer, but of {names}", where="consumer_id")
+    raise InvalidInput(f"no config of this consumer, expected one of: {names}", where="consumer_id")
