@@ -1,4 +1,7 @@
-"""The agents in force: from files, from Python functions, and from an owner's `agent.def.v1` breadcrumbs."""
+"""The agents in force for an owner.
+
+They come from files, from Python functions, and from the owner's `agent.def.v1` breadcrumbs.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,9 @@ def _parse_definition(crumb: Breadcrumb) -> tuple[AgentDefinition | None, str]:
 def _restriction_message(crumb: Breadcrumb) -> str:
     match find_restriction(crumb):
         case "narrowed":
-            return "an agent is there for all sessions and users: post it without session: and user: tags"
+            return "an agent applies to all sessions and users: post it without session: and user: tags"
         case "hidden":
-            return "an agent that is private or secret is there for nobody"
+            return "a private or secret agent is never used: change its visibility or sensitivity"
         case None:
             return ""
 
@@ -54,19 +57,19 @@ AGENT_DEFINITIONS: Final[DefinitionType[AgentDefinition]] = DefinitionType(
 
 @dataclass(frozen=True, slots=True)
 class ActiveAgent:
-    """An agent in force: its definition, and the Python function that answers, if there is one."""
+    """An agent in force: its definition, and its Python function if it has one."""
 
     definition: AgentDefinition
     function: AgentFunction | None = None
     trusted: bool = False
-    """Written by the operator: may name a model by any URL. A client's breadcrumb may not."""
+    """Written by the operator. Only a trusted definition may name a model by a URL that is not in the settings."""
 
 
 class AgentsInForce:
     """Returns the agents that are in force for an owner now."""
 
     def __init__(self, store: Store, agents: Iterable[ActiveAgent], *, breadcrumbs: bool = True) -> None:
-        """`agents` are those of all owners. `breadcrumbs`: read the owners' own definitions, too."""
+        """`agents` are the agents of all owners. `breadcrumbs`: also read the definitions of each owner."""
         self._breadcrumbs = breadcrumbs
         self._shared = {agent.definition.agent_id: agent for agent in agents}
         self._own = OwnDefinitions(store, AGENT_DEFINITIONS)
@@ -76,11 +79,11 @@ class AgentsInForce:
         return self._breadcrumbs and event.schema_name == AGENT_DEFINITIONS.schema_name
 
     async def get(self, owner: UUID) -> list[ActiveAgent]:
-        """Return the agents of all owners and of this one. An owner's agent replaces one with its agent_id."""
+        """Return the shared agents and those of the owner. On the same agent_id, the owner's agent wins."""
         return self._merge(await self._own.get(owner) if self._breadcrumbs else ())
 
     def get_stale(self, owner: UUID) -> list[ActiveAgent]:
-        """Return the agents as they were last loaded, for decisions that cannot wait."""
+        """Return the agents as they were last loaded, without I/O."""
         return self._merge(self._own.get_stale(owner))
 
     def _merge(self, own: tuple[AgentDefinition, ...]) -> list[ActiveAgent]:
@@ -92,7 +95,7 @@ class AgentsInForce:
 
 
 def load_definitions(folder: Path | None) -> list[ActiveAgent]:
-    """Read the definitions of a folder, or those that come with the package."""
+    """Read the definitions in a folder, by default those of the package."""
     directory = files("breadcrumbs.agents").joinpath("definitions") if folder is None else folder
     entries = sorted(directory.iterdir(), key=lambda path: path.name)
     return [
@@ -105,11 +108,11 @@ def load_definitions(folder: Path | None) -> list[ActiveAgent]:
 def _parse_file(name: str, raw: bytes) -> AgentDefinition:
     try:
         document = orjson.loads(raw)
-        # RCRT keeps definitions as whole breadcrumbs in its files.
+        # RCRT's files contain whole breadcrumbs.
         if isinstance(document, dict) and isinstance(document.get("context"), dict):
             document = document["context"]
         return AgentDefinition.model_validate(definition_fields(document))
     except orjson.JSONDecodeError as error:
         raise StartupError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except ValidationError as error:
-        raise StartupError(f"{name} is no agent definition:\n{error_lines(error)}") from None
+        raise StartupError(f"{name} is not a valid agent definition:\n{error_lines(error)}") from None

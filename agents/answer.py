@@ -1,8 +1,9 @@
-"""Turn what an agent said into a breadcrumb.
+"""Convert the reply of an agent to the breadcrumb of its answer.
 
-A model may answer in plain words or in RCRT's JSON (`{"action": "create", "breadcrumb": {…}}`). The session is always
-that of the trigger: session tags in the answer are dropped and noted, and the tags of sessions, users and workspaces
-are copied from the trigger. A model cannot write the keys and schemas that control the runtime.
+A model can answer in plain text or in RCRT's JSON (`{"action": "create", "breadcrumb": {…}}`). The answer is always
+stored in the session of the trigger. Session tags that the model writes are removed and listed in `dropped_tags`. The
+tags of the session, the user and the workspace are copied from the trigger. A model cannot write the keys and schemas
+that control the runtime.
 """
 
 from __future__ import annotations
@@ -45,30 +46,30 @@ class Answer:
 def check_text(text: str, speaker: str = "the model") -> str:
     """Return the text in an encodable form. Raises `TurnFailed` if it is empty or too long."""
     if not text.strip():
-        raise TurnFailed(f"{speaker} gave an empty answer", retry=True)
+        raise TurnFailed(f"{speaker} returned an empty answer", retry=True)
     text = encodable_text(text)
     if (size := len(text.encode())) > _MAX_ANSWER_BYTES:
         raise TurnFailed(
-            f"{speaker}'s answer has {size:,} bytes, more than the {_MAX_ANSWER_BYTES:,} allowed"
+            f"{speaker} returned {size:,} bytes, and the limit of an answer is {_MAX_ANSWER_BYTES:,}"
         )
     return text
 
 
 def function_answer(agent_id: str, reply: object) -> Answer:
-    """Return the answer of a function agent, which returns text or the fields of a breadcrumb."""
+    """Convert the reply of a function agent: text, or the fields of a breadcrumb as a dict."""
     if isinstance(reply, str):
         return Answer(check_text(reply, agent_id))
     if not isinstance(reply, dict):
-        raise TurnFailed(f"{agent_id} returned {type(reply).__name__}, not text")
+        raise TurnFailed(f"{agent_id} returned {type(reply).__name__}: return a str or a dict")
     try:
         answer = parse_answer(orjson.dumps({"action": "create", "breadcrumb": reply}).decode())
     except TypeError as error:
-        raise TurnFailed(f"{agent_id} returned what is no JSON: {error}") from error
+        raise TurnFailed(f"{agent_id} returned a value that is not JSON: {error}") from error
     return replace(answer, text=check_text(answer.text, agent_id))
 
 
 def parse_answer(text: str) -> Answer:
-    """Parse RCRT's JSON, also with small errors. Any other text is the answer itself."""
+    """Parse RCRT's JSON, tolerating a code fence and trailing commas. Other text is the answer itself."""
     document = _parse_json(text)
     if not isinstance(document, dict):
         return Answer(text.strip())
@@ -78,9 +79,9 @@ def parse_answer(text: str) -> Answer:
     context = crumb.get("context")
     context = dict(context) if isinstance(context, dict) else {}
     tags = crumb.get("tags")
-    said = find_text(context)
+    message = find_text(context)
     return Answer(
-        text=said if said is not None else orjson.dumps(context).decode(),
+        text=message if message is not None else orjson.dumps(context).decode(),
         schema_name=crumb.get("schema_name") if isinstance(crumb.get("schema_name"), str) else None,
         title=crumb.get("title") if isinstance(crumb.get("title"), str) else None,
         tags=[tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else [],
@@ -89,6 +90,7 @@ def parse_answer(text: str) -> Answer:
 
 
 def _parse_json(text: str) -> Any:
+    """Return the JSON value of a text that looks like an object, or None."""
     candidate = text.strip()
     if fenced := _FENCED.match(candidate):
         candidate = fenced[1].strip()
@@ -113,9 +115,9 @@ def answer_breadcrumb(
     wanted, foreign = without_session(answer.tags)
     tags = [tag for tag in (*agent.emits.tags, *wanted) if 0 < len(tag) <= MAX_TAG_LENGTH]
     infrastructure = {tag for tag in tags if tag.partition(":")[0] in inherited}
-    passed_on = inherited_tags(trigger_tags, inherited)
+    copied = inherited_tags(trigger_tags, inherited)
     tags = [tag for tag in dict.fromkeys(tags) if tag not in infrastructure]
-    tags = [*tags[: MAX_TAGS - len(passed_on)], *passed_on]
+    tags = [*tags[: MAX_TAGS - len(copied)], *copied]
     context = {key: value for key, value in answer.context.items() if key not in RUNTIME_KEYS}
     context |= {"message": answer.text, "content": answer.text, **runtime_fields}
     if foreign:
@@ -132,26 +134,30 @@ def answer_breadcrumb(
     try:
         return BreadcrumbCreate.parse(fields)
     except InvalidInput:
-        # The model's tags, schema or context cannot be stored: keep its words.
+        # The model's tags, schema or context cannot be stored: keep only its text.
         plain = {"message": answer.text, "content": answer.text, **runtime_fields}
         return BreadcrumbCreate.parse(
             {
                 "schema_name": _schema_names(Answer(answer.text), agent)[0],
                 "title": shorten_line(answer.text),
-                "tags": [*agent.emits.tags, *passed_on],
+                "tags": [*agent.emits.tags, *copied],
                 "context": plain,
             }
         )
 
 
 def without_state_change(answer: BreadcrumbCreate, error: StateTooLarge) -> BreadcrumbCreate:
-    """Return an answer without its change of the session's state, which was refused."""
+    """Return an answer without its state change, which was refused. The context records the error."""
     context = {name: value for name, value in answer.context.items() if name != "state_delta"}
     return answer.model_copy(update={"context": {**context, "state_refused": str(error)}})
 
 
 def _schema_names(answer: Answer, agent: AgentDefinition) -> tuple[str, str | None]:
-    """Return the schema of an answer, and the schema that the model wanted if it may not write that one."""
+    """Return the schema to store, and the requested schema if it was refused.
+
+    An answer never has a schema of `SPEAKER_SCHEMAS`. It has a schema of `PROTECTED_SCHEMAS` only if the definition
+    names it.
+    """
     default = agent.emits.schema_name
     allowed_default = AGENT_RESPONSE if default in SPEAKER_SCHEMAS else default
     wanted = answer.schema_name or default

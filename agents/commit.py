@@ -1,4 +1,4 @@
-"""Commit the breadcrumbs of a turn."""
+"""Commit the breadcrumbs of a turn: answers, tool requests and tool responses."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ async def commit(
     *,
     acknowledge: bool = False,
 ) -> None:
-    """Write a breadcrumb. Waits for a store that is unavailable, so that the result need not be made again."""
+    """Write a breadcrumb with the fence of the turn.
+
+    Retries while the store is unavailable, so that the model or the tool need not run again.
+    """
     pause = _FIRST_PAUSE_SECONDS
     while True:
         try:
-            # Shielded: a cancelled commit could not know whether it was written.
+            # Shielded: after a cancellation it would be unknown whether the breadcrumb was written.
             with anyio.CancelScope(shield=True):
                 fence = turn.fence(acknowledge=acknowledge)
                 written = await store.create(
@@ -43,6 +46,6 @@ async def commit(
                     await turn.acknowledge()
             return
         except STORE_UNAVAILABLE as error:
-            _log.warning("an answer waits for the store", trigger=str(turn.event.id), error=str(error))
+            _log.warning("store unavailable, retrying commit", trigger=str(turn.event.id), error=str(error))
         await anyio.sleep(pause)
         pause = min(_MAX_PAUSE_SECONDS, 2 * pause)

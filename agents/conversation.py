@@ -1,4 +1,4 @@
-"""Read what was said in a session: the last answers and cancellations, and the messages without an answer."""
+"""Read the conversation of a session: recent answers, cancellations, and unanswered messages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from breadcrumbs.runtime.schema_names import AGENT_CANCEL, AGENT_CONTEXT, AGENT_
 from breadcrumbs.runtime.store.batched_reads import recent_of, version_of
 from breadcrumbs.runtime.store.store import Store
 
-_LAST_ANSWERS: Final = 5
+_MAX_RECENT_ANSWERS: Final = 5
 _MAX_MERGED: Final = 1_000
-"""Messages that one merged answer names as those it answers."""
+"""Maximum number of messages that one merged answer lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +28,24 @@ class RecentAnswers:
     cancels: list[Breadcrumb]
 
     def may_miss_answer(self, request: AnswerRequest) -> bool:
-        """Return whether the request may have an answer that is not among these.
+        """Return whether the request could have an answer that is not in this list.
 
-        An answer is newer than its message. If the last answers reach back to before the message, or are all there
-        are, its answer would be among them. Unless it has another schema, which a model may choose.
+        An answer is newer than its message. If the list goes back to before the message, or contains all answers of
+        the session, it also contains the answer to the message. An answer with another schema, which a definition or a
+        model can choose, is never in the list.
         """
         if request.definition.emits.schema_name != AGENT_RESPONSE or request.may_be_repeated:
             return True
         if request.turn.event.session_id is None:
             return True
-        return len(self.answers) >= _LAST_ANSWERS and self.answers[-1].created >= request.origin.created
+        return len(self.answers) >= _MAX_RECENT_ANSWERS and self.answers[-1].created >= request.origin.created
 
 
 async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, RecentAnswers]:
-    """Read the trigger of an event (None: it is gone) and the last words of its session, in one round trip."""
+    """Read the trigger of an event and the recent answers of its session.
+
+    Needs one round trip. The trigger is None if it was deleted or has expired.
+    """
     owner, session = event.owner_id, event.session_id
     trigger = version_of(store, owner, event.id, event.version)
     if session is None:
@@ -49,7 +53,7 @@ async def read_trigger(store: Store, event: Event) -> tuple[Breadcrumb | None, R
         return crumb, RecentAnswers([], [])
     crumb, answers, cancels = await store.read_batch(
         trigger,
-        recent_of(store, owner, session, AGENT_RESPONSE, _LAST_ANSWERS),
+        recent_of(store, owner, session, AGENT_RESPONSE, _MAX_RECENT_ANSWERS),
         recent_of(store, owner, session, AGENT_CANCEL, 1),
     )
     return crumb, RecentAnswers(answers, cancels)
@@ -63,10 +67,10 @@ def find_creator(crumb: Breadcrumb) -> str | None:
 
 
 async def unanswered_messages(store: Store, definition: AgentDefinition, trigger: Breadcrumb) -> list[str]:
-    """Return the messages since the last one that the agent has answered. A merged answer answers all of them.
+    """Return the ids of the messages since the last answered one. A merged answer covers all of them.
 
-    Messages are answered in their order, but a message may be older than the answer to the one before it. They are
-    read from the session, because a prompt may hold fewer of them than have piled up.
+    Messages are answered in order, but a message can be older than the answer to the message before it. The messages
+    are read from the session, because the prompt can contain fewer messages than are waiting.
     """
     session, origin = trigger.session_id, StartingMessage.of(trigger)
     if session is None:
@@ -75,13 +79,13 @@ async def unanswered_messages(store: Store, definition: AgentDefinition, trigger
     found: list[str] = []
     schema = USER_MESSAGE if trigger.schema_name == AGENT_CONTEXT else trigger.schema_name
     query = Query(
-        session_id=session, schema_name=schema, created_until=origin.created, limit=2 * _LAST_ANSWERS
+        session_id=session, schema_name=schema, created_until=origin.created, limit=2 * _MAX_RECENT_ANSWERS
     )
     async for message in store.walk(trigger.owner_id, query):
         if message.id_text in answered or len(found) == _MAX_MERGED:
             break
         if withheld_reason(message) in ("secret", "private"):
-            continue  # no model sees it, and its writer was told so
+            continue  # no model sees it, and its author gets an error instead
         if trigger.schema_name == AGENT_CONTEXT or any(own.matches(message) for own in definition.triggers):
             found.append(message.id_text)
     return found[::-1]
@@ -93,9 +97,9 @@ async def _answered_messages(store: Store, definition: AgentDefinition, trigger:
         Query(
             session_id=trigger.session_id,
             schema_name=definition.emits.schema_name,
-            limit=_LAST_ANSWERS,
+            limit=_MAX_RECENT_ANSWERS,
             keep=lambda crumb: find_creator(crumb) == definition.agent_id,
         ),
     )
-    # A client can write an answer, too. The answers of the runtime name their message by its id.
+    # A client can also write an answer, and its trigger_id can be any JSON value.
     return {id for crumb in last.items if isinstance(id := crumb.context.get("trigger_id"), str)}

@@ -1,7 +1,7 @@
-"""The definition of an agent, in `agent.def.v1` breadcrumbs and in the files of `agents/definitions/`.
+"""Agent definitions, from `agent.def.v1` breadcrumbs and from the files in `agents/definitions/`.
 
-The format is that of RCRT, so a definition written for RCRT runs here. Unknown fields are kept and ignored. Triggers
-and filters are strict all the same: a misspelt one must not match more than was meant.
+The format is that of RCRT, so a definition written for RCRT runs here. Unknown fields of a definition are ignored.
+Unknown fields of a selector are an error, because a misspelt filter would match more than intended.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from breadcrumbs.runtime.retrieval.sources import Fetch, Source
 from breadcrumbs.runtime.schema_names import AGENT_CONTEXT, AGENT_RESPONSE
 
 WhenBusy = Literal["queue", "interrupt", "reject", "merge"]
+"""Reaction to a new trigger in a session while the agent is busy there.
+
+`queue` answers later, in order. `interrupt` cancels the earlier turns. `reject` writes an error. `merge` answers all
+waiting messages with one answer.
+"""
 AppName = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
 
-_OF_A_MODEL = ("system_prompt", "model", "temperature", "max_tokens", "tools")
+_MODEL_FIELDS = ("system_prompt", "model", "temperature", "max_tokens", "tools")
 
 CONSUMER = "consumer:"
+"""Prefix of the tag that names the consumer of a context."""
 
 
 class AgentSelector(Selector):
@@ -32,7 +38,7 @@ class AgentSelector(Selector):
 
     @property
     def consumer_id(self) -> str | None:
-        """The consumer whose contexts this waits for."""
+        """The consumer whose contexts this selector matches, or None."""
         if self.schema_name != AGENT_CONTEXT:
             return None
         tags = (*(self.all_tags or ()), *(self.any_tags or ()))
@@ -40,13 +46,15 @@ class AgentSelector(Selector):
 
 
 class AgentSelectors(BaseModel):
+    """The `subscriptions` of an agent definition."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     selectors: Annotated[tuple[AgentSelector, ...], Field(max_length=64)] = ()
 
 
 class Emits(BaseModel):
-    """What an answer becomes where the model does not say."""
+    """Schema and tags of an answer, unless the model chooses its own."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -55,30 +63,32 @@ class Emits(BaseModel):
 
 
 class AdkTarget(BaseModel):
-    """The server and app of an agent of the kind `adk`. The settings hold the defaults."""
+    """The server and app of an agent of the kind `adk`. The settings have the defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     server: Annotated[str, Field(min_length=1, max_length=300)] | None = Field(
-        None, description="A server of the settings by its name; none: the only one"
+        None, description="Name of a server in the settings. Default: the only server"
     )
-    app: AppName | None = Field(None, description="An app of that server; none: the one of the settings")
+    app: AppName | None = Field(
+        None, description="An app of that server. Default: the server's app in the settings"
+    )
 
 
 class AgentDefinition(BaseModel):
-    """Who answers, to what, with which model and which tools."""
+    """An agent: its triggers, its model or ADK app, its prompt and its tools."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     agent_id: Annotated[Tag, Field(max_length=200)]
     description: str | None = None
     kind: Literal["model", "adk"] = Field(
-        "model", description="Who thinks: a model that is called from here, or an app on an ADK server"
+        "model", description="`model`: the agent calls a model. `adk`: an app on an ADK server answers"
     )
     adk: AdkTarget | None = None
     system_prompt: Annotated[str, Field(max_length=200_000)] = ""
     model: Annotated[str, Field(max_length=300)] | None = Field(
-        None, description="offline, openai:…, openrouter:…, ollama:…; none: the one of the settings"
+        None, description="offline, openai:…, openrouter:…, ollama:…. Default: the model of the settings"
     )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
@@ -87,43 +97,47 @@ class AgentDefinition(BaseModel):
     emits: Emits = Emits()
     when_busy: WhenBusy = "queue"
     max_steps: Annotated[int, Field(ge=1, le=64)] = Field(
-        8, description="Rounds of model and tools in a turn"
+        8, description="Maximum number of model calls in a turn"
     )
     timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     hop_limit: Annotated[int, Field(ge=1, le=64)] = Field(
-        5, description="How often agents may trigger each other before they are stopped"
+        5, description="Maximum number of times in a row that agents can trigger each other"
     )
 
     @model_validator(mode="after")
-    def _can_start(self) -> AgentDefinition:
+    def _check_triggers(self) -> AgentDefinition:
         if not self.triggers:
-            raise ValueError("subscriptions.selectors needs at least one with role 'trigger'")
+            raise ValueError("subscriptions.selectors needs at least one selector with the role 'trigger'")
         for trigger in self.triggers:
             if trigger.is_empty:
-                raise ValueError("a trigger that matches everything would answer its own answers: narrow it")
+                raise ValueError(
+                    "a trigger without conditions would match the agent's own answers: add a condition"
+                )
         return self
 
     @model_validator(mode="after")
-    def _is_of_one_kind(self) -> AgentDefinition:
+    def _check_kind(self) -> AgentDefinition:
         if self.kind == "adk":
-            there = [name for name in _OF_A_MODEL if getattr(self, name) not in (None, "", ())]
-            if there:
-                raise ValueError(f"an ADK app has its own {', '.join(there)}: leave them out")
+            unused = [name for name in _MODEL_FIELDS if getattr(self, name) not in (None, "", ())]
+            if unused:
+                raise ValueError(f"an ADK app has its own {', '.join(unused)}: remove them")
         elif self.adk is not None:
-            raise ValueError('adk is for agents with "kind": "adk"')
+            raise ValueError('adk needs "kind": "adk"')
         return self
 
     @property
     def triggers(self) -> tuple[AgentSelector, ...]:
+        """The selectors that start a turn."""
         return tuple(s for s in self.subscriptions.selectors if s.role == "trigger")
 
     @property
     def contexts(self) -> tuple[AgentSelector, ...]:
+        """The selectors that add to the prompt."""
         return tuple(s for s in self.subscriptions.selectors if s.role == "context")
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Where a prompt's parts come from when the trigger is not a ready-made context."""
+        """The sources of the prompt, for triggers that are not contexts."""
         return tuple(
             Source(
                 key=selector.key or f"source{number}",
@@ -136,9 +150,12 @@ class AgentDefinition(BaseModel):
         )
 
     def recalls(self, message: Breadcrumb) -> bool:
-        """Whether it would be shown this message, when it answers a later one without a ready-made context."""
+        """Return whether the prompt for a later message includes this one.
+
+        Only for agents whose triggers are not contexts. A context has its own sources.
+        """
         if self.kind == "adk":
-            return True  # it keeps the conversation in mind
+            return True  # the session on the ADK server contains the whole conversation
         return any(
             (selector.fetch or Fetch()).method == "recent" and selector.matches(message)
             for selector in self.contexts
@@ -146,16 +163,17 @@ class AgentDefinition(BaseModel):
 
     @property
     def consumers(self) -> set[str]:
+        """The consumers whose contexts trigger the agent."""
         return {trigger.consumer_id for trigger in self.triggers if trigger.consumer_id is not None}
 
 
 def definition_fields(context: dict[str, Any]) -> dict[str, Any]:
-    """RCRT spells some things differently; bring them into one form."""
+    """Return the fields of a definition. RCRT's fields for the model are converted to `model`."""
     fields = {key: value for key, value in context.items() if value is not None}
     if "model" not in fields:
-        named = fields.get("llm_config", {})
-        if isinstance(named, dict) and isinstance(named.get("model"), str):
-            fields["model"] = named["model"]
+        config = fields.get("llm_config", {})
+        if isinstance(config, dict) and isinstance(config.get("model"), str):
+            fields["model"] = config["model"]
         elif isinstance(fields.get("llm_config_id"), str):
-            fields["model"] = fields["llm_config_id"]  # an alias in the settings says which model that is
+            fields["model"] = fields["llm_config_id"]  # an alias in the settings maps it to a model
     return fields

@@ -1,4 +1,4 @@
-"""Function agents: `@agent(...)` makes an agent of a Python function."""
+"""Function agents: Python functions that `@agent(...)` makes into agents."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from breadcrumbs.runtime.schema_names import AGENT_CONTEXT
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a function agent gets: one message to answer, and what was said before."""
+    """The argument of a function agent: the message to answer, with the conversation before it."""
 
     text: str
-    """The words of the message."""
+    """The text of the message."""
     messages: tuple[PromptMessage, ...]
-    """The whole prompt that a model would get."""
+    """The whole prompt that a model would get, the message included."""
     session_id: str | None
     owner_id: UUID
     trigger_id: str
+    """The id of the message."""
     say: OnDelta
-    """Shows a piece of the answer while it is being made."""
+    """Streams a piece of the answer to clients before the answer is stored."""
 
 
 FunctionReply: TypeAlias = str | dict[str, Any]
@@ -34,7 +35,7 @@ AgentFunction: TypeAlias = Callable[[Call], Awaitable[FunctionReply]]
 
 @dataclass(frozen=True, slots=True)
 class FunctionAgent:
-    """What `@agent` makes of a function."""
+    """A function with the definition that `@agent` made for it. Calling it calls the function."""
 
     definition: AgentDefinition
     function: AgentFunction
@@ -50,10 +51,11 @@ def agent(
     triggers: Sequence[dict[str, Any]] = (),
     **options: Any,
 ) -> Callable[[AgentFunction], FunctionAgent]:
-    """Make an agent of an async function that takes a `Call` and returns text, or a breadcrumb's fields.
+    """Make an agent from an async function that takes a `Call`.
 
-    It answers contexts of `consumer` (its own agent_id unless told otherwise), or whatever `triggers`
-    (selectors) match. Other options are fields of `AgentDefinition`.
+    The function returns text, or the fields of a breadcrumb as a dict. The agent answers the breadcrumbs that match
+    `triggers` (selectors). Without triggers it answers the contexts for `consumer`, which defaults to its agent_id.
+    Other options are fields of `AgentDefinition`.
     """
     selectors = list(triggers) or [
         {"schema_name": AGENT_CONTEXT, "all_tags": [CONSUMER + (consumer or agent_id)], "role": "trigger"}
@@ -64,10 +66,8 @@ def agent(
 
     def decorate(function: AgentFunction) -> FunctionAgent:
         if not _is_async(function):
-            # It would hold up everybody else while it runs, and then have nothing to wait for.
-            raise TypeError(
-                f"{agent_id}: an agent is an async function: write async def, and await what takes time"
-            )
+            # A plain function would block the event loop, and its result could not be awaited.
+            raise TypeError(f"{agent_id}: an agent must be an async function: use async def")
         return FunctionAgent(definition, function)
 
     return decorate

@@ -1,7 +1,7 @@
-"""Build the prompt of an agent from its definition and the parts of a context.
+"""Build the prompt of an agent from its system prompt and the parts of a context.
 
 Messages of users and results of tools are data. They never become a system message. Nothing is added to a user's
-message: material from elsewhere gets messages of its own that say so.
+message. Reference material gets its own messages with a label that names its origin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LABELS = {
 def build_prompt(
     system_prompt: str, parts: Iterable[dict[str, Any]], agent_id: str
 ) -> tuple[PromptMessage, ...]:
-    """Return the messages of the prompt in the order of the parts, the conversation last."""
+    """Return the messages of the prompt, in the order of the parts. The context builder puts the conversation last."""
     messages = [PromptMessage("system", system_prompt)] if system_prompt else []
     for part in parts:
         if part["place"] == "conversation":
@@ -35,13 +35,13 @@ def build_prompt(
 
 
 def find_parts_problem(parts: Any) -> str:
-    """Return why parts are not usable for a prompt, or an empty text if they are."""
+    """Return why the parts cannot be used for a prompt, or an empty string."""
     if not isinstance(parts, list):
-        return "its parts are no list"
+        return "parts is not a list"
     for number, part in enumerate(parts):
         where = f"parts[{number}]"
         if not isinstance(part, dict) or part.get("place") not in ("conversation", *_LABELS):
-            return f"{where}.place is none of conversation, {', '.join(_LABELS)}"
+            return f"{where}.place is not one of conversation, {', '.join(_LABELS)}"
         if part["place"] != "conversation" and not isinstance(part.get("key"), str):
             return f"{where} has no key"
         items = part.get("items")

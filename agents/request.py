@@ -1,4 +1,4 @@
-"""The request that a turn answers: which agent, which trigger, and the message that started it."""
+"""The request of a turn: an agent, a trigger, and the message behind the trigger."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class StartingMessage:
 
     id: str
     created: int
+    """Creation time in microseconds since 1970, or 0 if it is unknown."""
     hops: int
-    """How many agents have triggered each other in a row before this turn."""
+    """Number of agents that triggered each other in a row before this turn."""
 
     @classmethod
     def of(cls, trigger: Breadcrumb) -> StartingMessage:
-        """Return the origin of a trigger: the message of a context, or the trigger itself."""
+        """Return the message that a context was built for, or the trigger itself."""
         context = trigger.context
         hops = _positive(context.get("hops"))
         if trigger.schema_name == AGENT_CONTEXT and isinstance(context.get("trigger_id"), str):
@@ -34,7 +35,7 @@ class StartingMessage:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """One agent that is to answer one trigger."""
+    """One agent and the trigger that it has to answer."""
 
     turn: Turn
     agent: ActiveAgent
@@ -60,23 +61,26 @@ class AnswerRequest:
 
     @property
     def answer_id(self) -> UUID:
-        """The id of the answer: the same in each attempt, so that a repeated turn finds its first answer."""
+        """The id of the answer. It is the same in each attempt, so a retried turn finds its first answer."""
         return self.turn.derived_id("answer", self.definition.agent_id, self.origin.id)
 
     @property
     def retried_at(self) -> int:
-        """When a retry was requested, or 0. It takes back cancellations from before that time."""
+        """Time of a requested retry, in microseconds since 1970, or 0. The retry overrides earlier cancellations."""
         event = self.turn.event
         requested = event.at if event.operation == "retried" else 0
         return max(requested, _positive(self.trigger.context.get("retried_at")))
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether an answer may exist: the event was started before, retried, or its message was edited."""
+        """Whether an answer can already exist.
+
+        This is the case if the event was retried or started before, or if the message was edited.
+        """
         edits = self.trigger.context.get("trigger_version") if self.is_context else self.trigger.version
         return not self.turn.is_first or bool(self.retried_at) or _positive(edits) > 1
 
 
 def _positive(value: Any) -> int:
-    """Return a number that a client may have written, or 0 if it is not a positive integer."""
+    """Return the value if it is a positive integer, otherwise 0. A client can have written it."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

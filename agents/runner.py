@@ -1,4 +1,4 @@
-"""The agent runner: the handler that lets agents answer the events that match their triggers."""
+"""The agent runner: the handler that runs agents when events match their triggers."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ from breadcrumbs.runtime.workers.retries import is_retryable
 from breadcrumbs.runtime.workers.turn import Turn
 
 _MAX_NOTED_EVENTS: Final = 10_000
-"""Notes about events are dropped above this number: those of lost lanes are never removed."""
+"""Maximum number of events with notes (`_refused`, `_failed`). Above it, all notes are dropped.
+
+Without this limit, notes about events of lost lanes would never be removed.
+"""
 
 LoadConsumers: TypeAlias = Callable[[UUID], Awaitable[set[str]]]
-"""Returns the consumers for which an owner's context configs make contexts."""
+"""Returns the consumers for which the owner has a context config."""
 EventKey: TypeAlias = tuple[int, int]
 """Lane and time of an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """An agent that answers an event now."""
+    """An agent that is answering an event now."""
 
     agent_id: str
     message_id: str
@@ -45,10 +48,10 @@ class _Running:
 
 
 class AgentRunner:
-    """The handler of the runner's workers.
+    """Handler of the workers that run agents.
 
-    Runners of one kind share the work, so all of them must know the same agents. A process with agents of its own
-    gives them a kind of their own.
+    Runners of one kind share the work, so all of them must have the same agents. A process with its own agents uses
+    its own kind.
     """
 
     kind = "agents"
@@ -71,12 +74,16 @@ class AgentRunner:
         self._inherited = inherited
         self._running: dict[EventKey, _Running] = {}
         self._refused: dict[EventKey, dict[str, str]] = {}
-        """Agents that must not answer an event, and why."""
+        """Agents that must not answer an event, with the reason."""
         self._failed: dict[EventKey, set[str]] = {}
         """Agents that have failed to answer an event."""
 
     async def wants(self, event: Event) -> bool:
-        """Return whether an agent may answer the event, or whether it is about a definition."""
+        """Return whether the event needs a turn.
+
+        It does if it can trigger an agent, if it is about an agent definition, or if it is a message that an agent
+        cannot answer because it has no context config.
+        """
         if event.operation == "deleted":
             return False
         if self._agents.is_definition(event):
@@ -91,13 +98,13 @@ class AgentRunner:
     # New events
 
     def arrived(self, event: Event, running: Turn | None, waiting: Sequence[Event]) -> bool:
-        """Cancel, interrupt or refuse turns, as the agents' `when_busy` says.
+        """Cancel, interrupt or refuse turns, according to `when_busy` of the agents.
 
-        Returns whether all agents refuse the event: the refusal is then sent at once.
+        Return whether all triggered agents refuse the event. The refusal is then sent immediately.
         """
         if event.operation == "deleted" or event.imported:
-            return False  # deleted and imported breadcrumbs start nothing
-        # Only a new breadcrumb cancels, not the edit of an old one.
+            return False  # deleted and imported breadcrumbs start no turn
+        # Only a new breadcrumb cancels. An edit of an old one does not.
         if event.schema_name == AGENT_CANCEL and event.operation == "created" and running is not None:
             running.cancel("cancelled")
         earlier = [*((running.event,) if running is not None else ()), *waiting]
@@ -123,9 +130,11 @@ class AgentRunner:
                 for earlier in busy_with:
                     self._interrupt(earlier, agent_id)
                 if running is not None and self._failed.get(_event_key(running.event)) == {agent_id}:
-                    running.next_attempt.set()  # only this agent would be asked again, and it is interrupted
+                    running.next_attempt.set()  # only the interrupted agent awaits a retry: end the pause now
             case "reject":
-                self._refuse(event, agent_id, "busy: still answering an earlier message, send it again later")
+                self._refuse(
+                    event, agent_id, "the agent is busy with an earlier message: send it again later"
+                )
 
     def _interrupt(self, event: Event, agent_id: str) -> None:
         self._refuse(event, agent_id, "interrupted by a newer message")
@@ -141,7 +150,7 @@ class AgentRunner:
     # Turns
 
     async def handle(self, turn: Turn) -> None:
-        """Let all agents answer whose triggers match."""
+        """Run all agents whose triggers match the event. If the event is about an invalid definition, report it."""
         event = turn.event
         self._failed.pop(_event_key(event), None)
         if self._agents.is_definition(event):
@@ -153,30 +162,30 @@ class AgentRunner:
         agents = await self._agents.get(event.owner_id)
         trigger, recent_answers = await read_trigger(self._store, event)
         if trigger is None:
-            return  # deleted or expired meanwhile: there is nothing to answer
+            return  # deleted or expired meanwhile
         await self._check_contexts(event, agents)
         requests = [
             AnswerRequest.of(turn, agent, trigger)
             for agent in agents
-            if await self._answers(agent.definition, turn, trigger)
+            if await self._should_answer(agent.definition, turn, trigger)
         ]
         await self._answer_all(turn, requests, recent_answers)
         self._refused.pop(_event_key(event), None)
 
     async def _check_contexts(self, event: Event, agents: list[ActiveAgent]) -> None:
-        """Fail if agents wait for contexts that no config makes: the writer would wait in vain."""
-        if without := await self._agents_without_contexts(event, agents):
-            self._note_failures(event, without)
-            names = ", ".join(sorted(without))
+        """Raise `TurnFailed` if an agent has no context config. Otherwise the user would wait forever."""
+        if failed := await self._agents_without_contexts(event, agents):
+            self._note_failures(event, failed)
+            names = ", ".join(sorted(failed))
             raise TurnFailed(
-                f"no context config makes contexts for {names}, so nobody can answer: add one with this "
-                "consumer_id to the context builder's config"
+                f"no context config for {names}, so the message cannot be answered: add a config with this "
+                "consumer_id"
             )
 
     async def _answer_all(
         self, turn: Turn, requests: list[AnswerRequest], recent_answers: RecentAnswers
     ) -> None:
-        """Answer one request after the other. If some fail, the others are answered all the same."""
+        """Answer the requests one after the other. A failed request does not stop the others."""
         failures: dict[str, Exception] = {}
         for request in requests:
             try:
@@ -190,7 +199,7 @@ class AgentRunner:
             self._note_failures(turn.event, failures)
             errors = list(failures.values())
             retryable = [error for error in errors if is_retryable(error)]
-            # All agents are asked again at the same time, after the longest pause that one of them asks for.
+            # One retry covers all failed agents, so use the longest pause that any of them requested.
             raise max(retryable, key=_requested_pause) if retryable else errors[0]
 
     async def _answer(self, request: AnswerRequest, recent_answers: RecentAnswers, *, last: bool) -> None:
@@ -201,7 +210,7 @@ class AgentRunner:
         )
         if reason := self._refused.get(key, {}).get(agent_id):
             if self._is_answering(agent_id, message_id):
-                return  # the event is an edit of the message being answered: the message itself is not refused
+                return  # the event is an edit of the message that is being answered: do not refuse that message
             raise TurnCancelled(reason)
         with anyio.CancelScope() as scope:
             self._running[key] = _Running(agent_id, message_id, scope)
@@ -218,13 +227,13 @@ class AgentRunner:
             for running in self._running.values()
         )
 
-    async def _answers(self, definition: AgentDefinition, turn: Turn, trigger: Breadcrumb) -> bool:
+    async def _should_answer(self, definition: AgentDefinition, turn: Turn, trigger: Breadcrumb) -> bool:
         if not any(selector.matches(trigger) for selector in definition.triggers):
             return False
         return definition.when_busy != "merge" or not await self._is_merged(definition, turn, trigger)
 
     async def _is_merged(self, definition: AgentDefinition, turn: Turn, trigger: Breadcrumb) -> bool:
-        """Return whether a later message waits whose answer will also answer this one."""
+        """Return whether the answer to a later, waiting message will also answer this trigger."""
         if trigger.schema_name != AGENT_CONTEXT and not definition.recalls(trigger):
             return False
         for event in turn.waiting():
@@ -239,7 +248,7 @@ class AgentRunner:
         return False
 
     async def _agents_without_contexts(self, event: Event, agents: list[ActiveAgent]) -> set[str]:
-        """Return the agents that wait for contexts which no config makes, if the event is a new message."""
+        """Return the agents without a context config, if the event is a new message."""
         if (
             self._consumers is None
             or event.schema_name != USER_MESSAGE
@@ -249,13 +258,13 @@ class AgentRunner:
         waiting_for = {
             consumer: agent.definition.agent_id for agent in agents for consumer in agent.definition.consumers
         }
-        made = await self._consumers(event.owner_id)
-        return {agent for consumer, agent in waiting_for.items() if consumer not in made}
+        configured = await self._consumers(event.owner_id)
+        return {agent for consumer, agent in waiting_for.items() if consumer not in configured}
 
     # Failures
 
     async def give_up(self, turn: Turn, error: Exception) -> None:
-        """Leave an error in the session of a turn that failed for good."""
+        """Write an error into the session of a turn that will not be retried."""
         event = turn.event
         self._refused.pop(_event_key(event), None)
         failed = self._failed_agents(event)
@@ -276,7 +285,7 @@ class AgentRunner:
 
     @property
     def _creator(self) -> str:
-        """The creator of errors. Two kinds of runners may fail on one event; each leaves one error."""
+        """The creator of errors. Runners of different kinds can fail on the same event, and each writes one error."""
         return "agent-runner" if self.kind == AgentRunner.kind else self.kind
 
     def _note_failures(self, event: Event, agents: Iterable[str]) -> None:
@@ -285,7 +294,7 @@ class AgentRunner:
         self._failed[_event_key(event)] = set(agents)
 
     def _failed_agents(self, event: Event) -> set[str]:
-        """Return the agents that failed on an event, or all that it triggers if that is not known."""
+        """Return the agents that failed on an event. If they are unknown, return all that it triggers."""
         return self._failed.get(_event_key(event)) or {
             agent.definition.agent_id
             for agent in self._agents.get_stale(event.owner_id)
@@ -293,7 +302,7 @@ class AgentRunner:
         }
 
     async def _merged_messages(self, trigger: Breadcrumb, failed: set[str]) -> list[str]:
-        """Return the messages that a failed turn was to answer, if earlier ones were merged into it."""
+        """Return the messages that were merged into a failed turn, if there are any."""
         merging = [
             agent.definition
             for agent in self._agents.get_stale(trigger.owner_id)

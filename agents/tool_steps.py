@@ -1,7 +1,7 @@
-"""Let a model use its tools until it answers.
+"""Call a model and its tools until the model answers without a tool call.
 
-Each use of a tool leaves two breadcrumbs, `tool.request.v1` and `tool.response.v1`. Their ids are derived from the
-message and the step, so a turn that is run again finds the results instead of running its tools again.
+Each tool call is stored as two breadcrumbs, `tool.request.v1` and `tool.response.v1`. Their ids are derived from the
+message, the step and the call. So a retried turn finds the stored results and does not run the tools again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.workers.errors import TurnFailed
 
 PARAGRAPH: Final = "\n\n"
-"""Separates what a model says before and after it uses a tool."""
+"""Separates the texts before and after a tool call."""
 
 _MAX_INPUT_CHARACTERS: Final = 100_000
 _MAX_UNREADABLE_CHARACTERS: Final = 10_000
@@ -35,24 +35,27 @@ _MAX_UNREADABLE_CHARACTERS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _ToolUse:
-    """One use of a tool."""
+    """One tool call of a turn, with the tool that it names."""
 
     request: AnswerRequest
     call: ToolCall
     tool: Tool | None
-    """None: the agent has no such tool."""
+    """None if the agent does not have the tool."""
     step: str
+    """Number of the step and of the call in it, such as `0.1`."""
 
     @property
     def name(self) -> str:
-        """The name of the tool as the model wrote it, fit for one line."""
+        """The name of the tool, printable and at most 100 characters long."""
         return "".join(c if c.isprintable() else " " for c in self.call.name[:100])
 
     @property
     def returns_to_model(self) -> bool:
+        """Whether the model is called again with the result."""
         return self.tool is None or self.tool.return_to_llm
 
     def derived_id(self, kind: str) -> UUID:
+        """Return the id of the request or the response. It is the same in each attempt."""
         agent_id, origin = self.request.definition.agent_id, self.request.origin
         return self.request.turn.derived_id(
             kind, agent_id, origin.id, self.step, self.call.name, self.call.arguments
@@ -60,7 +63,7 @@ class _ToolUse:
 
 
 class ToolSteps:
-    """Runs models and their tools."""
+    """Runs the model calls and tool calls of a turn."""
 
     def __init__(
         self,
@@ -78,26 +81,28 @@ class ToolSteps:
     async def run(
         self, request: AnswerRequest, messages: tuple[PromptMessage, ...], on_delta: OnDelta
     ) -> list[str]:
-        """Call the model and its tools in turns until the model asks for no tool. Returns all that it said."""
+        """Call the model and its tools until the model calls no tool. Return its texts, the answer last."""
         definition, model = request.definition, self._model_of(request.agent)
         toolbox = self._allowed_tools(request)
         specs = tuple(tool.spec for tool in toolbox)
-        said: list[str] = []
+        texts: list[str] = []
         for step in range(definition.max_steps):
             reply = await model.complete(
                 ModelRequest(messages, specs, definition.temperature, definition.max_tokens),
-                _after_paragraph(on_delta) if said else on_delta,
+                _after_paragraph(on_delta) if texts else on_delta,
             )
             uses = _tool_uses(request, reply, toolbox, step)
             if not uses:
-                return [*said, reply.text]
+                return [*texts, reply.text]
             results = [await self._run_tool(use) for use in uses]
             if not any(use.returns_to_model for use in uses):
-                return [*said, reply.text or _results_text(uses, results)]
+                return [*texts, reply.text or _results_text(uses, results)]
             if reply.text.strip():
-                said.append(reply.text.rstrip())
+                texts.append(reply.text.rstrip())
             messages = (*messages, *_step_messages(reply, uses, results))
-        raise TurnFailed(f"the model asked for tools {definition.max_steps} times in a row and was stopped")
+        raise TurnFailed(
+            f"the model was stopped after max_steps ({definition.max_steps}) model calls: it still called tools"
+        )
 
     def _allowed_tools(self, request: AnswerRequest) -> Toolbox:
         try:
@@ -118,24 +123,25 @@ class ToolSteps:
             "trigger_id": origin.id,
             "hops": origin.hops + 1,
         }
-        asked = {
+        requested = {
             **common,
             "input": _parse_input(use.call.arguments),
             "requestedBy": use.request.definition.agent_id,
         }
-        await self._commit(use, request_id, TOOL_REQUEST, use.name, asked)
+        await self._commit(use, request_id, TOOL_REQUEST, use.name, requested)
         result = await self._result(use)
-        outcome = {
+        response = {
             **common,
             "status": "success" if result.ok else "error",
             "execution_time_ms": round(result.duration_ms, 3),
             "return_to_llm": use.returns_to_model,
             **_result_fields(result),
         }
-        await self._commit(use, response_id, TOOL_RESPONSE, f"{use.name}: {outcome['status']}", outcome)
+        await self._commit(use, response_id, TOOL_RESPONSE, f"{use.name}: {response['status']}", response)
         return result
 
     async def _stored_result(self, owner: UUID, response_id: UUID) -> ToolResult | None:
+        """Return the result that an earlier attempt stored, or None."""
         try:
             context = (await self._store.get(owner, response_id, count_read=False)).context
         except NotFound:
@@ -146,7 +152,7 @@ class ToolSteps:
         request = use.request
         if use.tool is None:
             allowed = ", ".join(sorted(request.definition.tools)) or "none"
-            return ToolResult(False, None, f"{use.name} is not one of your tools ({allowed})", 0.0)
+            return ToolResult(False, None, f"tool {use.name} not found; your tools: {allowed}", 0.0)
         context = ToolContext(
             request.owner,
             request.trigger.session_id,
@@ -181,7 +187,7 @@ def _tool_uses(request: AnswerRequest, reply: ModelReply, toolbox: Toolbox, step
 
 
 def _step_messages(reply: ModelReply, uses: list[_ToolUse], results: list[ToolResult]) -> list[PromptMessage]:
-    """Return what the model is told of a step: its own words and calls, and the results."""
+    """Return the messages that a step adds to the prompt: the reply and the results."""
     return [
         PromptMessage("assistant", reply.text, tool_calls=tuple(use.call for use in uses)),
         *(
@@ -192,23 +198,24 @@ def _step_messages(reply: ModelReply, uses: list[_ToolUse], results: list[ToolRe
 
 
 def _after_paragraph(on_delta: OnDelta) -> OnDelta:
-    """Separate the deltas of a reply from those of the reply before. A reply without words shows nothing."""
-    held: str | None = PARAGRAPH
+    """Write a paragraph break before the first text of a reply. A reply without text writes nothing."""
+    pending: str | None = PARAGRAPH
 
     async def write(text: str) -> None:
-        nonlocal held
-        if held is not None:
-            text = held + text
+        nonlocal pending
+        if pending is not None:
+            text = pending + text
             if not text.strip():
-                held = text
+                pending = text
                 return
-            held = None
+            pending = None
         await on_delta(text)
 
     return write
 
 
 def _parse_input(raw: str) -> Any:
+    """Return the arguments of a call for its breadcrumb. Text that is not JSON is kept, cut if it is long."""
     if len(raw) <= _MAX_INPUT_CHARACTERS:
         try:
             return orjson.loads(raw)
@@ -226,7 +233,7 @@ def _result_text(result: ToolResult) -> str:
 
 
 def _results_text(uses: list[_ToolUse], results: list[ToolResult]) -> str:
-    """Return the results as the answer, for a turn that ends with tools."""
+    """Return the results as the answer of a turn that ends with tool calls."""
     return "\n".join(
         f"{use.call.name}: {_result_text(result)}" for use, result in zip(uses, results, strict=True)
     )

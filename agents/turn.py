@@ -1,8 +1,8 @@
-"""One turn of one agent: from a trigger to a breadcrumb in the trigger's session.
+"""One turn of one agent, from a trigger to an answer in its session.
 
-The runtime copies the session onto the answer; models and tools never see it and cannot change it. The answer has an
-id that is derived from the message that started the turn, so a turn that is run again finds its first answer instead
-of making another one.
+The runtime copies the session tag to the answer. Models and tools never see it and cannot change it. The id of the
+answer is derived from the message that started the turn. So a retried turn finds its first answer and does not make
+another one.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from breadcrumbs.runtime.workers.turn import Turn
 _log = structlog.get_logger("breadcrumbs.agents")
 
 PromptParts: TypeAlias = Sequence[dict[str, Any]]
-"""The parts of a context."""
+"""The parts of a context, as JSON objects."""
 
 RefreshContext: TypeAlias = Callable[[Turn, Breadcrumb], Awaitable[Breadcrumb]]
-"""Makes a context again, for the same message, with what was said since."""
+"""Builds a context again for the same message, with the newer breadcrumbs of the session."""
 
 GatherParts: TypeAlias = Callable[[AgentDefinition, Breadcrumb], Awaitable[list[dict[str, Any]]]]
-"""Makes the parts of a prompt for a trigger that is not a context."""
+"""Returns the parts of the prompt for a trigger that is not a context."""
 
 RemoteAnswer: TypeAlias = Callable[[AnswerRequest, PromptParts, OnDelta], Awaitable[Answer]]
-"""Lets an agent on another server answer."""
+"""Returns the answer of an agent on an ADK server."""
 
 
 class AgentTurns:
@@ -77,7 +77,10 @@ class AgentTurns:
         self._remote = remote
 
     async def answer(self, request: AnswerRequest, recent_answers: RecentAnswers, *, last: bool) -> None:
-        """Answer a trigger, unless it is answered, cancelled or deleted. `last`: acknowledge the event, too."""
+        """Answer a trigger, unless it is already answered, cancelled or deleted.
+
+        With `last`, the write of the answer also acknowledges the event.
+        """
         turn = request.turn
         current = await self._current_request(request, recent_answers)
         if current is None:
@@ -89,9 +92,14 @@ class AgentTurns:
         try:
             await commit(self._store, turn, request.answer_id, new, content, acknowledge=last)
         except StateTooLarge as error:
-            # The words were shown already, so they are stored. The answer says that the state was refused.
+            # The text was already streamed, so it is stored. The answer records that its state was refused.
             agent_id, trigger = request.definition.agent_id, request.origin.id
-            _log.warning("state not stored", agent=agent_id, trigger=trigger, error=str(error))
+            _log.warning(
+                "state too large, storing the answer without it",
+                agent=agent_id,
+                trigger=trigger,
+                error=str(error),
+            )
             await commit(
                 self._store, turn, request.answer_id, without_state_change(new, error), acknowledge=last
             )
@@ -99,11 +107,11 @@ class AgentTurns:
     async def _current_request(
         self, request: AnswerRequest, recent_answers: RecentAnswers
     ) -> AnswerRequest | None:
-        """Return the request with an up-to-date context, or None if there is nothing to answer."""
+        """Return the request with a current context, or None if no answer is needed."""
         if await self._is_answered(request, recent_answers):
             return None
-        asked_at = max(request.origin.created, request.retried_at)
-        if any(cancel.created > asked_at for cancel in recent_answers.cancels):
+        requested_at = max(request.origin.created, request.retried_at)
+        if any(cancel.created > requested_at for cancel in recent_answers.cancels):
             raise TurnCancelled("cancelled")
         if _is_beyond_hop_limit(request):
             return None
@@ -119,7 +127,10 @@ class AgentTurns:
         return recent_answers.may_miss_answer(request) and await self._store.exists(request.owner, answer_id)
 
     async def _check_quota(self, owner: UUID) -> None:
-        """Fail before the model is called: its answer is stored in any case."""
+        """Raise `TurnFailed` if a quota is used up.
+
+        The check comes before the model call, because a finished answer is always stored.
+        """
         if self._store.quotas is not None:
             try:
                 await self._store.quotas.check(owner)
@@ -127,25 +138,25 @@ class AgentTurns:
                 raise TurnFailed(str(error)) from error
 
     async def _fresh_trigger(self, request: AnswerRequest, answers: list[Breadcrumb]) -> Breadcrumb:
-        """Return the trigger. A context made before this agent's last answer does not hold it: make it again."""
+        """Return the trigger. Rebuild a context that is older than the agent's last answer, and so lacks it."""
         trigger, agent_id = request.trigger, request.definition.agent_id
         if not request.is_context:
             return trigger
         as_of = trigger.context.get("as_of", 0)
         if not isinstance(as_of, int):
-            raise TurnFailed("this context was not made by the context builder: its as_of is no time")
+            raise TurnFailed("the context was not made by the context builder: as_of is not a time")
         stale = any(crumb.created > as_of and find_creator(crumb) == agent_id for crumb in answers)
-        # An older version of a context holds only references: the refresh fetches what they refer to.
+        # Older versions of a context contain only references. The refresh fetches the referenced breadcrumbs.
         if stale or "parts" not in trigger.context:
             return await self._refresh(request.turn, trigger)
         if problem := find_parts_problem(trigger.context["parts"]):
-            raise TurnFailed(f"this context was not made by the context builder: {problem}")
+            raise TurnFailed(f"the context was not made by the context builder: {problem}")
         return trigger
 
     async def _make_answer(self, request: AnswerRequest) -> tuple[BreadcrumbCreate, Content]:
-        """Let the agent answer, and return the answer as a breadcrumb."""
+        """Run the agent and return its answer as a breadcrumb."""
         definition, trigger = request.definition, request.trigger
-        # Read before the model is called: an unavailable store must not cost its answer.
+        # Read before the model call: if the store is unavailable later, the answer must not be lost.
         merged = (
             await unanswered_messages(self._store, definition, trigger)
             if definition.when_busy == "merge"
@@ -161,10 +172,10 @@ class AgentTurns:
             raise TurnFailed(f"no answer within {definition.timeout_seconds:g} s", retry=True)
         fields = _runtime_fields(request, merged) | answer.runtime_fields
         problem: InvalidInput | None = None
-        # Fields that a model adds beside its text may be impossible to store. Then only the text is stored.
-        for said in (answer, Answer(answer.text)):
+        # A model can add fields that cannot be stored. Then only the text is stored.
+        for candidate in (answer, Answer(answer.text)):
             try:
-                new = answer_breadcrumb(said, definition, trigger.tags, fields, self._inherited)
+                new = answer_breadcrumb(candidate, definition, trigger.tags, fields, self._inherited)
                 return new, self._store.content(new)
             except InvalidInput as error:
                 problem = error
@@ -185,16 +196,16 @@ class AgentTurns:
                 reply = await _call_function(definition.agent_id, request.agent.function, call)
                 return function_answer(definition.agent_id, reply)
             if definition.kind == "adk":
-                return await self._ask_remote(request, parts, deltas.write)
+                return await self._run_remote(request, parts, deltas.write)
             *before, last = await self._steps.run(request, messages, deltas.write)
         answer = parse_answer(check_text(last))
-        # The stored text is the text that was shown.
+        # Store exactly the text that was streamed.
         return replace(answer, text=check_text(PARAGRAPH.join([*before, answer.text])))
 
-    async def _ask_remote(self, request: AnswerRequest, parts: PromptParts, on_delta: OnDelta) -> Answer:
+    async def _run_remote(self, request: AnswerRequest, parts: PromptParts, on_delta: OnDelta) -> Answer:
         if self._remote is None:
             agent_id = request.definition.agent_id
-            raise TurnFailed(f"{agent_id} lives on an ADK server: nobody here talks to these")
+            raise TurnFailed(f"{agent_id} runs on an ADK server, which is not available in this process")
         remote = await self._remote(request, parts, on_delta)
         return replace(parse_answer(check_text(remote.text)), runtime_fields=remote.runtime_fields)
 
@@ -202,22 +213,23 @@ class AgentTurns:
 def _is_beyond_hop_limit(request: AnswerRequest) -> bool:
     """Return whether the hop limit is exceeded. Raises `TurnFailed` when it is just reached.
 
-    The error is left once, at the limit: an agent that reacts to errors would otherwise be triggered for ever.
+    The error is reported only once, at the limit. Otherwise an agent that reacts to errors would be triggered
+    forever.
     """
     definition, origin = request.definition, request.origin
     if origin.hops == definition.hop_limit:
         raise TurnFailed(
-            f"agents triggered each other {origin.hops} times in a row: stopped at the hop limit of "
+            f"agents triggered each other {origin.hops} times in a row, which is the hop limit of "
             f"{definition.agent_id}"
         )
     if origin.hops > definition.hop_limit:
-        _log.info("beyond the hop limit", agent=definition.agent_id, trigger=origin.id)
+        _log.info("hop limit exceeded, ignoring trigger", agent=definition.agent_id, trigger=origin.id)
         return True
     return False
 
 
 def _runtime_fields(request: AnswerRequest, merged: list[str] | None) -> dict[str, Any]:
-    """Return what the runtime adds to the context of an answer."""
+    """Return the fields that the runtime adds to the context of an answer."""
     trigger, origin = request.trigger, request.origin
     fields: dict[str, Any] = {
         "trigger_id": origin.id,
@@ -246,12 +258,12 @@ def _function_call(request: AnswerRequest, messages: tuple[PromptMessage, ...], 
 
 
 async def _call_function(agent_id: str, function: AgentFunction, call: Call) -> object:
-    """Call a function. It must not be able to end the worker, or to end its turn without an error."""
+    """Call a function agent. It cannot stop the worker, and it cannot end its turn without an error."""
     try:
         return await function(call)
     except anyio.get_cancelled_exc_class():
         if is_being_cancelled():
             raise
-        raise TurnFailed(f"{agent_id} was cancelled from within", retry=True) from None
+        raise TurnFailed(f"{agent_id} was cancelled by its own code", retry=True) from None
     except SystemExit as error:
         raise TurnFailed(f"{agent_id} failed: {error_text(error)}", retry=True) from error

@@ -1,7 +1,7 @@
-"""Models.
+"""Models: one interface, three implementations.
 
-`base` is the boundary. `offline` needs no key and no network and is the default. `openai_compatible` speaks chat
-completions over HTTP, to an `endpoint`. `scripted` is for tests. `registry` makes a model from its name.
+`base` is the interface. `offline` is the default and needs no key and no network. `openai_compatible` uses the chat
+completions API of an `endpoint`. `scripted` is for tests. `registry` makes a model from its name.
 
 `__all__` lists the modules that other packages may import.
 """

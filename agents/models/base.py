@@ -1,4 +1,4 @@
-"""The boundary of all models: the request, the reply and the errors."""
+"""The interface of all models: request, reply and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PromptRole = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model wants a tool to run. `arguments` is the JSON text as the model wrote it, broken or not."""
+    """Request of a model to run a tool. `arguments` is the JSON text as the model wrote it, valid or not."""
 
     id: str
     name: str
@@ -22,7 +22,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """One message of a prompt. A `tool` message says by `tool_call_id` which call it answers."""
+    """One message of a prompt. A `tool` message is the result of the call `tool_call_id`."""
 
     role: PromptRole
     content: str
@@ -33,7 +33,7 @@ class PromptMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool that the model may call; `parameters` is a JSON Schema of an object."""
+    """A tool that the model may call. `parameters` is the JSON Schema of an object."""
 
     name: str
     description: str
@@ -42,7 +42,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Everything a model gets to see. What is unset is left to the model's own default."""
+    """The input of a model call. Options that are None are left to the model's default."""
 
     messages: tuple[PromptMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -52,13 +52,15 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
+    """Number of tokens that a model call used."""
+
     prompt_tokens: int
     completion_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """A whole answer. `finish_reason` is the provider's own word (`stop`, `length`, `content_filter`, …)."""
+    """A complete reply. `finish_reason` is the provider's value (`stop`, `length`, `content_filter`, …)."""
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
@@ -67,23 +69,29 @@ class ModelReply:
 
 
 OnDelta = Callable[[str], Awaitable[None]]
-"""Takes the next piece of an answer's text. The pieces joined are the text of the reply."""
+"""Receives the next piece of a reply. The joined pieces are the text of the reply."""
 
 
 class Model(Protocol):
-    """Safe to share: any number of `complete` calls may run at once. `close` may be called twice."""
+    """A language model.
+
+    Models are safe to share: any number of `complete` calls can run at once. `close` can be called twice.
+    """
 
     name: str
 
-    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply: ...
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        """Return the reply to a prompt, and stream its text to `on_delta`. Raises `ModelError`."""
+        ...
 
     async def close(self) -> None: ...
 
 
 class ModelError(BreadcrumbsError):
-    """The model gave no usable answer. `reason` can be shown to a user; it never holds a key.
+    """The model returned no usable reply.
 
-    `retry` tells whether the same request may work later, `retry_after` how many seconds the model asked for.
+    `reason` can be shown to a user, because it never contains a key. `retry` is whether the same request can succeed
+    later. `retry_after` is the pause in seconds that the model server requested.
     """
 
     def __init__(self, reason: str, *, retry: bool, retry_after: float | None = None) -> None:
@@ -94,7 +102,7 @@ class ModelError(BreadcrumbsError):
 
 
 class TransientModelError(ModelError):
-    """An error after which the same request may succeed."""
+    """An error after which the same request can succeed."""
 
     def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
         super().__init__(reason, retry=True, retry_after=retry_after)

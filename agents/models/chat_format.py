@@ -1,7 +1,7 @@
-"""The chat-completions format: a request as JSON, and a reply assembled from JSON, whole or in chunks.
+"""The JSON format of chat completions: requests, complete replies, and replies in chunks.
 
-This module does no HTTP. It accepts the dialects of many servers: a missing value that can be inferred is filled in,
-and a reply that makes no sense is a `ModelError` that shows what came instead.
+This module does no HTTP. It accepts the variants of many servers. A missing value that can be inferred is filled in.
+An invalid reply raises a `ModelError` with an excerpt of the reply.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from breadcrumbs.runtime.breadcrumb.text import printable_line
 
 MAX_TOOL_CALLS = 128
 
-_NAME_THAT_ALL_ACCEPT = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_PORTABLE_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_PASSING_STATUS = frozenset((408, 409, 425, 429))
-_PASSING_KIND = re.compile(
+_TEMPORARY_STATUS = frozenset((408, 409, 425, 429))
+_TEMPORARY_KIND = re.compile(
     r"rate.?limit|overload|server.?error|unavailable|timeout|timed.?out|capacity", re.I
 )
-_LASTING_KIND = re.compile(r"insufficient.?quota|billing|context.?length|invalid", re.I)
+_PERMANENT_KIND = re.compile(r"insufficient.?quota|billing|context.?length|invalid", re.I)
 
 
 class _PermanentModelError(ModelError):
@@ -47,7 +47,7 @@ class _PermanentModelError(ModelError):
 
 
 def request_json(model: str, request: ModelRequest, *, stream: bool, omit: Collection[str] = ()) -> bytes:
-    """The body of a request, without the optional fields that the server was seen to refuse."""
+    """Return the body of a request. `omit` are optional fields that the server has refused."""
     body: dict[str, Any] = {
         "model": model,
         "messages": [_message_json(message) for message in request.messages],
@@ -78,14 +78,14 @@ def request_json(model: str, request: ModelRequest, *, stream: bool, omit: Colle
     try:
         return orjson.dumps(body)
     except TypeError as error:
-        raise ModelError(f"the prompt cannot be written as JSON: {error}", retry=False) from None
+        raise ModelError(f"the prompt cannot be encoded as JSON: {error}", retry=False) from None
 
 
 def _message_json(message: PromptMessage) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "tool":
         wire["tool_call_id"] = message.tool_call_id or ""
-    elif message.name and message.role != "system" and _NAME_THAT_ALL_ACCEPT.match(message.name):
+    elif message.name and message.role != "system" and _PORTABLE_NAME.match(message.name):
         wire["name"] = message.name
     if message.tool_calls:
         wire["content"] = message.content or None
@@ -101,7 +101,7 @@ def _message_json(message: PromptMessage) -> dict[str, Any]:
 
 
 def _valid_arguments(arguments: str) -> str:
-    """Servers answer 400 or 500 to a history with arguments that are no JSON object: wrap such ones."""
+    """Return the arguments as a JSON object. Servers reject a history with other arguments (400 or 500)."""
     if not arguments.strip():
         return "{}"
     try:
@@ -123,7 +123,7 @@ class _PartialToolCall:
 
 
 class ReplyBuilder:
-    """Builds a `ModelReply` from the pieces of a response. Each `add_…` returns the new text."""
+    """Builds a `ModelReply` from the pieces of a response. Each `add_…` method returns the new text."""
 
     def __init__(self, *, max_bytes: int, calls_before: int = 0) -> None:
         self._max_bytes = max_bytes
@@ -139,10 +139,11 @@ class ReplyBuilder:
 
     @property
     def finished(self) -> bool:
-        """The model said why it stopped; nothing but the usage can follow."""
+        """Whether the finish reason has arrived. Only the usage can follow."""
         return self._finish_reason is not None
 
     def add_chunk(self, data: bytes) -> str:
+        """Add one chunk of a streamed response."""
         choice = self._first_choice(data, TransientModelError)
         if choice is None:
             return ""
@@ -152,25 +153,26 @@ class ReplyBuilder:
         return self._add_message(delta or {}, choice.get("finish_reason"))
 
     def add_whole(self, data: bytes) -> str:
+        """Add a complete response. Raises `ModelError` if it has no message."""
         choice = self._first_choice(data, _PermanentModelError)
         if choice is None or not isinstance(choice.get("message"), dict):
-            raise ModelError(f"the answer has no message in it: {show_excerpt(data)}", retry=False)
+            raise ModelError(f"the response has no message: {show_excerpt(data)}", retry=False)
         return self._add_message(choice["message"], choice.get("finish_reason")) + self.end()
 
     def end(self) -> str:
-        """Return the text that was held back for a second half that never came."""
-        held, self._half_character = self._half_character, ""
-        return self._append_text(_without_surrogates(held))
+        """Return the rest of the text: a first half of a surrogate pair without its second half."""
+        rest, self._half_character = self._half_character, ""
+        return self._append_text(_without_surrogates(rest))
 
     def reply(self) -> ModelReply:
-        """Return the whole reply. Raises `ModelError` if it has neither text nor tool calls."""
+        """Return the complete reply. Raises `ModelError` if it has neither text nor tool calls."""
         text = "".join(self._pieces)
         calls = tuple(
             ToolCall(call.id or f"call_{self._calls_before + number}", call.name, call.arguments)
             for number, call in enumerate(self._calls, start=1)
         )
         if any(not call.name for call in calls):
-            raise ModelError("the model called a tool without naming it", retry=True)
+            raise ModelError("the model called a tool without a name", retry=True)
         if not text.strip() and not calls:
             raise self._empty_reply_error()
         reason = "refusal" if self._refused else self._finish_reason
@@ -178,20 +180,20 @@ class ReplyBuilder:
 
     def _empty_reply_error(self) -> ModelError:
         if self._finish_reason == "content_filter":
-            return ModelError("the provider's content filter withheld the answer", retry=False)
+            return ModelError("the content filter of the provider blocked the answer", retry=False)
         if self._finish_reason == "length":
             return ModelError(
-                "the model used up its tokens before it said anything: raise max_tokens", retry=False
+                "the model reached max_tokens before it wrote any text: raise max_tokens", retry=False
             )
         return ModelError("the model returned nothing: no text and no tool call", retry=True)
 
     def _first_choice(self, data: bytes, broken: Callable[[str], ModelError]) -> dict[str, Any] | None:
-        """Return the first choice of a chunk or a whole answer, or None. Raises an error that it contains."""
+        """Return the first choice of a chunk or a complete response, or None. Raises the error that it contains."""
         body = parse_json_or_none(data)
         if body is None:
-            raise broken(f"the answer is not JSON: {show_excerpt(data)}")
+            raise broken(f"the response is not JSON: {show_excerpt(data)}")
         if not isinstance(body, dict):
-            raise ModelError(f"the answer is no chat completion: {show_excerpt(data)}", retry=False)
+            raise ModelError(f"the response is not a chat completion: {show_excerpt(data)}", retry=False)
         if (error := find_error(body)) is not None:
             raise error
         if isinstance(body.get("usage"), dict):
@@ -206,7 +208,7 @@ class ReplyBuilder:
 
     def _add_message(self, message: dict[str, Any], finish_reason: Any) -> str:
         if finish_reason == "error":
-            raise TransientModelError("the model stopped with an error that it did not explain")
+            raise TransientModelError("the model stopped with an error and gave no details")
         if isinstance(finish_reason, str) and finish_reason:
             self._finish_reason = finish_reason
         text = _content_text(message.get("content"))
@@ -221,7 +223,7 @@ class ReplyBuilder:
         return self._append_text(self._join_surrogates(text))
 
     def _join_surrogates(self, text: str) -> str:
-        """Hold back half a surrogate pair. Servers that cut text by UTF-16 units send an emoji in two halves."""
+        """Hold back half a surrogate pair. Servers that split text by UTF-16 units send an emoji in two halves."""
         text = self._half_character + text
         self._half_character = ""
         if text and "\ud800" <= text[-1] <= "\udbff":
@@ -239,7 +241,7 @@ class ReplyBuilder:
         self._size += len(text.encode("utf-8", "surrogatepass"))
         if self._size > self._max_bytes:
             raise ModelError(
-                f"the answer was cut off at {self._max_bytes:,} bytes: the model does not seem to stop",
+                f"the answer was cut off at {self._max_bytes:,} bytes, the maximum size of an answer",
                 retry=False,
             )
 
@@ -271,31 +273,31 @@ class ReplyBuilder:
         if call is not None and belongs:
             return call
         if len(self._calls) >= MAX_TOOL_CALLS:
-            raise ModelError(f"the model called more than {MAX_TOOL_CALLS} tools at once", retry=False)
+            raise ModelError(f"the model made more than {MAX_TOOL_CALLS} tool calls at once", retry=False)
         call = _PartialToolCall()
         self._calls.append(call)
         self._call_at[index] = call
         return call
 
 
-# What is wrong with an answer
+# Errors
 
 
 def find_error(body: dict[str, Any]) -> ModelError | None:
-    """Return the error in a body, whatever its HTTP status was, or None."""
+    """Return the error in a body, or None. Some servers send errors with status 200."""
     error = body.get("error")
     if not error and body.get("object") == "error":
-        error = body  # how vLLM writes it
+        error = body  # vLLM
     return provider_error(error) if error else None
 
 
 def provider_error(error: Any, *, status: int | None = None, retry_after: float | None = None) -> ModelError:
-    """Convert the error of a provider: an object with `message`, `code` and `type`, or just a text."""
+    """Convert the error of a provider. It is an object with `message`, `code` and `type`, or a text."""
     message, kinds, code = error, "", status
     if isinstance(error, dict):
         message = error.get("message") or error.get("detail") or error
         kinds = f"{error.get('code', '')} {error.get('type', '')}"
-        # Some put a number of their own there.
+        # `code` is not always an HTTP status.
         if isinstance(error.get("code"), int) and 400 <= error["code"] < 600:
             code = error["code"]
     if not isinstance(message, str):
@@ -303,24 +305,27 @@ def provider_error(error: Any, *, status: int | None = None, retry_after: float 
     text = (
         f"{explain_status(code)}: {show_excerpt(message)}"
         if code
-        else f"the provider says: {show_excerpt(message)}"
+        else f"the provider failed: {show_excerpt(message)}"
     )
-    passing = bool(_PASSING_KIND.search(kinds)) if code is None else code in _PASSING_STATUS or code >= 500
-    if passing and not _LASTING_KIND.search(kinds):
+    temporary = (
+        bool(_TEMPORARY_KIND.search(kinds)) if code is None else code in _TEMPORARY_STATUS or code >= 500
+    )
+    if temporary and not _PERMANENT_KIND.search(kinds):
         return TransientModelError(text, retry_after=retry_after)
     return ModelError(text, retry=False)
 
 
 def explain_status(status: int) -> str:
+    """Return the usual meaning of an HTTP error status of a provider."""
     match status:
         case 401:
-            return "the key was not accepted (401)"
+            return "the key was rejected (401)"
         case 402:
             return "the account has no credit (402)"
         case 403:
-            return "this is not allowed (403)"
+            return "not allowed (403)"
         case 404:
-            return "there is no such model, or the URL is wrong (404)"
+            return "model not found, or wrong URL (404)"
         case 413:
             return "the prompt is too large (413)"
         case 429:
@@ -332,19 +337,23 @@ def explain_status(status: int) -> str:
 
 
 def parse_json_or_none(data: bytes) -> Any:
-    """Parse JSON. Returns None if it is not JSON; a JSON `null` is as useless."""
+    """Return the parsed JSON, or None if it is not JSON. A JSON `null` is also None."""
     try:
         return orjson.loads(data)
     except ValueError:
         pass
-    try:  # orjson refuses half a surrogate pair, which the next chunk may complete
+    try:  # orjson refuses half a surrogate pair, which the next chunk can complete
         return json.loads(data)
     except (ValueError, RecursionError):
         return None
 
 
 def show_excerpt(content: bytes | str) -> str:
-    """Something foreign on one line. Still long: whoever shows it removes secrets first, and then cuts it."""
+    """Return the first 4,000 characters of a server's text as one line.
+
+    It is not shortened further here, because the caller has to remove secrets first. A secret that is cut in two would
+    not be found.
+    """
     text = content[:4000].decode("utf-8", "replace") if isinstance(content, bytes) else content[:4000]
     return printable_line(text)
 
@@ -375,4 +384,4 @@ def _compact_json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
-        raise ModelError("the answer is nested too deeply", retry=False) from None
+        raise ModelError("the response is nested too deeply", retry=False) from None

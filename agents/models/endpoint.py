@@ -1,4 +1,4 @@
-"""An HTTP server that models or agents live on: its address, its key, its limits, and the bodies of its replies."""
+"""HTTP endpoint of a model server or an ADK server, with functions for its responses."""
 
 from __future__ import annotations
 
@@ -26,57 +26,58 @@ _log = structlog.get_logger("breadcrumbs.models")
 
 _MAX_REASON_CHARACTERS = 400
 
-# Providers quote a part of the key when they turn it away.
+# Providers quote a part of the key when they reject it.
 _LOOKS_LIKE_A_KEY = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|key|hf|xai)[-_][\w*.-]{6,}|\bbearer\s+\S+")
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointLimits:
-    """Times in seconds, sizes in bytes."""
+    """Timeouts, retries and sizes of calls. Times are in seconds, sizes in bytes."""
 
     connect: float = 10.0
     read: float = 90.0
-    """Between two pieces of an answer; the first one may wait for a model to be loaded."""
+    """Timeout between two pieces of a reply. The first piece can take long if the server loads the model."""
     total: float = 300.0
-    """Of one call with all its retries."""
+    """Timeout of one call with all its retries."""
     max_text: int = 1 << 20
+    """Maximum size of the text of a reply."""
     retries: int = 3
     backoff: float = 0.5
-    """Before the first retry; doubles each time."""
+    """Pause before the first retry. It doubles with each retry."""
     max_wait: float = 2.0
-    """A provider that asks for a longer pause is not waited for here: the worker does that, and works meanwhile."""
+    """Longest pause that a call waits. If the provider requests more, the worker retries the turn later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """The words in URLs and messages that differ between model servers and ADK servers."""
+    """The differences between model servers and ADK servers in URLs and error messages."""
 
     label: str
-    """With its article, such as "a model server"."""
+    """Name with its article, such as "a model server"."""
     settings_name: str
-    """The name of this kind in the settings."""
+    """Name of an entry in the settings."""
     field: str
-    """The field of an agent definition that names it."""
+    """The field of an agent definition that names the server."""
     url_example: str
     request_path: str
-    """A path that people paste along with the base URL."""
+    """Path to remove from the end of a URL. Users often copy it with the base URL."""
 
     def parse_url(self, url: str) -> str:
-        """Return the base URL. Raises `StartupError` if it is none."""
+        """Return the base URL. Raises `StartupError` if it is invalid."""
         try:
             parts = urlsplit(url.strip())
             port = parts.port
         except ValueError:
-            raise StartupError(f"the URL of {self.label} cannot be read") from None
+            raise StartupError(f"the URL of {self.label} is invalid: use {self.url_example}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise StartupError(f"the URL of {self.label} looks like {self.url_example}")
+            raise StartupError(f"the URL of {self.label} is invalid: use {self.url_example}")
         if parts.username is not None or parts.password is not None:
             raise StartupError(
-                f"put the key of {self.label} into the environment (key_env), not into its URL"
+                f"the URL of {self.label} contains a key: set the key in the environment (key_env) instead"
             )
         base = f"{parts.scheme}://{parts.netloc}{parts.path}"
         if parts.query or parts.fragment:
-            raise StartupError(f"the URL of {self.label} ends with its path: {base}")
+            raise StartupError(f"the URL of {self.label} must not have a query or fragment: use {base}")
         return base.rstrip("/").removesuffix(self.request_path)
 
 
@@ -90,7 +91,7 @@ MODEL_SERVER: Final = ServerKind(
 
 
 class Endpoint:
-    """An HTTP server: its address, its key and the connections to it."""
+    """An HTTP server: its URL, its key and the connections to it."""
 
     def __init__(
         self,
@@ -106,22 +107,23 @@ class Endpoint:
         self.limits = limits or EndpointLimits()
         self.streaming = streaming
         self.omit: set[str] = {"max_tokens"} if prefers_max_completion_tokens else set()
-        """Optional fields that this server was seen to refuse."""
+        """Optional request fields that this server has refused. They are no longer sent."""
         self._key = _check_key(key)
         self._client: httpx.AsyncClient | None = None
         if self._key and self.url.startswith("http://") and not is_loopback_url(self.url):
-            _log.warning("a model's key travels unencrypted: use https", url=self.url)
+            _log.warning("the key is sent unencrypted, use https", url=self.url)
 
     @property
     def client(self) -> httpx.AsyncClient:
+        """The HTTP client, created at the first use."""
         if self._client is None:
             self._client = httpx.AsyncClient(
                 timeout=httpx.Timeout(self.limits.read, connect=self.limits.connect, pool=self.limits.total),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
-                # A redirect would carry prompt and key to a place that nobody configured.
+                # A redirect would send the prompt and the key to a server that is not configured.
                 follow_redirects=False,
                 trust_env=not is_loopback_url(self.url),
-                # Reading all the world's certificates takes a fifth of a second: only where they are used.
+                # Loading the CA certificates takes 0.2 s, so load them only for https.
                 verify=self.url.startswith("https://"),
             )
         return self._client
@@ -138,34 +140,36 @@ class Endpoint:
         return headers
 
     def safe_reason(self, reason: str) -> str:
-        """Remove keys from a reason and limit its length: a user may read it."""
+        """Remove keys from a reason and limit its length. A user can then read it."""
         if self._key is not None:
             reason = reason.replace(self._key.get_secret_value(), "***")
         reason = _LOOKS_LIKE_A_KEY.sub("***", reason)
         return reason if len(reason) <= _MAX_REASON_CHARACTERS else reason[: _MAX_REASON_CHARACTERS - 1] + "…"
 
     async def read_pieces(self, response: httpx.Response, limit: int) -> AsyncGenerator[bytes]:
-        """Yield the body as it arrives, at most `limit` bytes of it. Close the generator if you leave early."""
+        """Yield the body as it arrives. Raises `ModelError` above `limit` bytes.
+
+        Close the generator if you stop before the end.
+        """
         received = 0
         try:
             async for piece in response.aiter_bytes():
                 received += len(piece)
                 if received > limit:
                     raise ModelError(
-                        f"the answer was cut off at {limit:,} bytes: it is far longer than an answer may be",
+                        f"the answer was cut off at {limit:,} bytes, the maximum size of a response",
                         retry=False,
                     )
                 yield piece
         except httpx.TimeoutException:
-            raise TransientModelError(
-                f"the answer stopped: nothing came for {self.limits.read:g} s"
-            ) from None
+            raise TransientModelError(f"the answer stopped: no data for {self.limits.read:g} s") from None
         except httpx.HTTPError as error:
             raise TransientModelError(
-                f"the connection broke in the middle of the answer: {describe_error(error)}"
+                f"the connection was lost during the answer: {describe_error(error)}"
             ) from None
 
     async def read_body(self, response: httpx.Response, limit: int) -> bytes:
+        """Return the whole body. Raises `ModelError` above `limit` bytes."""
         body = bytearray()
         async with aclosing(self.read_pieces(response, limit)) as pieces:
             async for piece in pieces:
@@ -188,7 +192,7 @@ def _check_key(key: SecretStr | None) -> SecretStr | None:
     if not text:
         return None
     if not all("!" <= char <= "~" for char in text):
-        raise StartupError("the key of a model has characters that no key has: was it copied whole?")
+        raise StartupError("the key contains spaces or non-ASCII characters: copy it again")
     return SecretStr(text)
 
 
@@ -201,7 +205,10 @@ def is_loopback_url(url: str) -> bool:
 
 
 def requested_pause(headers: httpx.Headers) -> float | None:
-    """Return the seconds to wait before a retry: from a number, a date, or the milliseconds of OpenAI."""
+    """Return the pause that a server requests, in seconds, or None.
+
+    It comes from `Retry-After` (a number or a date), or from OpenAI's `retry-after-ms`.
+    """
     seconds: float | None = None
     try:
         if "retry-after-ms" in headers:
@@ -226,16 +233,14 @@ def describe_error(error: httpx.HTTPError) -> str:
 
 
 def read_events(parser: Parser, piece: bytes) -> list[bytes]:
-    """Return the data of the events that a piece of an answer completes."""
+    """Return the data of the events that this piece completes."""
     try:
         return [event.data for event in parser.feed(piece) if event.data is not None]
     except LineTooLong as error:
-        raise ModelError(
-            f"a single line of the answer is longer than {error.limit:,} bytes", retry=False
-        ) from None
+        raise ModelError(f"a line of the answer is longer than {error.limit:,} bytes", retry=False) from None
 
 
 def last_event(parser: Parser) -> bytes | None:
-    """Return the data of the event that the answer ended in, if the empty line after it is missing."""
+    """Return the data of a last event without an empty line after it, or None."""
     event = parser.end()
     return None if event is None else event.data

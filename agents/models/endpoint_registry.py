@@ -1,4 +1,4 @@
-"""The HTTP servers that agents use: model endpoints and ADK servers, from the settings or by URL."""
+"""Registry of the HTTP servers that agents use: model endpoints and ADK servers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MAX_SHOWN_CHARACTERS = 80
 
 
 class EndpointSettings(BaseModel):
-    """The settings of one server."""
+    """Settings of one server."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: str | None = Field(None, description="Base URL, up to and including /v1; not needed for a preset")
+    url: str | None = Field(None, description="Base URL, up to and including /v1. Optional for a preset")
     key: SecretStr | None = None
-    key_env: str | None = Field(None, description="Environment variable that holds the key")
+    key_env: str | None = Field(None, description="Environment variable that contains the key")
     streaming: bool = True
 
     def read_key(self, environment: Mapping[str, str], key_env: str | None = None) -> SecretStr | None:
-        """Return the key, or the value of its environment variable. `key_env`: the default variable."""
+        """Return the key, or the value of its environment variable, or None. `key_env` is the default variable."""
         if self.key:
             return self.key
         value = environment.get(self.key_env or key_env or "")
@@ -38,7 +38,7 @@ class EndpointSettings(BaseModel):
 
 
 class EndpointRegistry:
-    """The endpoints of the settings by name, and those that operators name by URL. Each has one client."""
+    """Endpoints of the settings, and endpoints that operators name by URL. Each has one HTTP client."""
 
     def __init__(
         self,
@@ -55,27 +55,28 @@ class EndpointRegistry:
         self._endpoints: dict[str, Endpoint] = {}
 
     def get(self, name: str) -> Endpoint:
+        """Return the endpoint with this name, opened at the first use."""
         if name not in self._endpoints:
             self._endpoints[name] = self._open_endpoint(name)
         return self._endpoints[name]
 
     def find(self, address: str, *, trusted: bool) -> tuple[str | None, Endpoint]:
-        """Return the endpoint at a URL, and its name if it is one of the settings.
+        """Return the endpoint at a URL, and its name in the settings or None.
 
-        Only an operator (`trusted`) may name a URL that is not in the settings: a client's definition could otherwise
-        send prompts anywhere.
+        Only an operator (`trusted`) may name a URL that is not in the settings. Otherwise the definition of a client
+        could send prompts to any server.
         """
         try:
             url = self._kind.parse_url(address)
         except StartupError as error:
             raise InvalidInput(str(error), where=self._kind.field) from None
-        for name, known in self._urls.items():
-            if known == url:
+        for name, configured in self._urls.items():
+            if configured == url:
                 return name, self.get(name)
         if not trusted:
             raise InvalidInput(
-                f"{shorten(url)} is no {self._kind.settings_name} of the settings, and only these may be used: add it "
-                "there",
+                f"unknown {self._kind.settings_name} {shorten(url)}: add it to the settings, because an agent "
+                "definition may use only those in the settings",
                 where=self._kind.field,
             )
         if url not in self._endpoints:
@@ -90,16 +91,16 @@ class EndpointRegistry:
 def validate_settings(
     model: type[S], settings: S | Mapping[str, Any] | None, *, label: str, prefix: tuple[str, ...] = ()
 ) -> S:
-    """Return checked settings. Raises `StartupError` with all that is wrong; `prefix` stands before each path."""
+    """Return validated settings. Raises `StartupError` with all errors. `prefix` is put before the path of each."""
     if isinstance(settings, model):
         return settings
     try:
         return model.model_validate(dict(settings or {}))
     except ValidationError as error:
         lines = error_lines(error, prefix=prefix)
-        raise StartupError(f"these {label} are not usable:\n{lines}") from None
+        raise StartupError(f"invalid {label}:\n{lines}") from None
 
 
 def shorten(text: str) -> str:
-    """Cut a text that a client may have written, for a message."""
+    """Limit the length of a text for an error message. A client can have written it."""
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 1] + "…"

@@ -1,8 +1,8 @@
-"""The offline model: the default, which needs no key and no network.
+"""The offline model: the default model, which needs no key and no network.
 
-It is no language model. It shows what an agent was given: it recites and counts the messages of its prompt, uses its
-tools, and otherwise repeats what it was told. It keeps nothing between two calls, so it can recite in a session
-exactly what the context of that session held. The same request gets the same answer.
+It is not a language model. It lists and counts the messages of its prompt, calls tools, and otherwise repeats the last
+message. So its answers show which messages an agent received. It keeps no data between calls. So an answer can only
+contain messages of its own context, and the same request always gets the same reply.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from breadcrumbs.agents.models.base import ModelReply, ModelRequest, OnDelta, Pr
 from breadcrumbs.agents.models.offline_tools import describe_results, requested_calls
 from breadcrumbs.agents.models.streaming import stream_words
 
-_MAX_REQUEST_CHARACTERS = 300  # a longer message is no request to this model
+_MAX_REQUEST_CHARACTERS = 300  # a longer message is echoed, not interpreted
 _MAX_ECHO_CHARACTERS = 2_000
 
-# How the prompt marks what is in it, but was not said by the user of this conversation.
-_BACKGROUND = "background"
+_BACKGROUND = "background"  # name of the prompt messages with reference material
 
 _RECITE = re.compile(
     r"""(?ix)
@@ -62,7 +61,7 @@ _THANKS = re.compile(r"(?i)^\W*(?:thanks|thank you|thx)\b.{0,30}$")
 
 
 class OfflineModel:
-    """Recites, counts, uses tools, echoes. `delay` pauses before each streamed word, to look like writing."""
+    """Lists and counts messages, calls tools, and echoes. `delay` is the pause before each word, in seconds."""
 
     def __init__(self, *, name: str = "offline", delay: float = 0.0) -> None:
         self.name = name
@@ -80,17 +79,17 @@ class OfflineModel:
 def _reply(request: ModelRequest) -> ModelReply:
     if results := describe_results(request.messages):
         return _text_reply("\n".join(results))
-    heard = [
+    received = [
         message for message in request.messages if message.role == "user" and message.name != _BACKGROUND
     ]
-    if not heard:
-        return _text_reply("I was given no message to answer.")
-    current = heard[-1]
+    if not received:
+        return _text_reply("I received no message to answer.")
+    current = received[-1]
     if current.name is not None:
-        return _text_reply(f"I was given this by {current.name}: {_quoted(current.content)}")
+        return _text_reply(f"I received this from {current.name}: {_quoted(current.content)}")
     if not current.content.strip():
-        return _text_reply("Your message was empty, so I have nothing to say back.")
-    before = [message for message in heard[:-1] if message.name is None]
+        return _text_reply("Your message was empty, so I have nothing to repeat.")
+    before = [message for message in received[:-1] if message.name is None]
     if len(current.content) <= _MAX_REQUEST_CHARACTERS:
         answer = _answer(current.content, before, request)
         if answer is not None:
@@ -128,7 +127,7 @@ def _answer_about_conversation(
 def _call_tools(question: str, request: ModelRequest) -> ModelReply | str | None:
     calls, missing = requested_calls(question, request)
     if missing:
-        return f"For that I need a {' and a '.join(missing)}, and I was offered none."
+        return f"For that I need a {' and a '.join(missing)}, which is not among my tools."
     if calls:
         return ModelReply(text="", tool_calls=tuple(calls), finish_reason="tool_calls")
     return None
@@ -147,7 +146,7 @@ def _small_talk(question: str, request: ModelRequest) -> str | None:
 
 def _recite(question: str, messages: Sequence[PromptMessage], intro: str) -> str:
     if not messages:
-        return f"{intro} nothing before this: your question is the first message that I was given."
+        return f"{intro} nothing before this: your question is the first message that I received."
     if _ONLY_FIRST.search(question):
         return f"{intro} first: {_quoted(messages[0].content)}"
     if _ONLY_LAST.search(question):
@@ -159,9 +158,7 @@ def _recite(question: str, messages: Sequence[PromptMessage], intro: str) -> str
 
 
 def _count(before: Sequence[PromptMessage], request: ModelRequest) -> str:
-    return (
-        f"I was given {_count_user_messages(before)}, this one included, and {_count_own_answers(request)}."
-    )
+    return f"I received {_count_user_messages(before)}, this one included, and {_count_own_answers(request)}."
 
 
 def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
@@ -169,7 +166,7 @@ def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
     instructions = sum(message.role == "system" for message in request.messages)
     tools = ", ".join(tool.name for tool in request.tools)
     lines = [
-        f"I was given {_count_user_messages(before)}, {_count_own_answers(request)}, "
+        f"I received {_count_user_messages(before)}, {_count_own_answers(request)}, "
         f"{_counted_noun(others, 'message')} from elsewhere and {_counted_noun(instructions, 'instruction')}; "
         + (f"my tools: {tools}." if tools else "no tools."),
         *(f"- {_quoted(message.content)}" for message in before),
@@ -179,17 +176,17 @@ def _describe(before: Sequence[PromptMessage], request: ModelRequest) -> str:
 
 def _echo(content: str, request: ModelRequest) -> str:
     if len(content) > _MAX_ECHO_CHARACTERS:
-        heard = f"You wrote {len(content):,} characters, beginning with {_quoted(content[:200])}"
+        echo = f"You wrote {len(content):,} characters, beginning with {_quoted(content[:200])}"
     else:
-        heard = f"You wrote: {_quoted(content)}"
-    # Said once in a conversation; later it would be in the way.
-    return heard if _my_answers(request) else f"{heard}\nI am the offline model. {_abilities(request.tools)}"
+        echo = f"You wrote: {_quoted(content)}"
+    # The introduction appears only once in a conversation.
+    return echo if _my_answers(request) else f"{echo}\nI am the offline model. {_abilities(request.tools)}"
 
 
 def _abilities(tools: Iterable[ToolSpec]) -> str:
-    able = 'I can tell what was said here ("what did I say?"), count ("how many messages?")'
+    able = 'I can list the messages of this session ("what did I say?"), count them ("how many messages?")'
     names = ", ".join(tool.name for tool in tools)
-    return f"{able} and use my tools ({names})." if names else f"{able} and say back what you write."
+    return f"{able} and use my tools ({names})." if names else f"{able} and repeat what you write."
 
 
 def _my_answers(request: ModelRequest) -> list[PromptMessage]:
@@ -209,7 +206,7 @@ def _counted_noun(count: int, noun: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote the text unchanged, so that it can be searched for."""
+    """Quote the text without escaping, so that a search for the text finds it."""
     return f'"{text}"'
 
 

@@ -1,4 +1,4 @@
-"""The tools of the offline model: which calls a message asks for, and what the results say."""
+"""Tool calls of the offline model: find them in a message, and describe their results."""
 
 from __future__ import annotations
 
@@ -71,16 +71,18 @@ _MAX_DEPTH = 4
 
 @dataclass(frozen=True, slots=True)
 class _RequestedTool:
-    """A tool that the message asks for, by kind or by name, and its arguments."""
+    """A tool that the message requests, by kind or by name, and its arguments."""
 
     kind: str
-    meant: dict[str, Any] = field(default_factory=dict)
+    meanings: dict[str, Any] = field(default_factory=dict)
+    """Argument values by meaning, such as `query`."""
     tool: ToolSpec | None = None
     arguments: str | None = None
+    """The arguments as JSON, if the message contains them."""
 
 
 def requested_calls(question: str, request: ModelRequest) -> tuple[list[ToolCall], list[str]]:
-    """Return the tool calls that a message asks for, and the kinds of tools that are missing for them."""
+    """Return the tool calls that a message requests, and the kinds of missing tools."""
     number = sum(len(message.tool_calls) for message in request.messages)
     calls: list[ToolCall] = []
     missing: list[str] = []
@@ -91,7 +93,7 @@ def requested_calls(question: str, request: ModelRequest) -> tuple[list[ToolCall
             continue
         number += 1
         arguments = requested.arguments or json.dumps(
-            _name_arguments(tool, requested.meant), ensure_ascii=False
+            _name_arguments(tool, requested.meanings), ensure_ascii=False
         )
         calls.append(ToolCall(id=f"call_{number}", name=tool.name, arguments=arguments))
     return calls, missing
@@ -120,11 +122,11 @@ def _requested_tools(question: str, tools: Sequence[ToolSpec]) -> Iterator[_Requ
 
 
 def _find_expression(question: str) -> str | None:
-    """Return the arithmetic expression that a message asks for, or None."""
-    asked = _CALCULATE.search(question)
-    text = (asked["sum"] if asked else question).strip()
+    """Return the arithmetic expression in a message, or None."""
+    explicit = _CALCULATE.search(question)
+    text = (explicit["sum"] if explicit else question).strip()
     found = _SUM.match(text)
-    if found is None or (not asked and text[found.end() :].strip(" ?!=")):
+    if found is None or (not explicit and text[found.end() :].strip(" ?!=")):
         return None
     expression = _THOUSANDS.sub("", found[0].strip(" ,.="))
     if not _OPERATION.search(expression) or _DATE.match(expression):
@@ -142,15 +144,15 @@ def _find_tool(kind: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
     return None
 
 
-def _name_arguments(tool: ToolSpec, meant: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments under the names of the tool's schema. Arguments without a name are left out."""
+def _name_arguments(tool: ToolSpec, meanings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the names of the tool's schema. Arguments without a name are left out."""
     properties = tool.parameters.get("properties")
-    known = list(properties) if isinstance(properties, dict) else []
+    names = list(properties) if isinstance(properties, dict) else []
     arguments: dict[str, Any] = {}
-    for meaning, value in meant.items():
-        name = next((name for name in _PARAMETERS[meaning] if name in known), None)
+    for meaning, value in meanings.items():
+        name = next((name for name in _PARAMETERS[meaning] if name in names), None)
         if name is None and isinstance(value, str) and meaning != "zone":
-            name = known[0] if known else meaning
+            name = names[0] if names else meaning
         if name is not None:
             arguments[name] = value
     return arguments
@@ -186,15 +188,15 @@ def _describe_result(result: PromptMessage, call: ToolCall | None) -> str:
             return f"The {name} found nothing."
     if _is_empty(value) or _value_text(value) == _EMPTY_TEXT:
         return f"The {name} returned nothing."
-    asked = _parse_or_keep(call.arguments) if call else None
-    expression = asked.get("expression") if isinstance(asked, dict) else None
+    arguments = _parse_or_keep(call.arguments) if call else None
+    expression = arguments.get("expression") if isinstance(arguments, dict) else None
     if isinstance(expression, str) and isinstance(value, int | float):
         return f"{expression} = {_value_text(value)}"
     if isinstance(value, list):
         return "\n".join(
             [f"The {name} found:", *(f"- {_value_text(item)}" for item in value if not _is_empty(item))]
         )
-    return f"The {name} says: {_value_text(value)}"
+    return f"The {name} returned: {_value_text(value)}"
 
 
 def _excerpt(item: Any) -> Any:
@@ -227,9 +229,9 @@ def _value_text(value: Any, depth: int = 0) -> str:
     if depth == _MAX_DEPTH:
         return "…"
     if isinstance(value, dict):
-        said = [
+        parts = [
             f"{key}: {_value_text(part, depth + 1)}" for key, part in value.items() if not _is_empty(part)
         ]
     else:
-        said = [_value_text(part, depth + 1) for part in value if not _is_empty(part)]
-    return ", ".join(said) or _EMPTY_TEXT
+        parts = [_value_text(part, depth + 1) for part in value if not _is_empty(part)]
+    return ", ".join(parts) or _EMPTY_TEXT

@@ -1,7 +1,7 @@
-"""Models that speak chat completions over HTTP: OpenAI, OpenRouter, Ollama, vLLM and compatible servers.
+"""Models with the chat completions API: OpenAI, OpenRouter, Ollama, vLLM and compatible servers.
 
-A call returns a whole reply or raises `ModelError`. Temporary errors are retried here, but never after a part of the
-answer was passed on: the caller has to know of that.
+A call returns a complete reply or raises `ModelError`. Temporary errors are retried here, but not after a part of the
+answer was streamed. In that case the caller has to decide.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from breadcrumbs.runtime.sse import Parser
 _log = structlog.get_logger("breadcrumbs.models")
 _random = SystemRandom()
 
-# How long to wait for the usage and [DONE] once the model has said that it is finished.
-_GRACE_SECONDS = 2.0
+_GRACE_SECONDS = 2.0  # time to wait for the usage and [DONE] after the finish reason
 _MAX_BACKOFF_SECONDS = 8.0
 _MAX_ERROR_BYTES = 64 << 10
 
@@ -57,16 +56,17 @@ _ALTERNATIVE = {"max_tokens": "max_completion_tokens", "max_completion_tokens": 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What is known about a provider."""
+    """URL and options of a well-known provider."""
 
     url: str
     key_env: str
+    """Environment variable with the key."""
     needs_key: bool
     prefers_max_completion_tokens: bool = False
 
 
 PRESETS: dict[str, Preset] = {
-    # OpenAI's reasoning models refuse `max_tokens`, all of its models take the newer name.
+    # OpenAI's reasoning models refuse `max_tokens`. All of its models accept the newer name.
     "openai": Preset("https://api.openai.com/v1", "OPENAI_API_KEY", True, prefers_max_completion_tokens=True),
     "openrouter": Preset("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", True),
     "ollama": Preset("http://127.0.0.1:11434/v1", "OLLAMA_API_KEY", False),
@@ -75,9 +75,9 @@ PRESETS: dict[str, Preset] = {
 
 
 class OpenAICompatibleModel:
-    """One model of an endpoint. Every reply has text or tool calls; what has neither is a `ModelError`.
+    """One model of an endpoint. A reply with neither text nor tool calls raises `ModelError`.
 
-    `close` closes the endpoint too, unless the endpoint is shared with other models.
+    `close` also closes the endpoint, unless the endpoint is shared with other models.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class OpenAICompatibleModel:
             raise ModelError(reason, retry=error.retry, retry_after=error.retry_after) from None
         if call.answering:
             raise ModelError(
-                f"{self.name}: cut off after {limits.total:g} s: the answer did not come to an end",
+                f"{self.name}: cut off after {limits.total:g} s, the answer was not complete",
                 retry=False,
             )
         raise ModelError(f"{self.name}: no answer within {limits.total:g} s", retry=True)
@@ -113,7 +113,7 @@ class OpenAICompatibleModel:
 
 
 class _FieldRefused(Exception):
-    """The server does not know an optional field, which is left out from now on."""
+    """The server refused an optional field, which is left out from now on."""
 
 
 class _ModelCall:
@@ -121,7 +121,7 @@ class _ModelCall:
 
     def __init__(self, model: OpenAICompatibleModel, request: ModelRequest, on_delta: OnDelta | None) -> None:
         self.answering = False
-        """Something of an answer has come in."""
+        """Whether a part of the answer has arrived."""
         self._model = model
         self._endpoint = model.endpoint
         self._limits = model.endpoint.limits
@@ -130,6 +130,7 @@ class _ModelCall:
         self._has_sent_delta = False
 
     async def run(self) -> ModelReply:
+        """Return the reply. Retries temporary errors until a part of the answer was streamed."""
         retries = 0
         while True:
             try:
@@ -142,7 +143,7 @@ class _ModelCall:
                 if self._has_sent_delta or retries > self._limits.retries or wait is None:
                     raise
                 _log.warning(
-                    "model call failed, trying again",
+                    "model call failed, retrying",
                     model=self._model.name,
                     reason=self._endpoint.safe_reason(error.reason),
                     wait=round(wait, 3),
@@ -150,15 +151,15 @@ class _ModelCall:
                 )
             await anyio.sleep(wait)
 
-    def _retry_pause(self, retries: int, asked_for: float | None) -> float | None:
-        """Return the seconds to wait before a retry, or None if that is too long."""
-        if asked_for is None:
+    def _retry_pause(self, retries: int, requested: float | None) -> float | None:
+        """Return the pause before a retry in seconds, or None if too long."""
+        if requested is None:
             wait = min(_MAX_BACKOFF_SECONDS, self._limits.backoff * 2 ** (retries - 1)) * _random.uniform(
                 0.5, 1.0
             )
-        elif asked_for <= self._limits.max_wait:
-            # Not all of those who were sent away at once should come back at once.
-            wait = asked_for + _random.uniform(0.0, self._limits.backoff / 2)
+        elif requested <= self._limits.max_wait:
+            # Add jitter, so that calls that were refused together do not retry together.
+            wait = requested + _random.uniform(0.0, self._limits.backoff / 2)
         else:
             return None
         return wait if anyio.current_time() + wait < anyio.current_effective_deadline() else None
@@ -174,22 +175,22 @@ class _ModelCall:
             f"{endpoint.url}/chat/completions",
             content=body,
             headers=endpoint.headers(stream=streaming),
-            # Without a stream the first byte comes when the model is done.
+            # Without streaming, the first byte arrives when the model has finished.
             timeout=client.timeout if streaming else httpx.Timeout(limits.total, connect=limits.connect),
         )
         response = await self._send(client, http_request)
         try:
             if response.status_code != httpx.codes.OK:
                 raise await self._read_error(response, body)
-            answer = ReplyBuilder(
+            builder = ReplyBuilder(
                 max_bytes=limits.max_text,
                 calls_before=sum(len(message.tool_calls) for message in self._request.messages),
             )
             if "event-stream" in response.headers.get("Content-Type", ""):
-                await self._read_events(response, answer)
+                await self._read_events(response, builder)
             else:
-                await self._read_whole(response, answer)
-            return answer.reply()
+                await self._read_whole(response, builder)
+            return builder.reply()
         finally:
             await response.aclose()
 
@@ -204,70 +205,70 @@ class _ModelCall:
             hint = "; is it running?" if is_loopback_url(self._endpoint.url) else ""
             raise TransientModelError(f"cannot connect to {self._endpoint.url}: {error}{hint}") from None
         except httpx.TimeoutException:
-            raise TransientModelError(f"no answer began within {self._limits.read:g} s") from None
+            raise TransientModelError(f"no data within {self._limits.read:g} s") from None
         except httpx.HTTPError as error:
             raise TransientModelError(
-                f"the connection broke before an answer: {describe_error(error)}"
+                f"the connection was lost before the answer: {describe_error(error)}"
             ) from None
 
-    async def _read_events(self, response: httpx.Response, answer: ReplyBuilder) -> None:
+    async def _read_events(self, response: httpx.Response, builder: ReplyBuilder) -> None:
         """Read an event stream up to its last event."""
         parser = Parser(max_line_bytes=self._max_body_bytes)
         async with aclosing(
             self._endpoint.read_pieces(response, 64 * self._limits.max_text + (1 << 20))
         ) as pieces:
-            while (piece := await _next_piece(pieces, answer)) is not None:
+            while (piece := await _next_piece(pieces, builder)) is not None:
                 for event in read_events(parser, piece):
-                    if await self._add_event(event, answer):
+                    if await self._add_event(event, builder):
                         return
-        await self._add_rest(parser, answer)
+        await self._add_rest(parser, builder)
 
-    async def _add_rest(self, parser: Parser, answer: ReplyBuilder) -> None:
+    async def _add_rest(self, parser: Parser, builder: ReplyBuilder) -> None:
         """Add the rest of a stream that ended without `[DONE]`."""
         rest = last_event(parser)
-        if rest is not None and not answer.finished:
+        if rest is not None and not builder.finished:
             if parse_json_or_none(rest) is None and rest.strip() != b"[DONE]":
-                raise TransientModelError("the connection ended in the middle of the answer")
-            if await self._add_event(rest, answer):
+                raise TransientModelError("the connection ended during the answer")
+            if await self._add_event(rest, builder):
                 return
-        if not answer.finished:
+        if not builder.finished:
             if not self.answering:
-                # It is no event stream: a whole body, or an error page.
-                await self._add_body(bytes(parser.stray), answer)
+                # Not an event stream, but a complete JSON body or an error page.
+                await self._add_body(bytes(parser.stray), builder)
                 return
-            raise TransientModelError("the connection ended in the middle of the answer")
-        await self._send_delta(answer.end())
+            raise TransientModelError("the connection ended during the answer")
+        await self._send_delta(builder.end())
 
-    async def _read_whole(self, response: httpx.Response, answer: ReplyBuilder) -> None:
-        await self._add_body(await self._endpoint.read_body(response, self._max_body_bytes), answer)
+    async def _read_whole(self, response: httpx.Response, builder: ReplyBuilder) -> None:
+        await self._add_body(await self._endpoint.read_body(response, self._max_body_bytes), builder)
 
-    async def _add_body(self, body: bytes, answer: ReplyBuilder) -> None:
-        """Add a body that does not claim to be an event stream, but may be one."""
+    async def _add_body(self, body: bytes, builder: ReplyBuilder) -> None:
+        """Add a body without the content type of an event stream. It can be one nevertheless."""
         start = body.lstrip()
         if not start:
-            raise TransientModelError("the answer has an empty body")
+            raise TransientModelError("the response has an empty body")
         if start[:1] == b"<":
             raise ModelError(
-                f"the answer is a web page, no JSON; is the URL right? {show_excerpt(body)}", retry=False
+                f"the response is a web page, not JSON: check the URL. {show_excerpt(body)}", retry=False
             )
         if not start.startswith((b"data:", b"event:", b":")):
-            await self._send_delta(answer.add_whole(body))
+            await self._send_delta(builder.add_whole(body))
             return
         parser = Parser()
         rest = [*read_events(parser, body), last_event(parser)]
         for event in rest:
-            if event is not None and await self._add_event(event, answer):
+            if event is not None and await self._add_event(event, builder):
                 return
-        if not answer.finished:
-            raise TransientModelError("the connection ended in the middle of the answer")
-        await self._send_delta(answer.end())
+        if not builder.finished:
+            raise TransientModelError("the connection ended during the answer")
+        await self._send_delta(builder.end())
 
-    async def _add_event(self, event: bytes, answer: ReplyBuilder) -> bool:
-        """Add an event. Returns whether it was the last one."""
+    async def _add_event(self, event: bytes, builder: ReplyBuilder) -> bool:
+        """Add an event. Return whether it was the last one."""
         if event.strip() == b"[DONE]":
-            await self._send_delta(answer.end())
+            await self._send_delta(builder.end())
             return True
-        text = answer.add_chunk(event)
+        text = builder.add_chunk(event)
         self.answering = True
         await self._send_delta(text)
         return False
@@ -279,14 +280,15 @@ class _ModelCall:
 
     @property
     def _max_body_bytes(self) -> int:
-        # JSON may spell a byte with six.
+        # JSON can escape one byte with six.
         return 6 * self._limits.max_text + (1 << 20)
 
     async def _read_error(self, response: httpx.Response, sent: bytes) -> ModelError | _FieldRefused:
+        """Return the exception for an error response. `sent` is the body of the request."""
         status = response.status_code
         if 300 <= status < 400:
             return ModelError(
-                f"the server redirects ({status}), which is not followed: set the URL to where it leads",
+                f"the server redirects ({status}), and redirects are not followed: set the URL to the target",
                 retry=False,
             )
         body = bytearray()
@@ -295,20 +297,21 @@ class _ModelCall:
                 async for piece in pieces:
                     body += piece
         except ModelError:
-            pass  # the status says enough
+            pass  # report the status alone
         text = show_excerpt(bytes(body))
         if status in (400, 422) and self._omits_refused_field(text, sent):
             return _FieldRefused()
         parsed = parse_json_or_none(bytes(body))
-        said = parsed.get("error") or parsed if isinstance(parsed, dict) else None
+        error = parsed.get("error") or parsed if isinstance(parsed, dict) else None
         retry_after = requested_pause(response.headers)
-        if said:
-            return provider_error(said, status=status, retry_after=retry_after)
+        if error:
+            return provider_error(error, status=status, retry_after=retry_after)
         if body.lstrip()[:1] == b"<":
             text = "a web page"
-        return provider_error(text or "without a word", status=status, retry_after=retry_after)
+        return provider_error(text or "no details", status=status, retry_after=retry_after)
 
     def _omits_refused_field(self, complaint: str, sent: bytes) -> bool:
+        """Return whether the request can be repeated without a field that the server refused."""
         if not _UNKNOWN_FIELD.search(complaint):
             return False
         omit = self._endpoint.omit
@@ -317,21 +320,21 @@ class _ModelCall:
             if field not in fields or not mention.search(complaint):
                 continue
             if field in omit:
-                return True  # another call has found out while this one was under way
-            # Never without both: a limit that somebody set must not be dropped.
+                return True  # another call added it while this one was running
+            # Never omit both names: a limit that the agent sets must not be lost.
             if _ALTERNATIVE.get(field) not in omit:
                 omit.add(field)
-                _log.info("the model server does not know a field", url=self._endpoint.url, field=field)
+                _log.info("model server refused a field, omitting it", url=self._endpoint.url, field=field)
                 return True
         return False
 
 
-async def _next_piece(pieces: AsyncGenerator[bytes], answer: ReplyBuilder) -> bytes | None:
-    """Return the next piece, or None at the end. After the last word of an answer, waits only a moment."""
-    with anyio.move_on_after(_GRACE_SECONDS if answer.finished else math.inf):
+async def _next_piece(pieces: AsyncGenerator[bytes], builder: ReplyBuilder) -> bytes | None:
+    """Return the next piece, or None at the end. Waits only `_GRACE_SECONDS` after the finish reason."""
+    with anyio.move_on_after(_GRACE_SECONDS if builder.finished else math.inf):
         try:
             return await anext(pieces, None)
         except TransientModelError:
-            if not answer.finished:
+            if not builder.finished:
                 raise
     return None

@@ -1,13 +1,13 @@
-"""Make a model from its name, as settings and agent definitions write it.
+"""Make a model from its name in the settings or in an agent definition.
 
     offline                             no key, no network
     openai:gpt-4.1-mini                 a provider and one of its models; openai/gpt-4.1-mini is the same
-    openrouter/anthropic/claude-sonnet  as RCRT writes it
-    http://127.0.0.1:8000/v1#my-model   any server that speaks chat completions
+    openrouter/anthropic/claude-sonnet  the notation of RCRT
+    http://127.0.0.1:8000/v1#my-model   any server with the chat completions API
     house-model                         an alias of the settings
 
-The settings are written by the operator. An agent's definition may come from a client: it can name providers,
-endpoints and aliases, but it cannot send prompts to a URL of its own, and no key comes from it.
+The operator writes the settings. An agent definition can come from a client. It can name providers, endpoints and
+aliases, but it cannot send prompts to other URLs, and it cannot contain a key.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ from breadcrumbs.runtime.errors import InvalidInput, StartupError
 
 OFFLINE = "offline"
 
-# What RCRT calls it.
-_OTHER_NAMES = {"ollama_local": "ollama"}
+_RCRT_NAMES = {"ollama_local": "ollama"}
 
 
 class ModelSettings(BaseModel):
-    """Everything about models that can be set."""
+    """The `models` section of the settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    default: str = Field(OFFLINE, description="The model of agents that name none")
+    default: str = Field(OFFLINE, description="The model of agents that do not name one")
     aliases: dict[str, str] = Field(
-        default_factory=dict, description="Names of your own, RCRT's llm_config ids for one"
+        default_factory=dict, description="Your own names for models, such as RCRT's llm_config ids"
     )
     endpoints: dict[EndpointName, EndpointSettings] = Field(default_factory=dict)
     connect_timeout: Seconds = EndpointLimits().connect
@@ -55,7 +54,9 @@ class ModelSettings(BaseModel):
     retries: Annotated[int, Field(ge=0, le=10)] = EndpointLimits().retries
     max_retry_wait: Annotated[float, Field(ge=0, le=3600)] = EndpointLimits().max_wait
     max_answer_bytes: Annotated[int, Field(ge=1, le=64 << 20)] = EndpointLimits().max_text
-    offline_delay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="Seconds before each word")
+    offline_delay: Annotated[float, Field(ge=0, le=10)] = Field(
+        0.0, description="Pause before each word, in seconds"
+    )
 
     @property
     def limits(self) -> EndpointLimits:
@@ -70,9 +71,9 @@ class ModelSettings(BaseModel):
 
 
 class ModelPool:
-    """Makes models that share their connections, one client an endpoint, and closes them together.
+    """Makes models that share one HTTP client per endpoint, and closes all clients together.
 
-    The settings are checked here, at start: the default model must be there, with its key.
+    The constructor validates the settings. The default model must exist and have its key.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class ModelPool:
         self._offline = OfflineModel(delay=self._settings.offline_delay)
         for name, endpoint in self._settings.endpoints.items():
             if name == OFFLINE:
-                raise StartupError(f"a model endpoint cannot be called {OFFLINE!r}")
+                raise StartupError(f"a model endpoint cannot have the name {OFFLINE!r}: rename it")
             if endpoint.url is None and name not in PRESETS:
                 raise StartupError(f"the model endpoint {name!r} needs a url")
         urls = {name: self._url_of(name) for name in (*self._settings.endpoints, *PRESETS)}
@@ -96,19 +97,19 @@ class ModelPool:
             for alias in self._settings.aliases:
                 self._resolve(alias, trusted=True, check_only=True)
         except InvalidInput as error:
-            raise StartupError(f"the model settings are not usable: {error}") from None
+            raise StartupError(f"invalid model settings: {error}") from None
 
     @property
     def names(self) -> list[str]:
-        """What the name of a model may begin with, and the names that stand alone."""
+        """Names of models, and prefixes of names such as `openai:…`."""
         providers = sorted({*PRESETS, *self._settings.endpoints})
         return [OFFLINE, *sorted(self._settings.aliases), *(f"{provider}:…" for provider in providers)]
 
     def resolve(self, spec: str | None, *, trusted: bool = False) -> Model:
-        """The model of that name; without one, the default.
+        """Return the model with this name. Without a name, return the default model.
 
-        `InvalidInput` lists what exists, `StartupError` says which key is missing. `trusted` is for names
-        that the operator wrote: only these may be URLs that are not in the settings.
+        Raises `InvalidInput` with a list of models if the name is unknown, and `StartupError` if a key is missing.
+        `trusted` is for names that the operator wrote. Only these may be URLs that are not in the settings.
         """
         if spec is None or not spec.strip():
             return self.default
@@ -128,7 +129,7 @@ class ModelPool:
         while spec in self._settings.aliases:
             if spec in followed:
                 raise InvalidInput(
-                    f"the model names {' → '.join([*followed, spec])} go in circles", where="model"
+                    f"the model aliases {' → '.join([*followed, spec])} form a cycle", where="model"
                 )
             followed.append(spec)
             spec, trusted = self._settings.aliases[spec].strip(), True
@@ -137,39 +138,39 @@ class ModelPool:
         if "://" in spec:
             return self._by_url(spec, trusted=trusted)
         provider, model = self._split_spec(spec)
-        if check_only:  # a key that nobody asks for need not be there
+        if check_only:  # the key of an unused alias may be missing
             return self._offline
         return self._open_model(provider, model)
 
     def _split_spec(self, spec: str) -> tuple[str, str]:
         ends = [position for position in (spec.find(":"), spec.find("/")) if position > 0]
         provider = spec[: min(ends)].lower() if ends else spec.lower()
-        provider = provider if provider in self._settings.endpoints else _OTHER_NAMES.get(provider, provider)
+        provider = provider if provider in self._settings.endpoints else _RCRT_NAMES.get(provider, provider)
         if provider not in PRESETS and provider not in self._settings.endpoints:
             raise InvalidInput(
-                f"there is no model {shorten(spec)!r}. {self._spec_advice(spec, provider)}", where="model"
+                f"model {shorten(spec)!r} not found. {self._spec_advice(spec, provider)}", where="model"
             )
         model = spec[min(ends) + 1 :].strip() if ends else ""
         if not model:
             raise InvalidInput(
-                f"{shorten(spec)!r} names a provider, but no model of it: {provider}:<model>", where="model"
+                f"{shorten(spec)!r} is a provider without a model: write {provider}:<model>", where="model"
             )
         return provider, model
 
     def _spec_advice(self, spec: str, provider: str) -> str:
-        exists = f"There is {', '.join(self.names)} or http://host/v1#model"
-        known = [OFFLINE, *self._settings.aliases, *PRESETS, *self._settings.endpoints]
-        close = difflib.get_close_matches(provider, known, n=1, cutoff=0.75)
+        usage = f"Use {', '.join(self.names)} or http://host/v1#model"
+        names = [OFFLINE, *self._settings.aliases, *PRESETS, *self._settings.endpoints]
+        close = difflib.get_close_matches(provider, names, n=1, cutoff=0.75)
         if close:
-            return f"Did you mean {close[0]}? {exists}"
+            return f"Did you mean {close[0]}? {usage}"
         if "/" in spec and ":" not in spec.partition("/")[0]:
-            return f"OpenRouter's models are written openrouter/{shorten(spec)}. {exists}"
-        return exists
+            return f"OpenRouter's models are written openrouter/{shorten(spec)}. {usage}"
+        return usage
 
     def _by_url(self, spec: str, *, trusted: bool) -> Model:
         address, _, model = spec.partition("#")
         if not model:
-            raise InvalidInput("a model by URL is written http://host/v1#model", where="model")
+            raise InvalidInput("the URL has no model: write http://host/v1#model", where="model")
         provider, endpoint = self._endpoints.find(address, trusted=trusted)
         if provider is not None:
             return self._open_model(provider, model)
@@ -187,14 +188,14 @@ class ModelPool:
     def _open_endpoint(self, provider: str) -> Endpoint:
         settings = self._settings.endpoints.get(provider, EndpointSettings())
         preset = PRESETS.get(provider, Preset(url="", key_env="", needs_key=False))
-        # A preset that was pointed at another server must not take the provider's key there.
+        # If a preset has another URL, the key of the provider must not be sent to that URL.
         is_providers_own = settings.url is None or self._url_of(provider) == preset.url
         key_env = settings.key_env or (preset.key_env if is_providers_own else "")
         key = settings.read_key(self._environment, key_env)
         if key is None and (settings.key_env or (preset.needs_key and is_providers_own)):
             raise StartupError(
                 f"{provider} needs a key, and {key_env} is not set. Set it in the environment of the process "
-                f"that runs the agents, or use a model that needs none: {OFFLINE}, ollama:<model>"
+                f"that runs the agents, or use a model without a key: {OFFLINE}, ollama:<model>"
             )
         return Endpoint(
             self._url_of(provider),
@@ -211,9 +212,9 @@ def resolve_model(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> Model:
-    """One model with connections of its own, which its `close` closes.
+    """Return a model with its own connections, which its `close` closes.
 
-    For names that the operator wrote. Whoever runs what agents' definitions name uses a `ModelPool`.
+    The name is trusted, so it must come from the operator. For names from agent definitions, use a `ModelPool`.
     """
     model = ModelPool(settings, environment=environment).resolve(spec, trusted=True)
     if isinstance(model, OpenAICompatibleModel):

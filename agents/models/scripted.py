@@ -1,10 +1,10 @@
-"""Models for tests: they answer what the test says, without a network.
+"""Models for tests. They return replies that the test defines, without a network.
 
     model = ScriptedModel(["Hello!", ModelError("overloaded", retry=True), "Hello again!"])
     model = FunctionModel(lambda request: f"you wrote {request.messages[-1].content}")
 
-Both pass their text on word by word, as a real model does, and keep every request in `requests`. They return exactly
-what they were given, even a reply that a real model's client would reject (an empty one, for example).
+Both stream their text word by word, as a real model does, and record every request in `requests`. They do not validate
+replies. So a test can also return a reply that the client of a real model would reject, such as an empty one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from breadcrumbs.agents.models.streaming import stream_words
 
 
 class ScriptedModel:
-    """Gives its replies in order, one a call. An exception in the list is raised when its turn comes."""
+    """Returns its replies in order, one per call. An exception in the list is raised instead."""
 
     def __init__(self, replies: Iterable[ModelReply | str | Exception], *, name: str = "scripted") -> None:
         self.name = name
@@ -26,18 +26,18 @@ class ScriptedModel:
 
     @property
     def remaining(self) -> int:
-        """How many replies have not been given yet."""
+        """Number of replies that have not been returned yet."""
         return max(0, len(self._replies) - len(self.requests))
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
         self.requests.append(request)
-        asked = len(self.requests)
-        if asked > len(self._replies):
+        calls = len(self.requests)
+        if calls > len(self._replies):
             raise ModelError(
-                f"{self.name}: asked {asked} times, but the script has {len(self._replies)} replies",
+                f"{self.name}: called {calls} times, but the script has {len(self._replies)} replies",
                 retry=False,
             )
-        reply = self._replies[asked - 1]
+        reply = self._replies[calls - 1]
         if isinstance(reply, Exception):
             raise reply
         return await _stream_reply(reply, on_delta)
@@ -47,7 +47,7 @@ class ScriptedModel:
 
 
 class FunctionModel:
-    """Answers with what a function (plain or async) makes of the request."""
+    """Returns the result of a function of the request. The function can be async."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class FunctionModel:
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
         self.requests.append(request)
-        answer = self._function(request)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        return await _stream_reply(answer, on_delta)
+        result = self._function(request)
+        if inspect.isawaitable(result):
+            result = await result
+        return await _stream_reply(result, on_delta)
 
     async def close(self) -> None:
         return None
 
 
-async def _stream_reply(answer: ModelReply | str, on_delta: OnDelta | None) -> ModelReply:
-    reply = ModelReply(text=answer, finish_reason="stop") if isinstance(answer, str) else answer
+async def _stream_reply(result: ModelReply | str, on_delta: OnDelta | None) -> ModelReply:
+    reply = ModelReply(text=result, finish_reason="stop") if isinstance(result, str) else result
     await stream_words(reply.text, on_delta)
     return reply

@@ -14,12 +14,15 @@ _WORDS_BETWEEN_CHECKPOINTS = 100
 
 
 async def stream_words(text: str, on_delta: OnDelta | None, *, delay: float = 0.0) -> None:
-    """Word by word; the pieces joined are `text`. `delay` is the pause before each word, in seconds."""
+    """Pass the text to `on_delta` word by word. The joined words are the text.
+
+    `delay` is the pause before each word, in seconds.
+    """
     if on_delta is None:
         return
     for count, word in enumerate(_WORD.findall(text), start=1):
         if delay > 0:
             await anyio.sleep(delay)
-        elif count % _WORDS_BETWEEN_CHECKPOINTS == 0:  # a long text must not hold up other sessions
+        elif count % _WORDS_BETWEEN_CHECKPOINTS == 0:  # a long text must not block other sessions
             await checkpoint()
         await on_delta(word)

@@ -1,4 +1,4 @@
-"""Agents on an ADK server. The server answers; the session is stored here.
+"""Agents on an ADK server. The server answers, and Breadcrumbs stores the session.
 
 `__all__` lists the modules that other packages may import.
 """

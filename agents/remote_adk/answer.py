@@ -1,4 +1,4 @@
-"""Assemble the events of one run of an ADK app into one answer."""
+"""Assemble the events of one run of an ADK app into one reply."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from breadcrumbs.agents.models.base import ModelError
 from breadcrumbs.agents.models.chat_format import show_excerpt
 
 TEMPORARY = "temp:"
-"""State of one run, which nobody keeps."""
+"""Prefix of state that lasts for one run and is not stored."""
 
 _SEPARATOR = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class AdkReply:
-    """The whole reply of an app."""
+    """The complete reply of an app."""
 
     text: str
     author: str
-    """The agent of the app that had the last word: in the app's own history that is who said it."""
+    """The agent of the app that wrote the last text. The history of the app names the same author."""
     state_delta: dict[str, Any] = field(default_factory=dict)
 
 
 class AnswerReader:
-    """Assembles the events of a run. `add_event` returns the new text of each.
+    """Assembles the events of a run into a reply.
 
-    An app may speak several times in a run, before and after it uses its tools, or with several agents. All of
-    it is the answer: what was shown is what is stored. Thoughts are not.
+    An app can write several texts in a run: before and after tool calls, or from several agents. All of them are
+    streamed and belong to the reply. Thoughts are left out.
     """
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._unfinished = ""
         self._bytes = 0
         self._author = ""
@@ -41,8 +41,9 @@ class AnswerReader:
         self._problem = ""
 
     def add_event(self, event: Any) -> str:
+        """Add an event and return its new text."""
         if not isinstance(event, dict):
-            raise ModelError(f"this is no event of an ADK server: {show_excerpt(str(event))}", retry=False)
+            raise ModelError(f"not an event of an ADK server: {show_excerpt(str(event))}", retry=False)
         if isinstance(error := event.get("error"), str):
             raise ModelError(f"the app failed: {show_excerpt(error)}", retry=False)
         if event.get("author") == "user":
@@ -55,39 +56,41 @@ class AnswerReader:
             self._problem = show_excerpt(f"{code} {event.get('errorMessage') or ''}")
         if not text.strip():
             return ""
-        self._problem = ""  # it has words all the same
+        self._problem = ""  # an event with text is not a failure
         self._author = str(event.get("author") or "")
         return self._add_complete(text)
 
     def reply(self) -> AdkReply:
+        """Return the reply. Raises `ModelError` if the run failed, ended too early, or has no text."""
         if self._problem:
             raise ModelError(f"the app failed: {self._problem}", retry=False)
         if self._unfinished.strip():
-            raise ModelError("the answer ended in the middle", retry=True)
-        if not self._said:
-            raise ModelError("the app ran and said nothing", retry=False)
-        return AdkReply(_SEPARATOR.join(self._said), self._author, self._state)
+            raise ModelError("the answer is incomplete", retry=True)
+        if not self._texts:
+            raise ModelError("the app returned no text", retry=False)
+        return AdkReply(_SEPARATOR.join(self._texts), self._author, self._state)
 
     def _add_partial(self, text: str) -> str:
-        new = text if self._unfinished or not self._said or not text else _SEPARATOR + text
+        new = text if self._unfinished or not self._texts or not text else _SEPARATOR + text
         self._unfinished += text
         return self._count_bytes(new)
 
     def _add_complete(self, text: str) -> str:
-        begun, self._unfinished = self._unfinished, ""
-        if not begun:
-            new = _SEPARATOR + text if self._said else text
+        streamed, self._unfinished = self._unfinished, ""
+        if not streamed:
+            new = _SEPARATOR + text if self._texts else text
         else:
-            # Word for word what came in pieces, or the app has changed its mind: then the pieces were for the eye.
-            new = text[len(begun) :] if text.startswith(begun) else ""
-        self._said.append(text)
+            # The complete text normally starts with the streamed pieces. If it does not, the app has replaced them.
+            # The reply then contains only the complete text, and nothing more is streamed.
+            new = text[len(streamed) :] if text.startswith(streamed) else ""
+        self._texts.append(text)
         return self._count_bytes(new)
 
     def _count_bytes(self, new: str) -> str:
         self._bytes += len(new.encode("utf-8", "replace"))
         if self._bytes > self._max_bytes:
             raise ModelError(
-                f"the answer was cut off: it has more than the {self._max_bytes:,} bytes that are allowed",
+                f"the answer was cut off at {self._max_bytes:,} bytes, the maximum size of an answer",
                 retry=False,
             )
         return new

@@ -1,7 +1,7 @@
-"""The client of an ADK server: its apps, its sessions, and one function that runs a turn.
+"""HTTP client for an ADK server: list apps, manage sessions, and run a turn.
 
-Every failure is a `ModelError` with a reason for people to read. A server that does not know a session (any more)
-raises `UnknownSession`. This module never makes up an id.
+Every failure raises a `ModelError` with a reason that a user can read. If the server does not have the session (any
+more), `UnknownSession` is raised. The server chooses all session ids.
 """
 
 from __future__ import annotations
@@ -37,58 +37,60 @@ _MAX_ERROR_BYTES = 64 << 10
 
 
 class UnknownSession(ModelError):
-    """The server does not know the session."""
+    """The server does not have the session."""
 
-    def __init__(self, said: str) -> None:
-        super().__init__(
-            f"the server does not know the session it was asked to go on with: {said}", retry=False
-        )
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"the server does not have the session: {detail}", retry=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteSession:
-    """A session as the server made it."""
+    """A session that the server created."""
 
     id: str
     state: dict[str, Any]
-    """With what the server knew of the user and the app already."""
+    """The state, including `user:` and `app:` state that the server already had."""
     events: int
+    """Number of events in the session."""
 
 
 class AdkServer:
-    """One server. Safe to share: any number of turns may run at once."""
+    """Client of one ADK server. Safe to share: any number of turns can run at once."""
 
     def __init__(self, name: str, endpoint: Endpoint) -> None:
         self.name = name
         self._endpoint = endpoint
         self._limits = endpoint.limits
         self._streams = endpoint.streaming
-        self._seen: set[str] = set()
-        """Apps that the server is known to have."""
+        self._checked_apps: set[str] = set()
+        """Apps that passed the check. If the server cannot list its apps, every app passes."""
 
     def explain(self, error: ModelError) -> ModelError:
-        """Return the error with a reason that a user may read."""
+        """Return the error with the name of the server and without secrets."""
         reason = f"ADK server {self.name}: {self._endpoint.safe_reason(error.reason)}"
         return ModelError(reason, retry=error.retry, retry_after=error.retry_after)
 
     # Apps
 
     async def require_app(self, app: str, *, again: bool = False) -> None:
-        """Raise ModelError unless the server has the app. The result is cached; `again` asks anew."""
-        if app in self._seen and not again:
+        """Raise `ModelError` if the server does not have the app.
+
+        A server that cannot list its apps is assumed to have it. The result is cached. `again` repeats the check.
+        """
+        if app in self._checked_apps and not again:
             return
         status, apps = await self._request_json("GET", "/list-apps")
         if status in _MISSING_ROUTE_STATUS:
-            _log.warning("this ADK server does not list its apps", server=self.name, app=app)
+            _log.warning("adk server does not list its apps", server=self.name, app=app)
         elif status != httpx.codes.OK:
-            raise _refusal_error("its apps could not be listed", status, apps)
+            raise _refusal_error("cannot list the apps", status, apps)
         elif not isinstance(apps, list):
-            raise ModelError("what it gives for /list-apps is no list; is the URL right?", retry=False)
+            raise ModelError("the response of /list-apps is not a list: check the URL", retry=False)
         elif app not in apps:
-            self._seen.discard(app)
-            there = ", ".join(sorted(str(name) for name in apps)) or "none"
-            raise ModelError(f"there is no app {app!r}, only: {show_excerpt(there)}", retry=False)
-        self._seen.add(app)
+            self._checked_apps.discard(app)
+            names = ", ".join(sorted(str(name) for name in apps)) or "none"
+            raise ModelError(f"app {app!r} not found; available: {show_excerpt(names)}", retry=False)
+        self._checked_apps.add(app)
 
     # Sessions
 
@@ -99,32 +101,36 @@ class AdkServer:
         body: dict[str, Any] = {"state": state}
         if events:
             body["events"] = events
-        status, made = await self._request_json("POST", _sessions_path(app, user), body)
+        status, created = await self._request_json("POST", _sessions_path(app, user), body)
         if status != httpx.codes.OK:
-            raise _refusal_error("it could not create a session", status, made)
-        id = made.get("id") if isinstance(made, dict) else None
+            raise _refusal_error("cannot create a session", status, created)
+        id = created.get("id") if isinstance(created, dict) else None
         if not isinstance(id, str) or not id:
-            raise ModelError(f"it created a session and did not say which: {_detail_text(made)}", retry=False)
-        return RemoteSession(id, _dict_or_empty(made.get("state")), len(made.get("events") or ()))
+            raise ModelError(f"the new session has no id: {_detail_text(created)}", retry=False)
+        return RemoteSession(id, _dict_or_empty(created.get("state")), len(created.get("events") or ()))
 
     async def add_state(self, app: str, user: str, session: str, delta: dict[str, Any]) -> None:
-        status, said = await self._request_json(
+        """Merge a change into the state of a session."""
+        status, body = await self._request_json(
             "PATCH", f"{_sessions_path(app, user)}/{quote(session, safe='')}", {"stateDelta": delta}
         )
         if status != httpx.codes.OK:
-            raise _refusal_error("it did not take the state of the session", status, said)
+            raise _refusal_error("cannot set the state of the session", status, body)
 
     async def delete_session(self, app: str, user: str, session: str) -> None:
         """Delete a session that is no longer used. A failure is only logged."""
         try:
             await self._request_json("DELETE", f"{_sessions_path(app, user)}/{quote(session, safe='')}")
         except ModelError as error:
-            _log.info("an old ADK session was not deleted", server=self.name, reason=error.reason)
+            _log.info("adk session not deleted", server=self.name, reason=error.reason)
 
     # Turns
 
     async def run(self, app: str, user: str, session: str, text: str, on_delta: OnDelta) -> AdkReply:
-        """Run one turn of an app. Nothing else lets an app answer."""
+        """Run one turn of an app and return its reply. Streams the text to `on_delta`.
+
+        No other method makes an app answer.
+        """
         reader = AnswerReader(max_bytes=self._limits.max_text)
         request = {
             "appName": app,
@@ -136,23 +142,22 @@ class AdkServer:
             if not (self._streams and await self._run_streaming(request, reader, on_delta)):
                 await self._run_whole(request, reader, on_delta)
             return reader.reply()
-        raise ModelError(
-            f"cut off after {self._limits.total:g} s: the answer did not come to an end", retry=False
-        )
+        raise ModelError(f"cut off after {self._limits.total:g} s, the answer was not complete", retry=False)
 
     async def _run_streaming(self, request: dict[str, Any], reader: AnswerReader, on_delta: OnDelta) -> bool:
-        """Run a turn with a stream. Returns False if this server cannot stream."""
+        """Run a turn with streaming. Return False if the server cannot stream."""
         async with self._send("POST", "/run_sse", {**request, "streaming": True}) as response:
             if response.status_code in _MISSING_ROUTE_STATUS:
-                said = await self._endpoint.read_body(response, _MAX_ERROR_BYTES)
+                body = await self._endpoint.read_body(response, _MAX_ERROR_BYTES)
+                # Without the route, the web framework returns this detail. Any other 404 is about the session.
                 if (
                     response.status_code != httpx.codes.NOT_FOUND
-                    or _detail(parse_json_or_none(said)) == "Not Found"
+                    or _detail(parse_json_or_none(body)) == "Not Found"
                 ):
-                    _log.info("this ADK server does not stream", server=self.name)
+                    _log.info("adk server does not stream", server=self.name)
                     self._streams = False
                     return False
-                raise UnknownSession(_detail_text(parse_json_or_none(said)))
+                raise UnknownSession(_detail_text(parse_json_or_none(body)))
             if response.status_code != httpx.codes.OK:
                 raise await self._read_error(response)
             if "event-stream" not in response.headers.get("Content-Type", ""):
@@ -171,7 +176,7 @@ class AdkServer:
                 await _send_delta(reader.add_event(_parse_event(rest)), on_delta)
             if parser.stray.strip():
                 raise ModelError(
-                    f"this is no stream of events: {show_excerpt(bytes(parser.stray))}", retry=False
+                    f"the response is not an event stream: {show_excerpt(bytes(parser.stray))}", retry=False
                 )
         return True
 
@@ -193,7 +198,7 @@ class AdkServer:
         events = parse_json_or_none(body)
         if not isinstance(events, list):
             raise ModelError(
-                f"the answer is no list of events: {show_excerpt(body) or 'an empty body'}", retry=False
+                f"the response is not a list of events: {show_excerpt(body) or 'an empty body'}", retry=False
             )
         for event in events:
             await _send_delta(reader.add_event(event), on_delta)
@@ -206,12 +211,12 @@ class AdkServer:
         """Send a request and return the status and the JSON of the response."""
         with anyio.move_on_after(self._limits.total):
             async with self._send(method, path, body) as response:
-                # A session comes back with all that was sent to begin it.
+                # The response to a new session repeats the state and events of the request.
                 sent = len(response.request.content)
                 reply = await self._endpoint.read_body(response, self._max_body_bytes + 4 * sent)
                 return response.status_code, parse_json_or_none(reply)
         raise ModelError(
-            f"{path.partition('?')[0]} was not answered within {self._limits.total:g} s", retry=True
+            f"no response to {path.partition('?')[0]} within {self._limits.total:g} s", retry=True
         )
 
     @asynccontextmanager
@@ -224,7 +229,7 @@ class AdkServer:
             self._endpoint.url + path,
             content=b"" if body is None else orjson.dumps(body),
             headers=self._endpoint.headers(stream=path == "/run_sse"),
-            # Without a stream the first byte comes when the app is done.
+            # Without streaming, the first byte arrives when the app has finished.
             timeout=httpx.Timeout(limits.total, connect=limits.connect) if whole else client.timeout,
         )
         try:
@@ -236,10 +241,10 @@ class AdkServer:
                 f"cannot connect to {self._endpoint.url}: {error}; is it running?", retry=True
             ) from None
         except httpx.TimeoutException:
-            raise ModelError(f"no answer began within {limits.read:g} s", retry=True) from None
+            raise ModelError(f"no data within {limits.read:g} s", retry=True) from None
         except httpx.HTTPError as error:
             raise ModelError(
-                f"the connection broke before an answer: {describe_error(error)}", retry=True
+                f"the connection was lost before the answer: {describe_error(error)}", retry=True
             ) from None
         try:
             yield response
@@ -248,16 +253,16 @@ class AdkServer:
 
     @property
     def _max_body_bytes(self) -> int:
-        # JSON may spell a byte with six; and an event says more than its text.
+        # JSON can escape one byte with six, and an event contains more than its text.
         return 12 * self._limits.max_text + (1 << 20)
 
     async def _read_error(self, response: httpx.Response) -> ModelError:
         try:
-            said = await self._endpoint.read_body(response, _MAX_ERROR_BYTES)
+            body = await self._endpoint.read_body(response, _MAX_ERROR_BYTES)
         except ModelError:
-            said = b""  # the status says enough
-        detail = parse_json_or_none(said) or show_excerpt(said)
-        return _refusal_error("it did not run the app", response.status_code, detail, response.headers)
+            body = b""  # report the status alone
+        detail = parse_json_or_none(body) or show_excerpt(body)
+        return _refusal_error("cannot run the app", response.status_code, detail, response.headers)
 
 
 def _sessions_path(app: str, user: str) -> str:
@@ -267,7 +272,7 @@ def _sessions_path(app: str, user: str) -> str:
 def _parse_event(data: bytes) -> Any:
     event = parse_json_or_none(data)
     if event is None:
-        raise ModelError(f"an event of the answer is not JSON: {show_excerpt(data)}", retry=False)
+        raise ModelError(f"an event of the response is not JSON: {show_excerpt(data)}", retry=False)
     return event
 
 
@@ -276,27 +281,29 @@ async def _send_delta(text: str, on_delta: OnDelta) -> None:
         await on_delta(text)
 
 
-def _refusal_error(what: str, status: int, said: Any, headers: httpx.Headers | None = None) -> ModelError:
+def _refusal_error(problem: str, status: int, body: Any, headers: httpx.Headers | None = None) -> ModelError:
     if status in (401, 403):
-        what = f"{what}: it wants a key (key_env in the settings), or does not accept this one"
+        problem = f"{problem}: the key is missing or rejected, check key_env in the settings"
     elif 300 <= status < 400:
-        what = f"{what}: it redirects, which is not followed; set the URL to where it leads"
+        problem = (
+            f"{problem}: the server redirects, and redirects are not followed; set the URL to the target"
+        )
     wait = None if headers is None else requested_pause(headers)
     return ModelError(
-        f"{what} ({status}: {_detail_text(said)})", retry=status in _RETRYABLE_STATUS, retry_after=wait
+        f"{problem} ({status}: {_detail_text(body)})", retry=status in _RETRYABLE_STATUS, retry_after=wait
     )
 
 
-def _detail_text(said: Any) -> str:
+def _detail_text(body: Any) -> str:
     """Return the detail of an error response as one line."""
-    detail = _detail(said)
+    detail = _detail(body)
     if isinstance(detail, str):
-        return show_excerpt(detail) or "without a word"
-    return "without a word" if detail is None else show_excerpt(orjson.dumps(detail, default=str))
+        return show_excerpt(detail) or "no details"
+    return "no details" if detail is None else show_excerpt(orjson.dumps(detail, default=str))
 
 
-def _detail(said: Any) -> Any:
-    return said.get("detail", said) if isinstance(said, dict) else said
+def _detail(body: Any) -> Any:
+    return body.get("detail", body) if isinstance(body, dict) else body
 
 
 def _dict_or_empty(value: Any) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""The ADK servers of the settings, and which of them an agent's definition names.
+"""The ADK servers of the settings, and lookups of an agent's app.
 
     [adk.servers.shop]
     url = "http://127.0.0.1:8000"
-    app = "shop_agent"              the app of agents that name none
-    key_env = "SHOP_KEY"            sent as a bearer token, if a proxy in front of the server wants one
+    app = "shop_agent"              the app of agents that do not name one
+    key_env = "SHOP_KEY"            sent as a bearer token, for a proxy in front of the server
 
-The settings are written by the operator. A definition may come from a client: it can choose among these servers, but
-it cannot send messages to a URL of its own.
+The operator writes the settings. An agent definition can come from a client. It can choose one of these servers, but
+it cannot send messages to other URLs.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ ADK_SERVER: Final = ServerKind(
 
 
 class AdkServerSettings(EndpointSettings):
-    """The settings of one server."""
+    """Settings of one ADK server."""
 
-    url: str = Field(description="Where it answers: what comes before /list-apps")
-    app: AppName | None = Field(None, description="The app of agents that name none")
+    url: str = Field(description="Base URL, without /list-apps")
+    app: AppName | None = Field(None, description="The app of agents that do not name one")
 
 
 class AdkSettings(BaseModel):
-    """Everything about ADK servers that can be set."""
+    """The `adk` section of the settings. Times are in seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     servers: dict[EndpointName, AdkServerSettings] = Field(default_factory=dict)
     connect_timeout: Seconds = 10.0
     read_timeout: Seconds = 120.0
-    """Between two events: an agent may be busy with its tools for a while."""
+    """Timeout between two events. An app can run its tools for a while."""
     total_timeout: Seconds = 600.0
     max_answer_bytes: Annotated[int, Field(ge=1, le=64 << 20)] = 1 << 20
 
@@ -73,7 +73,7 @@ class AdkSettings(BaseModel):
             read=self.read_timeout,
             total=self.total_timeout,
             max_text=self.max_answer_bytes,
-            retries=0,  # a turn that failed is tried again as a whole
+            retries=0,  # the worker retries the whole turn
         )
 
 
@@ -86,7 +86,7 @@ class RemoteApp:
 
 
 class AdkServers:
-    """The servers of the settings, one client each. The settings are checked here, at start."""
+    """The ADK servers of the settings, with one HTTP client each. The constructor validates the settings."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class AdkServers:
         self._by_url: dict[str, AdkServer] = {}
 
     def resolve(self, agent: ActiveAgent) -> RemoteApp:
-        """Return the app of an agent. Raises `InvalidInput` that says what is missing and where to put it."""
+        """Return the app of an agent. Raises `InvalidInput` if the server or the app is unknown."""
         adk = agent.definition.adk
         wanted, app = (adk.server, adk.app) if adk is not None else (None, None)
         if wanted is not None and "://" in wanted:
@@ -112,14 +112,14 @@ class AdkServers:
             server, default = self._servers[name], self._settings.servers[name].app
         if (app := app or default) is None:
             raise InvalidInput(
-                f"which app of {server.name}? Set adk.app in the definition, or app of adk.servers.{server.name} in "
-                "the settings",
+                f"no app for {server.name}: set adk.app in the definition, or adk.servers.{server.name}.app in the "
+                "settings",
                 where="adk.app",
             )
         return RemoteApp(server, app)
 
     async def check_apps(self, agents: Iterable[ActiveAgent]) -> None:
-        """Log which agents cannot answer now, at start. Their servers may come up later."""
+        """Log the agents that cannot answer now. Called at start. Their servers can become available later."""
         async with anyio.create_task_group() as tasks:
             for agent in agents:
                 if agent.definition.kind == "adk":
@@ -133,7 +133,7 @@ class AdkServers:
                 return
             except ModelError as error:
                 problem = remote.server.explain(error).reason
-        _log.error("an ADK agent cannot answer", agent=agent.definition.agent_id, problem=problem)
+        _log.error("adk agent not available", agent=agent.definition.agent_id, problem=problem)
 
     async def close(self) -> None:
         await self._endpoints.close()
@@ -144,13 +144,13 @@ class AdkServers:
             return wanted
         if wanted is None and len(names) == 1:
             return names[0]
-        there = (
-            f"There is {', '.join(names)}"
+        advice = (
+            f"Use one of: {', '.join(names)}"
             if names
-            else "The settings have none: add adk.servers.<name> with a url"
+            else "The settings have no ADK server: add adk.servers.<name> with a url"
         )
-        asked = "which ADK server?" if wanted is None else f"there is no ADK server {wanted[:80]!r}."
-        raise InvalidInput(f"{asked} {there}", where="adk.server")
+        problem = "no ADK server given." if wanted is None else f"ADK server {wanted[:80]!r} not found."
+        raise InvalidInput(f"{problem} {advice}", where="adk.server")
 
     def _at_url(self, address: str, *, trusted: bool) -> AdkServer:
         name, endpoint = self._endpoints.find(address, trusted=trusted)
@@ -170,7 +170,7 @@ class AdkServers:
         server = self._settings.servers[name]
         key = server.read_key(self._environment)
         if key is None and server.key_env is not None:
-            raise StartupError(f"the ADK server {name} needs a key, and {server.key_env} is not set")
+            raise StartupError(f"ADK server {name} needs a key: set {server.key_env} in the environment")
         return Endpoint(
             server.url, kind=ADK_SERVER, key=key, limits=self._settings.limits, streaming=server.streaming
         )

@@ -1,14 +1,15 @@
 """A turn of an agent on an ADK server.
 
-The breadcrumbs of the session are the conversation. The server's own session is a copy of it, which may be lost at any
-time. A turn continues the server's session only if that session holds exactly the conversation. Two records tell:
+The breadcrumbs of the session are the conversation. The server's own session, the remote session, is a copy of it that
+can be lost at any time. A turn continues the remote session only if it contains exactly the conversation. Two records
+are compared:
 
-- Before a run, `adk.session.v1` records which message is given to which session of the server.
-- The answer records, in the same write, what the server's session held then.
+- Before a run, `adk.session.v1` records which message is sent to which remote session.
+- The answer records, in the same write, what the remote session contained then.
 
-If the two do not match (a run without an answer, a deleted message, another agent's answer, a changed state, a 404),
-the server gets a new session with the state and the history of the breadcrumbs. So nothing is lost, and no message is
-sent twice.
+They do not match after a run without an answer, a message that this agent did not answer, another agent's answer, a
+deleted message, or a changed state. In these cases, and after a 404, the server gets a new session with the state and
+the history of the breadcrumbs. So no message is lost, and none is sent twice.
 """
 
 from __future__ import annotations
@@ -46,24 +47,25 @@ from breadcrumbs.runtime.workers.errors import TurnFailed
 from breadcrumbs.runtime.workers.turn import INTERNAL
 
 BACKGROUND = "breadcrumbs_context"
-"""Name in the server's state: what a context holds besides the conversation."""
+"""Key in the remote state for the parts of a context other than the conversation."""
 HISTORY = "breadcrumbs_history"
-"""Name in the server's state: what was said before, where a server does not take events."""
+"""Key in the remote state for the history, if the server accepts no events."""
 
 _USERS, _APPS = "user:", "app:"
 _SHARED = (_USERS, _APPS, TEMPORARY)
-"""State that is not the session's alone."""
+"""Prefixes of state that does not belong to a single session."""
 
 _DELETE_SECONDS = 5.0
 _MAX_HISTORY_EVENTS = 2_000
-_MAX_HISTORY_BYTES = 4 << 20
-_PLAIN = re.compile(r"[A-Za-z0-9_.@-]{1,100}")
+_MAX_HISTORY_CHARACTERS = 4 << 20
+_PLAIN_USER = re.compile(r"[A-Za-z0-9_.@-]{1,100}")
+"""User ids that are sent unchanged. Others are replaced by a digest."""
 
 _log = structlog.get_logger("breadcrumbs.adk")
 
 
 class AdkTurns:
-    """Lets agents of the kind `adk` answer."""
+    """Runs the turns of agents of the kind `adk`."""
 
     def __init__(self, store: Store, servers: AdkServers) -> None:
         self._store = store
@@ -72,29 +74,32 @@ class AdkTurns:
     async def answer(
         self, request: AnswerRequest, parts: Sequence[dict[str, Any]], on_delta: OnDelta
     ) -> Answer:
-        """Let the server answer a request."""
+        """Return the answer of the ADK server to a request."""
         agent_id, origin = request.definition.agent_id, request.origin
         try:
             remote = self._servers.resolve(request.agent)
         except InvalidInput as error:
             raise TurnFailed(f"{agent_id}: {error}") from error
-        said = next((item for part in parts for item in part["items"] if item.get("id") == origin.id), None)
-        if said is None:
+        item = next((item for part in parts for item in part["items"] if item.get("id") == origin.id), None)
+        if item is None:
             raise TurnFailed("the message to answer is not in its context")
-        (message,) = build_prompt("", [{"place": "conversation", "items": [said]}], agent_id)
+        (message,) = build_prompt("", [{"place": "conversation", "items": [item]}], agent_id)
         remote_turn = _RemoteTurn(self._store, request, remote)
         await remote_turn.read(background=_background(parts))
         try:
             reply = await remote_turn.run(message.content, on_delta)
         except ModelError as error:
             raise remote.server.explain(error) from None
-        fields = remote_turn.runtime_fields(reply, is_message=said.get("schema_name") == USER_MESSAGE)
+        fields = remote_turn.runtime_fields(reply, is_message=item.get("schema_name") == USER_MESSAGE)
         return Answer(reply.text, runtime_fields=fields)
 
 
 @dataclass(frozen=True, slots=True)
 class _SyncedHistory:
-    """The part of a conversation that the remote session holds, as counts and a digest."""
+    """The content of a remote session, as counts and a digest of the state.
+
+    The session is current if this value equals the value that was stored with the last answer.
+    """
 
     messages: int = 0
     answers: int = 0
@@ -105,7 +110,7 @@ class _SyncedHistory:
 
 
 class _RemoteTurn:
-    """One turn of one agent with its server."""
+    """One turn of one agent on its server."""
 
     def __init__(self, store: Store, request: AnswerRequest, remote: RemoteApp) -> None:
         self._store = store
@@ -128,7 +133,7 @@ class _RemoteTurn:
     # Before the run
 
     async def read(self, *, background: dict[str, Any]) -> None:
-        """Read all that a run needs, in one round trip."""
+        """Read the state, the counts and the record of the session in one round trip."""
         store, owner, session = self._store, self._owner, self._session_id
         user: str | None = next(
             (tag[len(_USERS) :] for tag in inherited_tags(self._trigger.tags, ("user",))), None
@@ -142,7 +147,7 @@ class _RemoteTurn:
             )
             user = user or about.user_id
             self._state = {name: value for name, value in state.items() if not name.startswith(_SHARED)}
-            # The state of the app is left out: all users share it, and a client may have written it here.
+            # Leave out the state of the app: all users share it, and a client can have written it here.
             self._user_state = {name: value for name, value in state.items() if name.startswith(_USERS)}
             self._synced = _SyncedHistory(messages, answers)
         if background:
@@ -151,20 +156,20 @@ class _RemoteTurn:
         self._user = _user_id(owner, user, session or self._origin.id)
 
     async def run(self, text: str, on_delta: OnDelta) -> AdkReply:
-        """Continue the server's session, or a new one. If the server has forgotten it: exactly one more try."""
-        known = self._known_session()
-        if known is not None and await self._is_current(known):
+        """Run the app in the current remote session, or in a new one. If the server lost the session, retry once."""
+        last = self._last_session()
+        if last is not None and await self._is_current(last):
             try:
-                return await self._run(known, text, on_delta)
+                return await self._run(last, text, on_delta)
             except UnknownSession as error:
                 _log.info(
-                    "an ADK server has forgotten a session", server=self._server.name, reason=error.reason
+                    "adk session lost, creating a new one", server=self._server.name, reason=error.reason
                 )
-                known = None
+                last = None
         try:
-            return await self._run(await self._new_session(instead_of=known), text, on_delta)
+            return await self._run(await self._new_session(instead_of=last), text, on_delta)
         except UnknownSession:
-            # If the app is gone, this error says so.
+            # If the app was removed, this raises a clearer error.
             await self._server.require_app(self._app, again=True)
             raise
 
@@ -175,53 +180,53 @@ class _RemoteTurn:
             return await self._server.run(self._app, self._user, remote_session, text, on_delta)
         finally:
             if self._session_id is None:
-                # The session is never continued. It is deleted also when the turn was stopped.
+                # This remote session is never continued. Delete it, also if the turn was cancelled.
                 with anyio.move_on_after(_DELETE_SECONDS, shield=True):
                     await self._server.delete_session(self._app, self._user, remote_session)
 
-    def _known_session(self) -> str | None:
-        """Return the server's session of the last turn, or None."""
-        noted = {} if self._record is None else self._record.context
-        session = noted.get("adk_session")
-        here = (noted.get("server"), noted.get("app"), noted.get("user")) == self._target
-        return session if here and isinstance(session, str) and session else None
+    def _last_session(self) -> str | None:
+        """Return the remote session of the last turn, or None."""
+        record = {} if self._record is None else self._record.context
+        session = record.get("adk_session")
+        is_target = (record.get("server"), record.get("app"), record.get("user")) == self._target
+        return session if is_target and isinstance(session, str) and session else None
 
     async def _is_current(self, session: str) -> bool:
-        """Return whether the server's session holds the same conversation as ours."""
+        """Return whether the remote session contains exactly our conversation."""
         last_message = self._record.context.get("trigger_id") if self._record is not None else None
         last = await self._get(self._turn.derived_id("answer", self._agent_id, str(last_message)))
-        told = last.context.get("adk") if last is not None else None
-        if not isinstance(told, dict):
-            return False  # the last run left no answer: it is not known how far it got
-        return told.get("session") == session and told.get("knows") == self._synced.as_json()
+        synced = last.context.get("adk") if last is not None else None
+        if not isinstance(synced, dict):
+            return False  # the last run has no answer, so the content of the remote session is unknown
+        return synced.get("session") == session and synced.get("knows") == self._synced.as_json()
 
     async def _new_session(self, *, instead_of: str | None) -> str:
-        """Create a session on the server with the state and the history of ours. Raises if the server refuses."""
+        """Create a remote session with our state and history. Raises `ModelError` if the server refuses."""
         server, app, user = self._server, self._app, self._user
         await server.require_app(app)
         events = await self._history()
-        made = await server.create_session(app, user, state=self._state, events=events)
-        if made.events < len(events):
-            _log.info("this ADK server takes no history but in the state", server=server.name)
-            await server.delete_session(app, user, made.id)
+        created = await server.create_session(app, user, state=self._state, events=events)
+        if created.events < len(events):
+            _log.info("adk server accepts no events, sending the history in the state", server=server.name)
+            await server.delete_session(app, user, created.id)
             lines = [
                 {"author": event["author"], "text": event["content"]["parts"][0]["text"]} for event in events
             ]
-            made = await server.create_session(app, user, state={**self._state, HISTORY: lines}, events=[])
-        lost = {name: value for name, value in self._user_state.items() if name not in made.state}
+            created = await server.create_session(app, user, state={**self._state, HISTORY: lines}, events=[])
+        lost = {name: value for name, value in self._user_state.items() if name not in created.state}
         if lost:
             try:
-                await server.add_state(app, user, made.id, lost)
+                await server.add_state(app, user, created.id, lost)
             except ModelError as error:
-                _log.warning("an ADK server lost a user's state", server=server.name, reason=error.reason)
+                _log.warning("user state not restored", server=server.name, reason=error.reason)
         if instead_of is not None:
             await server.delete_session(app, user, instead_of)
-        return made.id
+        return created.id
 
     async def _record_run(self, remote_session: str) -> None:
-        """Store which message is about to be sent to which session of the server."""
+        """Record which message is about to be sent to which remote session."""
         if self._session_id is None:
-            return  # a message of no session is a conversation of its own
+            return  # a message without a session has no next turn
         server, app, user = self._target
         new = BreadcrumbCreate.parse(
             {
@@ -248,33 +253,36 @@ class _RemoteTurn:
         )
 
     async def _history(self) -> list[dict[str, Any]]:
-        """Return the earlier messages and answers as events, each with its own time."""
+        """Return the earlier messages and answers as events, with their original times."""
         if self._session_id is None:
             return []
-        said = [*await self._newest(USER_MESSAGE), *await self._newest(AGENT_RESPONSE)]
-        said = [crumb for crumb in said if crumb.sensitivity != "secret" and crumb.visibility != "private"]
-        said = [
+        crumbs = [*await self._newest(USER_MESSAGE), *await self._newest(AGENT_RESPONSE)]
+        crumbs = [
+            crumb for crumb in crumbs if crumb.sensitivity != "secret" and crumb.visibility != "private"
+        ]
+        crumbs = [
             crumb
-            for crumb in said
+            for crumb in crumbs
             if crumb.schema_name == AGENT_RESPONSE or crumb.created < self._origin.created
         ]
-        asked = {str(crumb.id): crumb.created for crumb in said if crumb.schema_name == USER_MESSAGE}
+        message_times = {
+            str(crumb.id): crumb.created for crumb in crumbs if crumb.schema_name == USER_MESSAGE
+        }
 
         def sort_key(crumb: Breadcrumb) -> tuple[int, int]:
-            """Sort an answer behind its message, also if other messages came before the answer."""
-            answers = crumb.schema_name == AGENT_RESPONSE
-            return (
-                asked.get(str(crumb.context.get("trigger_id")), crumb.created) if answers else crumb.created
-            ), crumb.created
+            """Sort an answer behind its message, also if other messages arrived before the answer."""
+            if crumb.schema_name != AGENT_RESPONSE:
+                return crumb.created, crumb.created
+            return message_times.get(str(crumb.context.get("trigger_id")), crumb.created), crumb.created
 
         events: list[dict[str, Any]] = []
         size = 0
-        for crumb in sorted(said, key=sort_key, reverse=True):
+        for crumb in sorted(crumbs, key=sort_key, reverse=True):
             if (event := self._history_event(crumb)) is None:
                 continue
             size += len(event["content"]["parts"][0]["text"])
-            if len(events) == _MAX_HISTORY_EVENTS or size > _MAX_HISTORY_BYTES:
-                _log.warning("an ADK session begins without its oldest messages", events=len(events))
+            if len(events) == _MAX_HISTORY_EVENTS or size > _MAX_HISTORY_CHARACTERS:
+                _log.warning("adk history too long, oldest messages left out", events=len(events))
                 break
             events.append(event)
         return events[::-1]
@@ -308,18 +316,18 @@ class _RemoteTurn:
         }
 
     def _author(self, answer: Breadcrumb) -> str:
-        """Return the author of an answer. The app must find its own answers under the names that it gave them."""
-        speaker, told = find_creator(answer), answer.context.get("adk")
-        own = speaker == self._agent_id and isinstance(told, dict)
-        author = told.get("author") if own and isinstance(told, dict) else speaker
+        """Return the author of an answer. Answers of this app keep the author that the app gave them."""
+        speaker, synced = find_creator(answer), answer.context.get("adk")
+        own = speaker == self._agent_id and isinstance(synced, dict)
+        author = synced.get("author") if own and isinstance(synced, dict) else speaker
         return author if isinstance(author, str) and author not in ("", "user") else "another_agent"
 
     # After the run
 
     def runtime_fields(self, reply: AdkReply, *, is_message: bool) -> dict[str, Any]:
-        """Return what the answer records of the server's session. One write stores both, so they always match."""
+        """Return the fields that record the remote session in the answer. One write stores both, so they match."""
         state = {name: value for name, value in reply.state_delta.items() if not name.startswith(_SHARED)}
-        knows = _SyncedHistory(
+        synced = _SyncedHistory(
             self._synced.messages + int(is_message),
             self._synced.answers + 1,
             _digest({**self._state, **state}),
@@ -332,7 +340,7 @@ class _RemoteTurn:
                 "user": user,
                 "session": self._remote_session,
                 "author": reply.author or app,
-                "knows": knows.as_json(),
+                "knows": synced.as_json(),
             }
         }
         kept = {name: value for name, value in reply.state_delta.items() if not name.startswith(_APPS)}
@@ -340,6 +348,7 @@ class _RemoteTurn:
 
     @property
     def _target(self) -> tuple[str, str, str]:
+        """Server, app and user of the remote session."""
         return self._server.name, self._app, self._user
 
     async def _get(self, id: UUID) -> Breadcrumb | None:
@@ -350,7 +359,7 @@ class _RemoteTurn:
 
 
 def _background(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the parts of a context besides the conversation, by their keys."""
+    """Return the parts of a context other than the conversation, by their keys."""
     return {
         part["key"]: [plain_text(item["content"]) for item in part["items"]]
         for part in parts
@@ -359,10 +368,10 @@ def _background(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _user_id(owner: UUID, user: str | None, session: str) -> str:
-    """Return the user id for the server. Two owners never share one, nor two sessions without a user."""
+    """Return the user id for the server. It is unique per owner, and per session if there is no user."""
     if user is None:
         return f"{owner}.~{_digest(session)}"
-    return f"{owner}.{user}" if _PLAIN.fullmatch(user) else f"{owner}.~{_digest(['user', user])}"
+    return f"{owner}.{user}" if _PLAIN_USER.fullmatch(user) else f"{owner}.~{_digest(['user', user])}"
 
 
 def _digest(value: Any) -> str:

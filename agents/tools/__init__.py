@@ -1,4 +1,4 @@
-"""Tools of agents: `@tool`, the toolbox, the tools of the package, and those that settings name."""
+"""Tools of agents: `@tool`, the toolbox, the built-in tools, and the tools of the settings."""
 
 from __future__ import annotations
 

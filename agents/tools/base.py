@@ -5,11 +5,11 @@
         \"\"\"Count the words of a text.\"\"\"
         return len(text.split())
 
-The signature becomes the JSON Schema, and the docstring becomes the description. Calls of a model go through `run`: it
-checks the arguments, keeps the time limit, and returns every outcome as a `ToolResult`.
+The signature becomes the JSON Schema, and the docstring becomes the description. Calls of a model go through `run`. It
+validates the arguments, enforces the timeout, and returns results and errors as a `ToolResult`.
 
-A function that is not async runs in a thread of its own, so that it does not delay other sessions. After the time limit
-the turn goes on, but a thread cannot be ended: it counts as running until it ends.
+A function that is not async runs in its own thread, so that it does not block other sessions. After the timeout the
+turn goes on. The thread cannot be stopped. It counts towards `MAX_THREADS` until the function returns.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ from breadcrumbs.runtime.store.store import Store
 
 DEFAULT_TIMEOUT: Final = 30.0
 MAX_THREADS: Final = 32
-"""Per tool that is not async: a tool that hangs uses up its own threads, and nobody else's."""
+"""Limit per tool that is not async. A tool that hangs uses up only its own threads."""
 
-# What the chat completions API takes as the name of a function.
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that the chat completions API accepts
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may know of the turn. A parameter of this type is filled in; no model sees or sets it."""
+    """The turn that a tool call belongs to.
+
+    The runtime passes it to a parameter of this type. The model does not see the parameter and cannot set it.
+    """
 
     owner_id: UUID
     session_id: str | None
@@ -59,7 +61,7 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call. `output` is a JSON value where `ok`; `error` a sentence where not."""
+    """Result of a tool call. `output` is a JSON value if `ok`, otherwise `error` is a message."""
 
     ok: bool
     output: Any
@@ -68,7 +70,7 @@ class ToolResult:
 
 
 class Tool:
-    """A function that a model may call. Made by `@tool`; calling it calls the function."""
+    """A function that a model may call, made by `@tool`. Calling the tool calls the function."""
 
     def __init__(
         self,
@@ -83,15 +85,15 @@ class Tool:
         self.name = name if name is not None else getattr(function, "__name__", "")
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
-                f"{self.name!r} cannot be the name of a tool: 1 to 64 letters, digits, _ or -; give name=…",
+                f"invalid tool name {self.name!r}: use 1 to 64 letters, digits, _ or -, or pass name=…",
                 where="name",
             )
         if not (timeout > 0 and math.isfinite(timeout)):
             raise InvalidInput(
-                f"{self.name}: the time limit must be a number of seconds above 0", where="timeout"
+                f"{self.name}: the timeout must be a number of seconds greater than 0", where="timeout"
             )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidInput(f"{self.name}: a tool returns its result, it does not yield it")
+            raise InvalidInput(f"{self.name}: a tool cannot be a generator: return the result")
         self._parameters = read_parameters(function, injected=ToolContext, local_names=local_names)
         self.description = description if description is not None else self._parameters.description
         self.timeout = timeout
@@ -118,7 +120,7 @@ class Tool:
         return f"<Tool {self.name}{self._parameters.description_text}>"
 
     async def run(self, arguments: str | dict[str, Any], context: ToolContext) -> ToolResult:
-        """Call the function with what a model wrote. Raises nothing but cancellation from outside."""
+        """Call the function with the arguments of a model. Raises nothing but cancellation from outside."""
         began = time.perf_counter()
         output, error = None, None
         try:
@@ -128,9 +130,9 @@ class Tool:
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
-            # It awaited something that was cancelled. Let through, it would silently end the turn.
-            error = f"{self.name} was cancelled from within"
-        except (Exception, SystemExit) as failure:  # a tool must not be able to end the worker
+            # The tool awaited a task that was cancelled. If this propagated, it would silently end the turn.
+            error = f"{self.name} was cancelled by its own code"
+        except (Exception, SystemExit) as failure:  # a tool cannot stop the worker
             error = f"{self.name} failed: {error_text(failure)}"
         duration = round((time.perf_counter() - began) * 1000, 3)
         return ToolResult(error is None, output, error, duration)
@@ -146,14 +148,14 @@ class Tool:
             try:
                 output = await (_await_json(call()) if self._is_async else self._in_thread(call))
             except (Exception, SystemExit):
-                if not limit.cancel_called:  # otherwise it is how the function took being stopped
+                if not limit.cancel_called:  # after the timeout, report the timeout and not this error
                     raise
         if limit.cancel_called:
             raise InvalidInput(f"did not finish within {self.timeout:g} s")
         return output
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        """A daemon thread, unlike anyio's: those keep a process from ending while a tool hangs."""
+        """Run the call in a daemon thread. The threads of anyio would keep the process alive if a tool hangs."""
         threads = self._threads.get(None)
         if threads is None:
             threads = anyio.Semaphore(MAX_THREADS)
@@ -171,12 +173,12 @@ class Tool:
         def work() -> None:
             try:
                 result = call()
-                # Converted here: it may take as long as the call itself.
+                # Convert in the thread: a large result can take as long as the call.
                 outcome.append(result if inspect.isawaitable(result) else as_json(result))
             except BaseException as error:
                 failure.append(error)
             finally:
-                with suppress(RuntimeError):  # the loop is closed: nobody waits
+                with suppress(RuntimeError):  # the event loop is closed
                     loop.call_soon_threadsafe(finish)
 
         variables = contextvars.copy_context()
@@ -197,7 +199,7 @@ async def _await_json(result: Awaitable[Any]) -> Any:
 
 
 def is_being_cancelled() -> bool:
-    """Whether a cancellation comes from outside, and not from something that was awaited."""
+    """Return whether a cancellation comes from outside, and not from an awaited task."""
     task = asyncio.current_task()
     return anyio.current_effective_deadline() == -math.inf or (task is not None and task.cancelling() > 0)
 
@@ -220,10 +222,10 @@ def tool(
     timeout: float = DEFAULT_TIMEOUT,
     return_to_llm: bool = True,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a typed function, async or not.
+    """Make a tool from a typed function, async or not.
 
-    `timeout` is in seconds. With `return_to_llm=False` the output is the end of the turn: it is not shown to
-    the model again.
+    `timeout` is in seconds. With `return_to_llm=False` the turn ends with the output of the tool. The model is not
+    called again.
     """
     local_names = dict(sys._getframe(1).f_locals)
 
@@ -241,7 +243,7 @@ def tool(
 
 
 class Toolbox:
-    """Tools by name."""
+    """Collection of tools by name."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
@@ -249,20 +251,22 @@ class Toolbox:
             self.add(one)
 
     def add(self, new: Tool) -> None:
+        """Add a tool. Raises `InvalidInput` if its name is taken."""
         if new.name in self._tools:
             raise InvalidInput(
-                f"there is a tool called {new.name!r} already: give one of them name=…", where="name"
+                f"duplicate tool name {new.name!r}: pass another name=… to one of the tools", where="name"
             )
         self._tools[new.name] = new
 
     def get(self, name: str) -> Tool:
+        """Return a tool. Raises `InvalidInput` if it is not found."""
         found = self._tools.get(name)
         if found is None:
             raise self._unknown_tools_error([name])
         return found
 
     def allowed(self, names: Iterable[str]) -> Toolbox:
-        """Only these, in this order."""
+        """Return a toolbox with only these tools, in this order. Raises `InvalidInput` if one is not found."""
         wanted = list(dict.fromkeys(names))
         if unknown := [name for name in wanted if name not in self._tools]:
             raise self._unknown_tools_error(unknown)
@@ -270,8 +274,8 @@ class Toolbox:
 
     def _unknown_tools_error(self, names: list[str]) -> InvalidInput:
         missing = ", ".join(repr(name[:64]) for name in names)
-        there_are = ", ".join(self.names) or "none"
-        return InvalidInput(f"there is no tool {missing}; there are: {there_are}", where="tools")
+        available = ", ".join(self.names) or "none"
+        return InvalidInput(f"tool {missing} not found; available: {available}", where="tools")
 
     @property
     def names(self) -> list[str]:
@@ -291,10 +295,10 @@ class Toolbox:
         return name in self._tools
 
     def catalogue(self) -> dict[str, Any]:
-        """A `tool.catalog.v1` breadcrumb, ready to be created; the same for the same tools.
+        """Return the fields of a `tool.catalog.v1` breadcrumb. Equal toolboxes give equal fields.
 
-        The fields of an entry are RCRT's; the hints show a model names and descriptions only, since the
-        schemas reach it with the request.
+        The fields of an entry are those of RCRT. The hints reduce an entry to its name and description, because models
+        get the schemas with the request.
         """
         entries = [
             {

@@ -1,6 +1,6 @@
-"""Load the tools that settings name, as `package.module:function`.
+"""Load the tools of the settings, given as `package.module:function`.
 
-Only settings may name them: if a breadcrumb could, every client could run Python code.
+Only the settings may name a tool to import. If a breadcrumb could, every client could run Python code.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ _ENTRY = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<path>[^\W\d]\w
 
 
 def load_tools(specs: Iterable[str]) -> list[Tool]:
-    """Import every entry. A function that is not decorated becomes a tool with the defaults of `@tool`."""
+    """Import the tools. A function without a decorator becomes a tool with the defaults of `@tool`."""
     return [_load(spec) for spec in dict.fromkeys(specs)]
 
 
 def _load(spec: str) -> Tool:
     entry = _ENTRY.fullmatch(spec)
     if entry is None:
-        raise StartupError(f"the tool {spec!r} is not named like package.module:function")
+        raise StartupError(f"invalid tool name {spec!r}: write package.module:function")
     try:
         module = import_module(entry["module"])
-    except (Exception, SystemExit) as error:  # whatever its first lines do
+    except (Exception, SystemExit) as error:  # an import can run any code
         raise StartupError(f"the tool {spec!r} cannot be imported: {error_text(error)}") from error
     try:
         found: Any = reduce(getattr, entry["path"].split("."), module)
     except AttributeError:
-        raise StartupError(
-            f"the tool {spec!r} is not there: {entry['module']} has no {entry['path']}"
-        ) from None
+        raise StartupError(f"tool {spec!r} not found: {entry['module']} has no {entry['path']}") from None
     if isinstance(found, Tool):
         return found
     if isinstance(found, type) or not callable(found):

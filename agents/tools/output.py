@@ -1,7 +1,7 @@
-"""Convert the result of a tool to JSON that fits into a breadcrumb, and its errors to text.
+"""Convert the results of tools to JSON of limited size, and exceptions to text.
 
-pydantic's conversion iterates generators (which may never end) and has no limit on size. So this module walks the
-result itself and gives pydantic only single values that it does not know.
+The conversion of pydantic iterates generators, which can be endless, and has no size limit. So this module walks the
+result itself and passes only single values of unknown types to pydantic.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 def as_json(result: Any) -> Any:
     """Convert the result of a tool to a JSON value. Raises InvalidInput if that is not possible.
 
-    A text that is too long is cut, and says so at its end; anything else that is too long is an error, for
-    half a structure would pass for a whole one.
+    A text that is too long is cut, with a note at its end. Any other value that is too long is an error, because a
+    model could not see that a part of it is missing.
     """
     if isinstance(result, str) and len(result) > MAX_OUTPUT_BYTES // 6:
         return _cut_text(_encodable_text(result))
@@ -49,8 +49,9 @@ class _JsonConverter:
 
     def __init__(self) -> None:
         self._left = MAX_OUTPUT_BYTES
-        """Characters that may still come: a long list is given up early, not converted and then refused."""
+        """Remaining characters. A long list is refused early, before all of it is converted."""
         self._open: set[int] = set()
+        """Ids of the containers around the current value, to detect cycles."""
 
     def convert(self, value: Any, level: int) -> Any:
         self._spend(1)
@@ -65,7 +66,7 @@ class _JsonConverter:
             case int():
                 return _convert_integer(value)
             case float():
-                # JSON has no NaN; as null it would pass for "nothing".
+                # JSON has no NaN, and null would mean "no value".
                 return float(value) if math.isfinite(value) else _float_name(value)
             case bytes() | bytearray() | memoryview():
                 return self._convert_other(value, level)
@@ -104,16 +105,16 @@ class _JsonConverter:
         raise InvalidInput(f"the tool's result has a key of type {type(key).__name__}: JSON keys are text")
 
     def _convert_other(self, value: Any, level: int) -> Any:
-        """Convert values that pydantic knows: times, decimals, ids, paths, bytes that are text."""
+        """Convert types that pydantic supports: times, decimals, ids, paths, bytes in UTF-8."""
         kind = type(value).__name__
         if hasattr(value, "__next__") or hasattr(value, "__anext__"):
-            raise InvalidInput(f"the tool's result holds a {kind}, which has to be read first: return a list")
+            raise InvalidInput(f"the tool's result contains a {kind}: return a list instead")
         try:
             converted = to_jsonable_python(value)
         except (PydanticSerializationError, UnicodeDecodeError, ValueError):
-            raise InvalidInput(f"the tool's result holds a {kind}, which is not JSON") from None
+            raise InvalidInput(f"the tool's result contains a {kind}, which is not JSON") from None
         if type(converted) is type(value):
-            raise InvalidInput(f"the tool's result holds a {kind}, which is not JSON")
+            raise InvalidInput(f"the tool's result contains a {kind}, which is not JSON")
         return self.convert(converted, level + 1)
 
     def _spend(self, characters: int) -> None:
@@ -124,7 +125,7 @@ class _JsonConverter:
 
 def _too_large() -> InvalidInput:
     return InvalidInput(
-        f"the tool's result has more than {MAX_OUTPUT_BYTES // 1024} KiB of JSON: ask for less of it"
+        f"the tool's result is larger than {MAX_OUTPUT_BYTES // 1024} KiB of JSON: request less data"
     )
 
 
@@ -133,21 +134,21 @@ def _dump_model(model: BaseModel) -> Any:
         return model.model_dump(mode="json", by_alias=True)
     except (PydanticSerializationError, ValueError) as error:
         raise InvalidInput(
-            f"the tool's result holds a {type(model).__name__} that is not JSON: {error}"
+            f"the tool's result contains a {type(model).__name__} that is not JSON: {error}"
         ) from None
 
 
 def _stable_order(value: Any) -> Iterable[Any]:
     if isinstance(value, set | frozenset):
         try:
-            return sorted(value)  # the same set, the same JSON
+            return sorted(value)  # equal sets give equal JSON
         except TypeError:
             pass
     return cast("Iterable[Any]", value)
 
 
 def _encodable_text(value: str) -> str:
-    # Lone surrogates (from file names, for one) are no Unicode, and no JSON.
+    # Lone surrogates, such as from file names, cannot be encoded as JSON.
     return str(value) if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
@@ -155,9 +156,9 @@ def _convert_integer(value: int) -> int | str:
     if _SMALLEST <= value <= _LARGEST:
         return int(value)
     try:
-        return str(value)  # past 64 bits readers of JSON disagree on the digits
+        return str(value)  # JSON parsers round integers beyond 64 bits
     except ValueError:
-        raise InvalidInput("the tool's result holds an integer of thousands of digits") from None
+        raise InvalidInput("the tool's result contains an integer with thousands of digits") from None
 
 
 def _float_name(value: float) -> str:
@@ -168,7 +169,7 @@ def _cut_text(text: str) -> str:
     if len(orjson.dumps(text)) <= MAX_OUTPUT_BYTES:
         return text
     low, high = 0, len(text)
-    while low < high:  # the longest beginning that fits, however its characters are escaped
+    while low < high:  # binary search, because escaping makes the size of each character different
         middle = (low + high + 1) // 2
         if len(orjson.dumps(text[:middle])) <= MAX_OUTPUT_BYTES - 100:
             low = middle
@@ -186,27 +187,28 @@ HIDDEN: Final = "[hidden]"
 
 
 def error_text(error: BaseException) -> str:
-    """Return an exception as one line that a model and a user may read."""
+    """Return an exception as one line without secrets, for a model or a user."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     try:
-        said = str(error)
+        text = str(error)
     except Exception:
-        said = ""
+        text = ""
     kind = type(error).__name__
-    return redacted_line(f"{kind}: {said}" if said.strip() else kind)
+    return redacted_line(f"{kind}: {text}" if text.strip() else kind)
 
 
-def redacted_line(said: str) -> str:
-    """Return a text as one line of limited length, without secrets of this process."""
-    said = " ".join(_encodable_text(said).split())[:_MAX_SEARCHED_CHARACTERS]
+def redacted_line(text: str) -> str:
+    """Return a text as one short line, without the secrets of this process."""
+    text = " ".join(_encodable_text(text).split())[:_MAX_SEARCHED_CHARACTERS]
     for secret in _secret_values():
-        said = said.replace(secret, HIDDEN)
-    said = _AUTHORIZATION.sub(rf"\1 {HIDDEN}", _URL_LOGIN.sub(rf"\1{HIDDEN}@", said))
-    return said if len(said) <= MAX_ERROR_CHARACTERS else said[: MAX_ERROR_CHARACTERS - 1] + "…"
+        text = text.replace(secret, HIDDEN)
+    text = _AUTHORIZATION.sub(rf"\1 {HIDDEN}", _URL_LOGIN.sub(rf"\1{HIDDEN}@", text))
+    return text if len(text) <= MAX_ERROR_CHARACTERS else text[: MAX_ERROR_CHARACTERS - 1] + "…"
 
 
 def _secret_values() -> list[str]:
+    """Return the values of environment variables whose names suggest a secret, the longest first."""
     named = (" ".join(value.split()) for name, value in os.environ.items() if _SECRET_NAME.search(name))
     found = {value for value in named if len(value) >= 6}
-    return sorted(found, key=len, reverse=True)  # one secret may be the beginning of another
+    return sorted(found, key=len, reverse=True)  # one secret can be the prefix of another

@@ -1,7 +1,7 @@
-"""Make a JSON Schema from the signature of a function, and arguments from the text of a model.
+"""Make a JSON Schema from a tool's signature, and validate arguments against it.
 
-The signature is read once, when the function becomes a tool. A parameter that cannot be described to a model (without
-a type, `*args`, a type that JSON cannot carry) is an error then, not in the middle of a turn.
+The signature is read once, when the function becomes a tool. A parameter that cannot be described to a model raises
+an error then, not during a turn. Examples are a parameter without a type, `*args`, and a type without a JSON form.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class ToolParameters:
 
     schema: dict[str, Any]
     injected: tuple[str, ...]
-    """Parameters that the runtime fills in and that no model knows of."""
+    """Parameters that the runtime sets. They are not in the schema."""
     description: str
-    """The docstring, without what it says about single parameters."""
+    """The docstring, without the descriptions of parameters."""
     _model: type[BaseModel]
     _fields: tuple[tuple[str, str, bool], ...]
-    """Parameter, field of the model, passed by position."""
+    """Name of the parameter, field of the model, whether it is passed by position."""
 
     def read(self, arguments: str | Mapping[str, Any]) -> ToolArguments:
-        """Check the arguments that a model wrote. Raises InvalidInput that says what is expected."""
+        """Validate the arguments that a model wrote. Raises InvalidInput with the expected parameters."""
         try:
             given = self._model.model_validate_json(_parse_object(arguments))
         except ValidationError as error:
@@ -65,7 +65,7 @@ class ToolParameters:
 
     @property
     def description_text(self) -> str:
-        """`{"a": integer, "b": string or null (optional)}`"""
+        """The parameters as a model reads them, such as `{"a": integer, "b": string or null (optional)}`."""
         required = self.schema.get("required", ())
         parts = [
             f'"{name}": {_describe_type(part, self.schema)}{"" if name in required else " (optional)"}'
@@ -77,14 +77,12 @@ class ToolParameters:
 def read_parameters(
     function: Callable[..., Any], *, injected: type, local_names: Mapping[str, Any] | None = None
 ) -> ToolParameters:
-    """Read a signature. `injected` is the type of parameters that are left out of the schema."""
+    """Read the parameters of a function. Parameters of the type `injected` are left out of the schema."""
     label = getattr(function, "__qualname__", repr(function))
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        raise InvalidInput(
-            f"{label} has no signature that can be read: wrap it in a typed function"
-        ) from None
+        raise InvalidInput(f"the signature of {label} cannot be read: wrap it in a typed function") from None
     hints = _type_hints(function, signature, label, local_names)
     description, about = _parse_docstring(inspect.getdoc(function) or "")
     context_names: list[str] = []
@@ -93,22 +91,22 @@ def read_parameters(
     for name, parameter in signature.parameters.items():
         if parameter.kind in _VARIADIC:
             raise InvalidInput(
-                f"{label}: {parameter} cannot be described to a model: name every parameter, with a type",
+                f"{label}: {parameter} cannot be described to a model: declare every parameter with a type",
                 where=name,
             )
         if name not in hints:
             raise InvalidInput(
-                f"{label}: parameter {name!r} has no type: write for example `{name}: str`", where=name
+                f"{label}: parameter {name!r} has no type: write, for example, `{name}: str`", where=name
             )
         by_position = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
         if _is_injected(hints[name], injected):
             if by_position:
                 raise InvalidInput(
-                    f"{label}: parameter {name!r} is filled in by name: put it after the `/`", where=name
+                    f"{label}: parameter {name!r} is passed by name: put it after the `/`", where=name
                 )
             context_names.append(name)
             continue
-        # Numbered fields behind aliases: a parameter may be called `schema` or `json`, a field may not.
+        # Numbered fields with aliases: a parameter can have the name `schema` or `json`, a field cannot.
         field = f"arg_{len(fields)}"
         fields.append((name, field, by_position))
         definitions[field] = _field_definition(hints[name], parameter, name)
@@ -133,23 +131,26 @@ def _type_hints(
     label: str,
     local_names: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The types of the parameters. The result's may name what only type checkers see, so it is left alone."""
+    """Return the types of the parameters.
+
+    The type of the result is not evaluated, because it can use names that only type checkers see.
+    """
     target = inspect.unwrap(function)
     while hasattr(target, "func"):  # functools.partial
         target = inspect.unwrap(target.func)
-    known = getattr(target, "__globals__", None) or getattr(type(target).__call__, "__globals__", {})
+    global_names = getattr(target, "__globals__", None) or getattr(type(target).__call__, "__globals__", {})
     empty = inspect.Parameter.empty
     written = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
         if parameter.annotation is not empty
     }
-    holder = SimpleNamespace(__annotations__=written)
+    annotated = SimpleNamespace(__annotations__=written)
     try:
         try:
-            return get_type_hints(holder, known, include_extras=True)
+            return get_type_hints(annotated, global_names, include_extras=True)
         except NameError:  # a type that is local to the function that defines the tool
-            return get_type_hints(holder, known, dict(local_names or {}), include_extras=True)
+            return get_type_hints(annotated, global_names, dict(local_names or {}), include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise InvalidInput(f"{label}: a type cannot be read: {error}") from None
 
@@ -161,7 +162,7 @@ def _is_injected(annotation: Any, injected: type) -> bool:
 def _field_definition(annotation: Any, parameter: inspect.Parameter, name: str) -> tuple[Any, Any]:
     alias: Any = {"alias": name, "validation_alias": name}
     default = parameter.default
-    if isinstance(default, FieldInfo):  # `limit: int = Field(10, ge=1)`, as pydantic lets one write it
+    if isinstance(default, FieldInfo):  # `limit: int = Field(10, ge=1)`
         return Annotated[annotation, default], Field(**alias)
     if default is inspect.Parameter.empty:
         return annotation, Field(**alias)
@@ -169,17 +170,18 @@ def _field_definition(annotation: Any, parameter: inspect.Parameter, name: str) 
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    # A default that JSON cannot show is left out of the schema; the parameter is optional all the same.
+    # A default without a JSON form is left out of the schema. The parameter is still optional.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
 
+# Keywords of JSON Schema, by the form of their values.
 _MAPS: Final = ("properties", "patternProperties", "$defs", "dependentSchemas")
 _LISTS: Final = ("anyOf", "allOf", "oneOf", "prefixItems")
 _ONE: Final = ("items", "additionalProperties", "contains", "not", "propertyNames", "if", "then", "else")
 
 
 def _without_titles(schema: Any) -> Any:
-    """pydantic titles everything after its name. A property or a default called `title` stays."""
+    """Remove the titles that pydantic generates. Properties and default values named `title` are kept."""
     if not isinstance(schema, dict):
         return schema
     plain = {key: value for key, value in schema.items() if key != "title"}
@@ -205,7 +207,7 @@ _GOOGLE = re.compile(r"^\*{0,2}(\w+)(?:[ \t]*\(.*?\))?:(.*(?:\n(?:[ \t].*)?)*)",
 
 
 def _parse_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return the description of a function and those of its parameters (Google's or Sphinx's style)."""
+    """Return the description of a function and of its parameters (Google or Sphinx style)."""
     description: list[str] = []
     parameters: dict[str, str] = {}
     # A block is an unindented line with the indented and empty lines below it.
@@ -213,12 +215,14 @@ def _parse_docstring(text: str) -> tuple[str, dict[str, str]]:
         if heading := _PARAMETERS.match(block):
             parameters |= _google_parameters(block[heading.end() :])
         elif field := _SPHINX.match(block):
-            kind, words, said = field.groups()
+            kind, words, field_text = field.groups()
             if kind == "param" and words.strip():
-                parameters[words.split()[-1]] = _one_line(said)  # a type may stand before the name
+                parameters[words.split()[-1]] = _one_line(field_text)  # a type can come before the name
         elif not _RAISES.match(block):
             description.append(block)
-    return "".join(description).strip(), {name: said for name, said in parameters.items() if said}
+    return "".join(description).strip(), {
+        name: field_text for name, field_text in parameters.items() if field_text
+    }
 
 
 def _google_parameters(body: str) -> dict[str, str]:
@@ -229,19 +233,19 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# --- What a model wrote --------------------------------------------------------------------------------
+# --- Arguments -----------------------------------------------------------------------------------------
 
 
 def _parse_object(arguments: str | Mapping[str, Any]) -> bytes:
-    """Return the bytes of one JSON object. Raises InvalidInput if it is too large or too deep."""
+    """Return the arguments as the bytes of a JSON object. Raises InvalidInput if they are too large or too deep."""
     try:
         raw = arguments.encode() if isinstance(arguments, str) else orjson.dumps(dict(arguments))
     except (UnicodeEncodeError, orjson.JSONEncodeError, TypeError, ValueError):
         raise InvalidInput("the arguments are not JSON") from None
     if len(raw) > MAX_ARGUMENT_BYTES:
-        raise InvalidInput(f"the arguments have {len(raw):,} bytes, at most {MAX_ARGUMENT_BYTES:,} are taken")
+        raise InvalidInput(f"the arguments have {len(raw):,} bytes, the limit is {MAX_ARGUMENT_BYTES:,}")
     if not raw.strip():
-        return b"{}"  # how some models call a tool that takes nothing
+        return b"{}"  # some models call a tool without parameters like this
     try:
         document = parse_json(raw)
     except InvalidInput as error:
@@ -257,11 +261,11 @@ def _validation_text(error: ValidationError) -> str:
     found = []
     details = list(validation_details(error))
     for detail in details[:MAX_COMPLAINTS]:
-        # The parts that pydantic adds to tell the branches of a union apart are of no use to a model.
+        # Leave out the parts that pydantic adds for the branches of a union.
         where = ".".join(part for part in detail.path if "[" not in part)
         match detail.kind:
             case "extra_forbidden":
-                found.append(f"there is no argument {where!r}")
+                found.append(f"unknown argument {where!r}")
             case "missing":
                 found.append(f"{where!r} is missing")
             case _:
@@ -273,6 +277,7 @@ def _validation_text(error: ValidationError) -> str:
 
 
 def _describe_type(part: Any, root: dict[str, Any], nesting: int = 0) -> str:
+    """Return a JSON Schema as a short type, such as `[integer, …]`."""
     if not isinstance(part, dict) or nesting > 3:
         return "…"
     if "$ref" in part:

@@ -1,4 +1,4 @@
-"""The tools of the package. None of them uses a network or the file system."""
+"""The built-in tools. None of them uses the network or the file system."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ def calculator(
     expression: Annotated[
         str,
         Field(
-            description="For example (3 + 4) * sqrt(2). Known: + - * / // % **, parentheses, pi, e and "
+            description="For example (3 + 4) * sqrt(2). Supported: + - * / // % **, parentheses, pi, e and "
             "functions such as round, min, max, sqrt, log, sin, factorial",
             max_length=MAX_LENGTH,
         ),
     ],
 ) -> dict[str, Any]:
-    """Compute an arithmetic expression. Whole numbers are exact, others have 15 significant digits."""
+    """Compute an arithmetic expression. Integers are exact, other numbers have 15 significant digits."""
     return {"expression": expression, "result": evaluate(expression)}
 
 
 # --- random --------------------------------------------------------------------------------------------
 
-_chance = SystemRandom()
+_random = SystemRandom()
 
 WholeNumber = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
 @tool(name="random", timeout=5.0)
 def random_(
-    min: Annotated[WholeNumber, Field(description="The smallest number that may come")] = 0,
-    max: Annotated[WholeNumber, Field(description="The largest number that may come")] = 100,
+    min: Annotated[WholeNumber, Field(description="The smallest possible number")] = 0,
+    max: Annotated[WholeNumber, Field(description="The largest possible number")] = 100,
     choices: Annotated[
         list[str | int | float] | None,
-        Field(description="Draw one of these instead of a number", min_length=1, max_length=1000),
+        Field(description="Return one of these instead of a number", min_length=1, max_length=1000),
     ] = None,
 ) -> dict[str, Any]:
-    """Draw a whole number from min to max (both may come), or one of a list of choices."""
+    """Return a random integer from min to max (both included), or one of a list of choices."""
     if choices is not None:
-        return {"choice": _chance.choice(choices)}
+        return {"choice": _random.choice(choices)}
     if min > max:
-        raise InvalidInput(f"min ({min}) is larger than max ({max}): swap them")
-    return {"number": _chance.randint(min, max)}
+        raise InvalidInput(f"min ({min}) is greater than max ({max}): swap them")
+    return {"number": _random.randint(min, max)}
 
 
 # --- clock ---------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def clock(
         str, Field(description="IANA name of a time zone, such as Europe/Berlin", max_length=100)
     ] = "UTC",
 ) -> dict[str, Any]:
-    """Tell the date and the time now, in UTC and in a time zone."""
+    """Return the current date and time, in UTC and in a time zone."""
     name, where = _find_zone(zone)
     now = datetime.now(UTC)
     local = now.astimezone(where)
@@ -87,21 +87,22 @@ def clock(
     }
 
 
-def _find_zone(asked: str) -> tuple[str, tzinfo]:
-    wanted = asked.strip().replace(" ", "_").casefold()
+def _find_zone(zone: str) -> tuple[str, tzinfo]:
+    """Return the IANA name and the time zone. Upper and lower case and spaces do not matter."""
+    wanted = zone.strip().replace(" ", "_").casefold()
     if wanted in ("utc", "z"):
         return "UTC", UTC
-    # Only names from the list: the name is part of a path where the zones are read.
-    known = _zone_names()
-    if wanted in known:
-        return known[wanted], zoneinfo.ZoneInfo(known[wanted])
-    if not known:
-        raise InvalidInput("this machine has no time zone data, so that only UTC is known")
-    cities = {name.rpartition("/")[2]: full for name, full in known.items()}
-    close = [known[name] for name in difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)]
+    # Accept only names from the list: zoneinfo uses the name as a part of a file path.
+    names = _zone_names()
+    if wanted in names:
+        return names[wanted], zoneinfo.ZoneInfo(names[wanted])
+    if not names:
+        raise InvalidInput("this machine has no time zone data: use UTC")
+    cities = {name.rpartition("/")[2]: full for name, full in names.items()}
+    close = [names[name] for name in difflib.get_close_matches(wanted, names, n=3, cutoff=0.7)]
     close += [cities[city] for city in difflib.get_close_matches(wanted, cities, n=3, cutoff=0.8)]
-    meant = " or ".join(dict.fromkeys(close)) or "a name such as Europe/Berlin, America/New_York or UTC"
-    raise InvalidInput(f"there is no time zone {asked[:60]!r}: use {meant}")
+    advice = " or ".join(dict.fromkeys(close)) or "a name such as Europe/Berlin, America/New_York or UTC"
+    raise InvalidInput(f"time zone {zone[:60]!r} not found: use {advice}")
 
 
 @lru_cache(maxsize=1)
@@ -119,33 +120,33 @@ EXCERPT_CHARACTERS: Final = 300
 async def breadcrumb_search(
     context: ToolContext,
     text: Annotated[
-        str, Field(description="Words that must all occur; leave it out to list the newest", max_length=500)
+        str, Field(description="Words that must all occur. Omit to list the newest", max_length=500)
     ] = "",
     schema_name: Annotated[
         str | None,
-        Field(description="Only this kind, such as user.message.v1 or agent.response.v1", max_length=200),
+        Field(description="Only this schema, such as user.message.v1 or agent.response.v1", max_length=200),
     ] = None,
     tags: Annotated[
         list[Annotated[str, Field(max_length=256)]],
-        Field(description="Only what carries all of these tags", max_length=16),
+        Field(description="Only breadcrumbs with all of these tags", max_length=16),
     ] = [],  # noqa: B006 (pydantic copies it)
-    limit: Annotated[int, Field(description="How many at most", ge=1, le=MAX_FOUND)] = 10,
+    limit: Annotated[int, Field(description="Maximum number of results", ge=1, le=MAX_FOUND)] = 10,
 ) -> dict[str, Any]:
-    """Search what was said and done earlier in this conversation, the newest first."""
+    """Search earlier messages, answers and tool results of this conversation, the newest first."""
     if context.session_id is None:
-        raise InvalidInput("this turn belongs to no session, so there is nothing to search in")
+        raise InvalidInput("the search needs a session, and this turn has none")
     if context.store is None:
-        raise InvalidInput("there is no store to search in")
+        raise InvalidInput("the search needs a store, and this turn has none")
     if any(tag.startswith(SESSION) for tag in tags):
-        raise InvalidInput("only this conversation is searched: leave session: tags out")
+        raise InvalidInput("only this conversation can be searched: remove the session: tags")
     words = text.casefold().split()
     definitions = await load_all_definitions(context.store, context.owner_id)
 
     def wanted(crumb: Breadcrumb) -> bool:
         if not _may_be_shown(crumb):
             return False
-        told = _searchable_text(crumb, definitions).casefold()
-        return all(word in told for word in words)
+        searched = _searchable_text(crumb, definitions).casefold()
+        return all(word in searched for word in words)
 
     page = await context.store.list(
         context.owner_id,
@@ -173,35 +174,35 @@ async def breadcrumb_search(
 
 
 def _may_be_shown(crumb: Breadcrumb) -> bool:
-    # What a search was about, and what it found, would be found again by the next one.
-    asks = crumb.schema_name == TOOL_REQUEST
-    found = crumb.schema_name == TOOL_RESPONSE and crumb.context.get("tool") == breadcrumb_search.name
-    return withheld_reason(crumb) is None and not (asks or found)
+    # Tool requests contain the search words, and search results contain earlier results: leave out both.
+    is_request = crumb.schema_name == TOOL_REQUEST
+    is_result = crumb.schema_name == TOOL_RESPONSE and crumb.context.get("tool") == breadcrumb_search.name
+    return withheld_reason(crumb) is None and not (is_request or is_result)
 
 
 def _searchable_text(
     crumb: Breadcrumb, definitions: Mapping[str, Breadcrumb], *, with_title: bool = True
 ) -> str:
-    """Return the part of a breadcrumb that a model may see, as text. Only this part can be searched."""
+    """Return the part of a breadcrumb that a model may see, as text. Only this part is searched."""
     hints, _ = find_hints(crumb, definitions)
     view = model_content(crumb, hints)
     parts = [crumb.title] if with_title else []
     parts += [str(crumb.document.get("description", ""))]
-    said = [view[name] for name in TEXT_KEYS if isinstance(view.get(name), str)]
+    texts = [view[name] for name in TEXT_KEYS if isinstance(view.get(name), str)]
     rest = {
         name: value
         for name, value in view.items()
-        if name != "request_id" and not (isinstance(value, str) and value in said)
+        if name != "request_id" and not (isinstance(value, str) and value in texts)
     }
-    parts += dict.fromkeys(said)  # answers carry the same text as message and as content
+    parts += dict.fromkeys(texts)  # answers have the same text in message and content
     if rest:
         parts.append(json.dumps(rest, ensure_ascii=False, separators=(", ", ": "), default=str))
     return "\n".join(part for part in parts if part)
 
 
-def _excerpt(told: str, words: list[str]) -> str:
-    """Return the text around the first search word."""
-    line = " ".join(told.split())
+def _excerpt(text: str, words: list[str]) -> str:
+    """Return the text around the first search word, on one line."""
+    line = " ".join(text.split())
     if len(line) <= EXCERPT_CHARACTERS:
         return line
     positions = [line.casefold().find(word) for word in words]
@@ -215,5 +216,5 @@ SHIPPED: Final[tuple[Tool, ...]] = (breadcrumb_search, calculator, clock, random
 
 
 def shipped_tools() -> Toolbox:
-    """A box of its own for everyone who wants to add to it."""
+    """Return a new toolbox with the built-in tools. The caller can add to it."""
     return Toolbox(SHIPPED)
