@@ -5,8 +5,8 @@
     with Client() as client:
         print(client.session("demo").say("Hello"))
 
-What is listed in `__all__` is the public interface. Each name is imported when it is first used: who only
-wants a client does not pay for the agents, and the command line pays for neither.
+`__all__` lists the public interface. Each name is imported when it is first used. So a program that only uses a client
+does not load the agents, and the command line loads neither.
 """
 
 import importlib as _importlib
@@ -56,15 +56,16 @@ if _typing.TYPE_CHECKING:
     from breadcrumbs.hosting import run_agents, running_agents
     from breadcrumbs.runtime.errors import BreadcrumbsError, StartupError
 
-__version__ = "0.1.0"
+__version__: str
+"""The version in `pyproject.toml`, read from the installed package when it is first used."""
 
 __all__ = [  # noqa: RUF022 - by topic
-    # Talking to a server
+    # Clients
     "Client",
     "AsyncClient",
     "Session",
     "AsyncSession",
-    # What comes back
+    # Values returned by clients
     "Answer",
     "Breadcrumb",
     "ChatMessage",
@@ -84,7 +85,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "ToolContext",
     "run_agents",
     "running_agents",
-    # What can go wrong
+    # Errors
     "BreadcrumbsError",
     "ProblemError",
     "InvalidInput",
@@ -107,7 +108,7 @@ __all__ = [  # noqa: RUF022 - by topic
     "AgentFailed",
     "NoAnswer",
     "StartupError",
-    # About the package
+    # Package
     "__version__",
 ]
 
@@ -134,10 +135,14 @@ _MODULE_OF = {name: module for module, names in _MODULE_NAMES.items() for name i
 
 
 def __getattr__(name: str) -> _typing.Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
+    """Import a public name when it is first used."""
+    value: _typing.Any
+    if name == "__version__":
+        value = _importlib.import_module("importlib.metadata").version("breadcrumbs")
+    elif module := _MODULE_OF.get(name):
+        value = getattr(_importlib.import_module(module), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(_importlib.import_module(module), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""`python -m breadcrumbs`: the command, for where no script was installed."""
+"""`python -m breadcrumbs`: runs the `crumb` command without its script."""
 
 from breadcrumbs.cli import main
 

@@ -1,4 +1,4 @@
-"""Runs a user's own agents: as a process, or for the duration of a `with` block."""
+"""Functions that run a user's own agents, as a process or in a `with` block."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from breadcrumbs.runtime.settings.settings import load_settings
 
 
 def run_agents(agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **settings: Any) -> None:
-    """Run agents until Ctrl-C or SIGTERM. They finish the turns they have begun.
+    """Run agents until Ctrl-C or SIGTERM. Running turns are finished first.
 
-    They answer beside the agents that already run. Several processes that run the same agents share the work.
-    `settings` are those of `crumb run-agents`. Without settings, the server of `crumb up` is used. An agent that
-    runs for the first time answers new messages only. Later, it also answers messages that arrived while it was
-    stopped.
+    The agents answer in addition to agents that are already running. Several processes that run the same agents share
+    the work. `settings` are those of `crumb run-agents`. Without settings, the server of `crumb up` is used.
+
+    An agent that runs for the first time answers only new messages. After that, it also answers messages that arrived
+    while it was stopped.
     """
     run_own_agents(load_settings(**settings), collect_agents(agents, tools))
 
@@ -30,7 +31,11 @@ def run_agents(agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **sett
 def running_agents(
     agents: Iterable[OwnAgent], *, tools: Iterable[Tool] = (), **settings: Any
 ) -> Iterator[None]:
-    """Run agents in a thread, beside other code: for scripts, notebooks and tests."""
+    """Run agents in a thread while the block runs.
+
+    For scripts, notebooks and tests. The arguments are those of `run_agents`. Running turns are finished at the end of
+    the block.
+    """
     chosen, own = load_settings(**settings), collect_agents(agents, tools)
     if not structlog.is_configured():
         _log_through_logging()

@@ -1,9 +1,9 @@
-"""A chat history of LangChain that is kept in Breadcrumbs (`pip install 'breadcrumbs[langchain]'`).
+"""Chat history of LangChain, stored in Breadcrumbs (`pip install 'breadcrumbs[langchain]'`).
 
     history = BreadcrumbChatMessageHistory("demo")
     history.add_user_message("Hello")
 
-Each message is a `langchain.message.v1` breadcrumb of the session `demo`.
+Each message is a `langchain.message.v1` breadcrumb in the session `demo`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from breadcrumbs.runtime.schema_names import LANGCHAIN_MESSAGE
 __all__ = ["BreadcrumbChatMessageHistory"]
 
 _MARK = "langchain:message"
+"""Tag of all messages."""
 
 
 class BreadcrumbChatMessageHistory(BaseChatMessageHistory):
-    """The messages of one session.
+    """Messages of one session.
 
-    `client` serves the ordinary methods, `async_client` those that begin with `a`; without one, these do the same in
-    a thread. Without a `client` each call makes its own, from `CRUMB_URL` and `CRUMB_TOKEN`. Clients that are given
-    are yours to close.
+    The synchronous methods use `client`. The methods that begin with `a` use `async_client`, or run the synchronous
+    methods in a thread if there is none. Without a `client`, each call creates one from `CRUMB_URL` and `CRUMB_TOKEN`.
+    The caller must close the clients that it passes.
     """
 
     def __init__(
@@ -44,17 +45,20 @@ class BreadcrumbChatMessageHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
-        """All messages, the oldest first."""
+        """All messages, oldest first."""
         with self._history() as history:
             return messages_from_dict(history.read())
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Add messages in their order. One with an id is kept once, however often it is added."""
+        """Add messages in order.
+
+        A message with an id is stored only once, even if it is added again.
+        """
         with self._history() as history:
             history.add(_entries(messages))
 
     def clear(self) -> None:
-        """Take out all messages. What else is in the session stays."""
+        """Delete all messages. Other breadcrumbs of the session are kept."""
         with self._history() as history:
             history.clear()
 

@@ -1,9 +1,9 @@
-"""A session of the OpenAI Agents SDK that is kept in Breadcrumbs (`pip install 'breadcrumbs[openai-agents]'`).
+"""Session of the OpenAI Agents SDK, stored in Breadcrumbs (`pip install 'breadcrumbs[openai-agents]'`).
 
     session = BreadcrumbSession("demo")
     result = await Runner.run(agent, "Hello", session=session)
 
-Each item is an `openai.item.v1` breadcrumb of the session `demo`: `crumb tail` shows them as they come, and the
+Each item is an `openai.item.v1` breadcrumb in the session `demo`. `crumb tail` shows new items as they arrive, and the
 context builder can use them.
 """
 
@@ -21,15 +21,16 @@ from breadcrumbs.runtime.schema_names import OPENAI_ITEM
 __all__ = ["BreadcrumbSession"]
 
 _MARK = "openai:item"
+"""Tag of all items."""
 _NO_ID = "__fake_id__"
-"""What the SDK writes for models that give no ids."""
+"""Id that the SDK sets if the model returns none."""
 
 
 class BreadcrumbSession:
-    """Does what the SDK's `Session` protocol asks for, on a Breadcrumbs server.
+    """Implementation of the SDK's `Session` protocol on a Breadcrumbs server.
 
-    Without a `client` each call makes its own, from `CRUMB_URL` and `CRUMB_TOKEN`; that works from any event loop.
-    One that is given is used for every call, and is yours to close.
+    Without a `client`, each call creates its own from `CRUMB_URL` and `CRUMB_TOKEN`, which works in any event loop. A
+    given `client` is used for all calls, and the caller must close it.
     """
 
     def __init__(
@@ -37,28 +38,37 @@ class BreadcrumbSession:
     ) -> None:
         self.session_id = session_id
         self.session_settings = session_settings
-        """The SDK's `SessionSettings`: `limit` is how many items a run gets to see."""
+        """`SessionSettings` of the SDK. Its `limit` is the number of items that a run reads."""
         self._client = client
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """The last `limit` items, the oldest first; without a limit, all of them."""
+        """Return the last `limit` items, oldest first.
+
+        If `limit` is None, the limit of `session_settings` applies. Without either limit, return all items.
+        """
         wanted = self._settings_limit() if limit is None else limit
         async with self._history() as history:
             return await history.read(wanted)
 
     async def add_items(self, items: list[Any]) -> None:
-        """Add items in their order. One with an id of the model's is kept once, however often it is added."""
+        """Add items in order.
+
+        An item with an id from the model is stored only once, even if it is added again.
+        """
         entries = [Entry(item, _id_of(item), _title_of(item)) for item in items]
         async with self._history() as history:
             await history.add(entries)
 
     async def pop_item(self) -> Any | None:
-        """Take out the newest item. Two calls at once never get the same one."""
+        """Remove and return the newest item, or None.
+
+        Concurrent calls never return the same item.
+        """
         async with self._history() as history:
             return await history.pop()
 
     async def clear_session(self) -> None:
-        """Take out all items. What else is in the session stays."""
+        """Delete all items. Other breadcrumbs of the session are kept."""
         async with self._history() as history:
             await history.clear()
 
@@ -84,8 +94,8 @@ def _id_of(item: Any) -> str | None:
 def _title_of(item: Any) -> str:
     if not isinstance(item, dict):
         return ""
-    who = item.get("role") or item.get("type") or "item"
+    label = item.get("role") or item.get("type") or "item"
     content = item.get("content")
     if isinstance(content, list):
         content = " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return f"{who}: {content or item.get('name') or item.get('output') or ''}"
+    return f"{label}: {content or item.get('name') or item.get('output') or ''}"

@@ -1,7 +1,8 @@
-"""The page at `/`: built files from the wheel, read once and served from memory.
+"""Web page at `/`.
 
-Everything that a page loads comes from here, so its policy allows nothing else: no foreign script, style,
-font or picture, no inline script, and nobody may put it into a frame.
+The built files are part of the wheel. They are read once and served from memory. The page loads files only from this
+server, so its content security policy forbids everything else: scripts, styles, fonts and images of other origins,
+inline scripts, and display in a frame.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-_TYPES: Final[Mapping[str, str]] = {
+_MEDIA_TYPES: Final[Mapping[str, str]] = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -37,97 +38,112 @@ _SECURITY: Final[list[Header]] = [
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
-# Where they are is decided by what is in them, so they never change.
-_FOR_EVER: Final[Header] = (b"cache-control", b"public, max-age=31536000, immutable")
-_ASK_EACH_TIME: Final[Header] = (b"cache-control", b"no-cache")
+# The name of an asset contains a hash of its content, so the content of a URL never changes.
+_CACHE_FOREVER: Final[Header] = (b"cache-control", b"public, max-age=31536000, immutable")
+_REVALIDATE: Final[Header] = (b"cache-control", b"no-cache")
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltFile:
-    """One file, plain and compressed, with the headers that both have."""
+    """File of the page in plain and compressed form, with its headers."""
 
     plain: bytes
-    small: bytes
+    compressed: bytes
     media_type: bytes
     etag: str
+    """Hash of the content, without quotes."""
     cache: Header
 
     @classmethod
-    def of(cls, name: str, content: bytes, *, for_ever: bool) -> BuiltFile:
+    def of(cls, name: str, content: bytes, *, immutable: bool) -> BuiltFile:
+        """Compress a file and compute its headers.
+
+        Caches keep an `immutable` file without revalidation.
+        """
         digest = base64.urlsafe_b64encode(sha256(content).digest()[:15]).decode()
         return cls(
             plain=content,
-            small=gzip.compress(content, mtime=0),
-            media_type=_TYPES[name.rpartition(".")[2]].encode(),
+            compressed=gzip.compress(content, mtime=0),
+            media_type=_MEDIA_TYPES[name.rpartition(".")[2]].encode(),
             etag=digest,
-            cache=_FOR_EVER if for_ever else _ASK_EACH_TIME,
+            cache=_CACHE_FOREVER if immutable else _REVALIDATE,
         )
 
     def reply(self, call: HttpCall) -> Reply:
-        packed = _takes_gzip(call.header(b"accept-encoding") or "") and len(self.small) < len(self.plain)
-        # Two forms of one thing have two tags: a cache must not mend one with the other.
-        tag = f'"{self.etag}{"-gz" if packed else ""}"'
+        """Return the file, or 304 if the client has it.
+
+        The file is compressed if the client accepts gzip.
+        """
+        accepted = call.header(b"accept-encoding") or ""
+        use_gzip = _accepts_gzip(accepted) and len(self.compressed) < len(self.plain)
+        # The two forms need different ETags, so that a cache does not confuse them.
+        tag = f'"{self.etag}{"-gz" if use_gzip else ""}"'
         headers = [*_SECURITY, self.cache, (b"etag", tag.encode()), (b"vary", b"Accept-Encoding")]
         if tag in _parse_etags(call.header(b"if-none-match") or ""):
             return Reply(304, headers=headers)
-        if packed:
+        if use_gzip:
             headers.append((b"content-encoding", b"gzip"))
-        return Reply(200, self.small if packed else self.plain, self.media_type, headers)
+        return Reply(200, self.compressed if use_gzip else self.plain, self.media_type, headers)
 
 
 class WebPage:
-    """The page and the files that it loads."""
+    """Web page and the files that it loads."""
 
     def __init__(self, built: Traversable) -> None:
-        self._index = BuiltFile.of("index.html", built.joinpath("index.html").read_bytes(), for_ever=False)
+        self._index = BuiltFile.of("index.html", built.joinpath("index.html").read_bytes(), immutable=False)
         self._assets = {
-            file.name: BuiltFile.of(file.name, file.read_bytes(), for_ever=True)
+            file.name: BuiltFile.of(file.name, file.read_bytes(), immutable=True)
             for file in built.joinpath("assets").iterdir()
         }
 
     @classmethod
     def of_this_installation(cls) -> WebPage:
+        """Read the page from the installed package."""
         return cls(resources.files("breadcrumbs.web").joinpath("dist"))
 
     async def page(self, call: HttpCall) -> Reply:
+        """Return the page itself."""
         return self._index.reply(call)
 
     async def asset(self, call: HttpCall) -> Reply:
+        """Return a file that the page loads, by its name."""
         file = self._assets.get(call.scope["path_params"]["name"])
         if file is None:
-            raise NotFound("the page has no such file: load the page again")
+            raise NotFound("file not found: reload the page")
         return file.reply(call)
 
     @property
     def operations(self) -> tuple[Operation, ...]:
+        """Operations that serve the page and its files."""
         return (
             Operation(
                 id="startPage",
                 method="GET",
                 path="/",
                 group="System",
-                summary="The page: chat, blackboard, context config, operations",
+                summary="Open the web page: chat, blackboard, context config, operations",
                 handle=self.page,
                 uses_store="no",
-                successes=(SuccessReply(200, "A page.", media_type="text/html"),),
+                successes=(SuccessReply(200, "The web page.", media_type="text/html"),),
             ),
             Operation(
                 id="pageAsset",
                 method="GET",
                 path="/assets/{name}",
                 group="System",
-                summary="A file that the page loads",
-                description="The names change with the contents, and are for the page alone to know.",
+                summary="Read a file of the web page",
+                description="The name of a file changes with its content. Only the page itself uses these names.",
                 handle=self.asset,
                 uses_store="no",
-                parameters=(Parameter("name", "path", "As the page names it."),),
+                parameters=(Parameter("name", "path", "Name of the file, as in the page."),),
                 successes=(SuccessReply(200, "The file.", media_type="text/javascript"),),
                 may_fail=(NOT_FOUND,),
             ),
         )
 
 
-def _takes_gzip(accepted: str) -> bool:
+def _accepts_gzip(accepted: str) -> bool:
+    """Return whether an `Accept-Encoding` header allows gzip."""
     for part in accepted.lower().split(","):
         coding, _, quality = part.partition(";")
         if coding.strip() in ("gzip", "*"):

@@ -1,11 +1,11 @@
-"""Sessions of google-adk (Agent Development Kit) as breadcrumbs.
+"""Session service for google-adk (Agent Development Kit) that stores sessions as breadcrumbs.
 
     from breadcrumbs.adk import BreadcrumbSessionService
 
     runner = Runner(..., session_service=BreadcrumbSessionService("http://127.0.0.1:8081"))
 
-The service needs google-adk (`pip install breadcrumbs[adk]`). The routes in `http.py`, which every Breadcrumbs server
-has, do not, so nothing here is imported before it is used.
+The service needs google-adk (`pip install breadcrumbs[adk]`). The routes in `http.py` do not, and every Breadcrumbs
+server has them. So this package imports the service only when it is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the sessions of a service are: in a store, or behind a server. Both take and give the same JSON."""
+"""Backends of the session service: a store, or a Breadcrumbs server. Both use the same JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from breadcrumbs.runtime.settings.settings import DEVELOPER
 from breadcrumbs.runtime.store.store import Store
 
 ADK_PROGRAM: Final = UUID("00000000-0000-0000-0000-000000000003")
-"""Who has written what a service writes straight into a store."""
+"""Agent id of breadcrumbs that the service writes directly into a store."""
 
 SCHEMES: Final = (
     *("crumb", "crumb+http", "crumb+https", "crumb+redis", "crumb+rediss", "crumb+unix"),
@@ -37,13 +37,13 @@ SCHEMES: Final = (
 )
 DEFAULT_PORT: Final = 8081
 
-_STORES: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
-_STARTING: Final = 30.0
+_STORE_SCHEMES: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_START_TIMEOUT_SECONDS: Final = 30.0
 _WHOLE: Final = (("whole", "true"),)
 
 
 class Backend(Protocol):
-    """The storage of a session service; see `AdkSessions`."""
+    """The storage of a session service. `AdkSessions` describes the operations."""
 
     async def create(self, app: str, user: str, id: str | None, state: Json | None) -> Json: ...
 
@@ -54,7 +54,7 @@ class Backend(Protocol):
     async def delete(self, app: str, user: str, id: str) -> None: ...
 
     async def append(self, app: str, user: str, id: str, event: Json) -> bool:
-        """True: it was there already."""
+        """Append an event. Return whether it was already stored."""
         ...
 
     async def user_state(self, app: str, user: str) -> Json: ...
@@ -63,7 +63,7 @@ class Backend(Protocol):
 
 
 class StoreBackend:
-    """Keeps sessions in a store, without a server in between."""
+    """Stores sessions directly in a store."""
 
     def __init__(self, store: Store, owner: UUID, *, owned: bool) -> None:
         self._sessions = AdkSessions(store)
@@ -95,16 +95,16 @@ class StoreBackend:
 
 
 class HttpBackend:
-    """Keeps sessions on a Breadcrumbs server.
+    """Stores sessions on a Breadcrumbs server.
 
-    Every request may be sent again when its answer is lost: a session is created under a key, an event has its id.
+    Every request can be retried if its response is lost. New sessions have an idempotency key, events have an id.
     """
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     async def create(self, app: str, user: str, id: str | None, state: Json | None) -> Json:
-        # The id is made up here: a server that made up another one for a second try would leave two sessions.
+        # Generate the id here: if the server did, a retry could create a second session.
         wanted = {"sessionId": id.strip() if id and id.strip() else str(uuid4()), "state": state}
         key = {"idempotency-key": str(uuid4())}
         return _json_object(
@@ -166,7 +166,7 @@ def _json_object(reply: Reply) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The address of a Breadcrumbs server, and the credentials for it."""
+    """Address and credentials of a Breadcrumbs server."""
 
     url: str
     token: str | None = field(repr=False)
@@ -178,7 +178,7 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """The address of a Redis server that holds a store."""
+    """Address of a store on a Redis server."""
 
     url: str = field(repr=False)
     owner: UUID
@@ -189,7 +189,7 @@ class RedisAddress:
 
 
 class DirectoryAddress:
-    """A data directory. Uses the server that runs on it, or starts one that lives as long as this process."""
+    """A data directory. Uses the server that runs on it, or starts one that runs until this process ends."""
 
     def __init__(self, path: Path, owner: UUID, namespace: str) -> None:
         self._path = path
@@ -203,6 +203,7 @@ class DirectoryAddress:
         return StoreBackend(await Store.open(url, namespace=self._namespace), self._owner, owned=True)
 
     def stop(self) -> None:
+        """Stop the server if this process started it."""
         with self._starting:
             if self._server is not None:
                 self._server.stop()
@@ -211,9 +212,9 @@ class DirectoryAddress:
     def _address(self) -> str:
         with self._starting:
             if self._server is not None:
-                self._server.start()  # it may have died
+                self._server.start()  # restarts it if it has stopped
                 return self._server.url
-            deadline = time.monotonic() + _STARTING
+            deadline = time.monotonic() + _START_TIMEOUT_SECONDS
             while True:
                 if running := running_server(self._path):
                     return running.url
@@ -221,7 +222,7 @@ class DirectoryAddress:
                 try:
                     server.start()
                 except DataDirectoryInUse:
-                    # Somebody else starts one, just now.
+                    # Another process is starting a server: wait for it.
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(0.05)
@@ -232,7 +233,7 @@ class DirectoryAddress:
 
 @dataclass(frozen=True, slots=True)
 class BackendAccess:
-    """Arguments beside the address. The first two are for a store, the last two for a server."""
+    """Access to a backend. Owner and namespace are for a store, token and API key for a server."""
 
     owner: UUID | str | None = None
     namespace: str | None = None
@@ -256,17 +257,17 @@ def parse_address(
     if kind in ("http", "https") or (kind == "crumb" and parts.netloc):
         return _server_at(parts, kind, access)
     if access.token is not None or access.api_key is not None:
-        raise ValueError("a token is for a Breadcrumbs server: a store takes the owner itself")
-    if kind == "crumb" or kind in _STORES:
+        raise ValueError("a store takes no token: pass owner=…, or use the address of a Breadcrumbs server")
+    if kind == "crumb" or kind in _STORE_SCHEMES:
         return _store_at(where, kind, access)
     raise ValueError(
-        f"{scheme or where!r} is no address of sessions: use http://127.0.0.1:{DEFAULT_PORT} (a Breadcrumbs server), "
+        f"invalid session address {scheme or where!r}: use http://127.0.0.1:{DEFAULT_PORT} (a Breadcrumbs server), "
         "redis://host:6379 (a Redis server) or crumb:///directory (a data directory)"
     )
 
 
 def owner_id(owner: UUID | str | None) -> UUID:
-    """Return the id of an owner, by default the developer on this machine."""
+    """Return the id of an owner, by default the developer of `crumb up`."""
     if owner is None:
         return DEVELOPER
     return owner if isinstance(owner, UUID) else UUID(owner)
@@ -274,7 +275,7 @@ def owner_id(owner: UUID | str | None) -> UUID:
 
 def _server_at(parts: SplitResult, kind: str, access: BackendAccess) -> ServerAddress:
     if access.owner is not None or access.namespace is not None:
-        raise ValueError("on a server the owner comes with the token: leave owner and namespace out")
+        raise ValueError("a server gets the owner from the token: leave out owner and namespace")
     token = access.token or unquote(parts.password or parts.username or "") or None
     return ServerAddress(_server_url(parts, "http" if kind == "crumb" else kind), token, access.api_key)
 

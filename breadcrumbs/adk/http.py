@@ -1,6 +1,7 @@
-"""The Session Service over REST, as ADK's servers have it: a front end of ADK can point here instead.
+"""The session routes of ADK's servers. With them, a front end for ADK can use a Breadcrumbs server.
 
-Every route is there twice: as ADK's Python server has it, and below `/api`. Works on plain JSON, without google-adk.
+Every route has two paths: the path of ADK's Python server, and the same path below `/api`. The routes use plain JSON
+and do not need google-adk.
 """
 
 from __future__ import annotations
@@ -49,41 +50,45 @@ from breadcrumbs.runtime.http.routes.breadcrumbs import IDEMPOTENCY_KEY, idempot
 _BodyModel = TypeVar("_BodyModel", bound=BaseModel)
 
 _FEW_SESSIONS: Final = 16
-"""A list of more sessions is sent while it is read: each may have a state of 1 MiB."""
+"""A longer list is streamed, because each session can have a state of 1 MiB."""
 
-# What goes in and out
+# Bodies
 
 
 class SessionRequest(BaseModel):
-    """A new session. All of it may be left out."""
+    """A new session. All fields are optional."""
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
     session_id: str | None = Field(
-        None, alias="sessionId", description="Its id; none: one is made up. Also as `session_id`"
+        None, alias="sessionId", description="The id. Default: a generated id. Also accepted as `session_id`"
     )
-    state: dict[str, Any] | None = Field(None, description="The state that it begins with")
-    events: list[dict[str, Any]] | None = Field(None, description="Events that it begins with")
+    state: dict[str, Any] | None = Field(None, description="The initial state")
+    events: list[dict[str, Any]] | None = Field(None, description="The first events")
 
 
 class StateRequest(BaseModel):
-    """A change of state."""
+    """A state change."""
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
-    state_delta: dict[str, Any] = Field(alias="stateDelta", description="Also as `state_delta`")
+    state_delta: dict[str, Any] = Field(
+        alias="stateDelta", description="The changed values. Also accepted as `state_delta`"
+    )
 
 
 class EventRequest(BaseModel):
-    """An event, in camel case or in snake case, as ADK writes it. What is missing is filled in."""
+    """An event of ADK, in camel case or in snake case. Missing fields are filled in."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
-    id: str | None = Field(None, description="The same id a second time is the same event")
+    id: str | None = Field(None, description="An event with the same id is stored once")
     author: str | None = Field(None, description="`user`, or the name of an agent")
     invocation_id: str | None = Field(None, alias="invocationId")
     timestamp: float | None = Field(None, description="Seconds since 1970")
-    partial: StrictBool | None = Field(None, description="true: it is not stored, because the whole follows")
+    partial: StrictBool | None = Field(
+        None, description="true: not stored, because the complete event follows"
+    )
     content: dict[str, Any] | None = None
     actions: dict[str, Any] | None = None
 
@@ -96,13 +101,13 @@ class SessionView(TypedDict):
     appName: str
     userId: str
     state: Annotated[
-        dict[str, Any], Field(description="With that of the app (`app:`) and the user (`user:`)")
+        dict[str, Any], Field(description="Including the state of the app (`app:`) and the user (`user:`)")
     ]
     events: list[dict[str, Any]]
-    lastUpdateTime: Annotated[float, Field(description="Of the last event, in seconds since 1970")]
+    lastUpdateTime: Annotated[float, Field(description="Time of the last event, in seconds since 1970")]
 
 
-# What they do
+# Handlers
 
 
 async def create_session(call: HttpCall) -> Reply:
@@ -113,8 +118,8 @@ async def create_session(call: HttpCall) -> Reply:
 
 async def create_session_with_id(call: HttpCall) -> Reply:
     document = await _read_document(call)
-    # ADK's Python server takes the state itself here, its other servers `{"state": …}`. Nobody's state consists
-    # of just an object called `state`.
+    # ADK's Python server expects the state itself here, its other servers expect `{"state": …}`. A state that
+    # consists only of an object with the name `state` is too unlikely to matter.
     if document.keys() <= {"state", "events"} and isinstance(document.get("state"), dict | None):
         wanted = parse_body(SessionRequest, document)
         return await _create_session(call, _path_names(call)["session"], wanted.state, wanted.events)
@@ -164,7 +169,7 @@ async def change_state(call: HttpCall) -> Reply:
         now=time.time(),
     )
     await AdkSessions(call.services.store).append(call.principal, _session_names(call), event)
-    # What is temporary is not stored, but ADK's servers show it to whoever has set it.
+    # Temporary state is not stored, but ADK's servers return it to the client that set it.
     temporary = {name: value for name, value in wanted.state_delta.items() if name.startswith(TEMP)}
     return await _session_reply(call, temporary=temporary)
 
@@ -197,7 +202,7 @@ async def get_user_state(call: HttpCall) -> Reply:
     return Reply.json(state if _wants_whole(call) else strip_credentials(state))
 
 
-# Small things
+# Helpers
 
 
 def _path_names(call: HttpCall) -> dict[str, str]:
@@ -219,7 +224,7 @@ def _session_names(call: HttpCall) -> SessionNames:
 
 
 async def _read_document(call: HttpCall) -> dict[str, Any]:
-    """Return the body. No body and `null` count as an empty object, as with ADK's servers."""
+    """Return the body. An empty body and `null` count as an empty object, as in ADK's servers."""
     document = await call.optional_json()
     if document is None:
         return {}
@@ -231,7 +236,7 @@ async def _read_document(call: HttpCall) -> dict[str, Any]:
 async def _session_reply(
     call: HttpCall, wanted: EventRange = ALL_EVENTS, *, temporary: Json | None = None
 ) -> Reply:
-    """Return the session that the path names. A long one is sent while it is read."""
+    """Return the session in the path. A long session is streamed."""
     names = _path_names(call)
     reading = await AdkSessions(call.services.store).read(call.principal, _session_names(call), wanted)
     if reading is None:
@@ -253,7 +258,7 @@ async def _stream_session(call: HttpCall, reading: SessionReading, temporary: Js
         before = b","
     end = await reading.end()
     if end is None:
-        # It was deleted meanwhile. The connection ends in the middle, so that nobody takes this for all of it.
+        # The session was deleted meanwhile. Abort the response, so that the client sees that it is incomplete.
         raise _session_not_found(_path_names(call)["session"])
     del end["events"]
     end["state"] |= temporary
@@ -275,14 +280,14 @@ def _public_session(session: Json) -> Json:
 
 
 def _session_not_found(id: str) -> NotFound:
-    return NotFound(f"there is no session {id!r} of this user")
+    return NotFound(f"session {id!r} of this user not found")
 
 
 def _parse_recent(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise InvalidInput("it must be a whole number from 0", where="numRecentEvents")
+        raise InvalidInput("must be an integer from 0 to 999999999", where="numRecentEvents")
     return int(text)
 
 
@@ -294,19 +299,23 @@ def _parse_after(text: str | None) -> float | None:
     except ValueError:
         moment = math.nan
     if not math.isfinite(moment):
-        raise InvalidInput("it must be a number: seconds since 1970", where="afterTimestamp")
+        raise InvalidInput("must be a number: seconds since 1970", where="afterTimestamp")
     return moment
 
 
 def _wants_whole(call: HttpCall) -> bool:
-    """Whether to leave everything in: for services, which have to give an agent back what it wrote."""
+    """Return whether the reply is unfiltered, which only curators may request.
+
+    It then includes credentials, internal metadata and evaluation sessions. Session services need all of it,
+    because an agent must get back exactly what it wrote.
+    """
     text = call.query().get("whole", "false")
     if text not in ("true", "false"):
         raise InvalidInput("whole must be true or false", where="whole")
     return text == "true" and policy.may_read_secrets(call.principal)
 
 
-# The routes
+# Routes
 
 _APP: Final = Parameter(
     "app", "path", "The name of an app.", {"type": "string", "minLength": 1}, example="weather"
@@ -320,24 +329,26 @@ _SESSION: Final = Parameter(
 _WHOLE: Final = Parameter(
     "whole",
     "query",
-    "`true`: with credentials, ADK's own marks and the sessions of evaluations, for curators.",
+    "`true`: include credentials, ADK's internal metadata and the sessions of evaluations. For curators only.",
     {"type": "string", "enum": ["true", "false"]},
 )
 _RECENT_SCHEMA = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
 _LIMITS: Final = (
-    Parameter("numRecentEvents", "query", "The last so many events; all if left out.", _RECENT_SCHEMA),
-    Parameter("num_recent_events", "query", "The same.", _RECENT_SCHEMA),
+    Parameter(
+        "numRecentEvents", "query", "Number of events to return, the newest. Default: all.", _RECENT_SCHEMA
+    ),
+    Parameter("num_recent_events", "query", "The same as `numRecentEvents`.", _RECENT_SCHEMA),
     Parameter(
         "afterTimestamp",
         "query",
-        "Events behind the last one that is older (seconds since 1970).",
+        "Return the events after the last one that is older than this, in seconds since 1970.",
         {"type": "number"},
     ),
-    Parameter("after_timestamp", "query", "The same.", {"type": "number"}),
+    Parameter("after_timestamp", "query", "The same as `afterTimestamp`.", {"type": "number"}),
 )
 _USER_SESSIONS_PATH: Final = "/apps/{app}/users/{user}/sessions"
 _SESSION_PATH: Final = _USER_SESSIONS_PATH + "/{session}"
-_ROLE_NOTE: Final = "Needs the role `subscriber` too, because the answer is the session."
+_ROLE_NOTE: Final = "Also needs the role `subscriber`, because the response is the session."
 
 _ROUTES: Final = (
     Operation(
@@ -347,9 +358,8 @@ _ROUTES: Final = (
         group="ADK sessions",
         summary="Create a session of an ADK app",
         description=(
-            "The session and its state are one write, or nothing. The events that it begins with follow, once all "
-            "are known to be good; sent again with the same Idempotency-Key, what is missing of them is appended. "
-            f"{_ROLE_NOTE}"
+            "One write stores the session, its own state and its first events, or nothing. A repeated request "
+            f"with the same Idempotency-Key returns the same session. {_ROLE_NOTE}"
         ),
         handle=create_session,
         uses_store="writes",
@@ -368,7 +378,7 @@ _ROUTES: Final = (
         path=_USER_SESSIONS_PATH,
         group="ADK sessions",
         summary="List a user's sessions",
-        description="With their state, without events. The one that changed last comes last.",
+        description="The sessions have their state, but no events. The last changed session is last.",
         handle=list_sessions,
         parameters=(_APP, _USER, _WHOLE),
         successes=(SuccessReply(200, "The sessions.", list[SessionView]),),
@@ -401,8 +411,8 @@ _ROUTES: Final = (
         group="ADK sessions",
         summary="Create a session with a given id",
         description=(
-            'The body is `{"state": …}`, as ADK\'s session services take it, or the state itself, as its Python '
-            f"server takes it. {_ROLE_NOTE}"
+            'The body is `{"state": …}`, as ADK\'s session services expect, or the state itself, as its Python '
+            f"server expects. {_ROLE_NOTE}"
         ),
         handle=create_session_with_id,
         uses_store="writes",
@@ -417,7 +427,7 @@ _ROUTES: Final = (
         path=_SESSION_PATH,
         group="ADK sessions",
         summary="Change the state of a session",
-        description=f"As an event of its own, without running the agent. {_ROLE_NOTE}",
+        description=f"The change is stored as an event. The agent does not run. {_ROLE_NOTE}",
         handle=change_state,
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION, _WHOLE),
@@ -430,12 +440,15 @@ _ROUTES: Final = (
         method="DELETE",
         path=_SESSION_PATH,
         group="ADK sessions",
-        summary="Remove a session",
-        description="With all its events. The state of the app and of the user stays. One that is not there is fine.",
+        summary="Delete a session",
+        description=(
+            "Deletes the session with all its events. The state of the app and of the user is kept. A missing session "
+            "is not an error."
+        ),
         handle=delete_session,
         uses_store="writes",
         parameters=(_APP, _USER, _SESSION),
-        successes=(SuccessReply(200, "It is gone.", type(None)),),
+        successes=(SuccessReply(200, "Session deleted.", type(None)),),
     ),
     Operation(
         id="appendAdkEvent",
@@ -444,8 +457,9 @@ _ROUTES: Final = (
         group="ADK sessions",
         summary="Append an event to a session",
         description=(
-            "The event and what it changes of the session's state are one write. An event whose id is there already "
-            "changes nothing, so it may be sent again, also without a timestamp; another event with that id is refused."
+            "One write stores the event and its change of the session's state. An event whose id is already "
+            "stored changes nothing, so it can be sent again, also without a timestamp. A different event with that id "
+            "is refused."
         ),
         handle=append_event,
         spends="posting",
@@ -462,11 +476,11 @@ _ROUTES: Final = (
         successes=(
             SuccessReply(
                 200,
-                "The event as it is stored.",
+                "The stored event.",
                 dict[str, Any],
                 headers={
                     "ETag": "The version of the session.",
-                    "Idempotency-Replayed": "`true` where it was there already.",
+                    "Idempotency-Replayed": "`true` if the event was already stored.",
                 },
                 optional_headers=frozenset({"ETag", "Idempotency-Replayed"}),
             ),
@@ -478,11 +492,11 @@ _ROUTES: Final = (
         method="GET",
         path="/apps/{app}/users/{user}/state",
         group="ADK sessions",
-        summary="Read what a user's sessions share",
-        description="Without the `user:` before each name.",
+        summary="Read the state of a user",
+        description="The state that all sessions of a user share. The names have no prefix `user:`.",
         handle=get_user_state,
         parameters=(_APP, _USER, _WHOLE),
-        successes=(SuccessReply(200, "The state; empty where there is none.", dict[str, Any]),),
+        successes=(SuccessReply(200, "The state, or an empty object.", dict[str, Any]),),
         may_fail=(NOT_FOUND,),
     ),
 )

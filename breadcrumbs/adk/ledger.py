@@ -1,11 +1,11 @@
-"""ADK's sessions on the store, as plain JSON: for the routes, and for the service that works without a server.
+"""ADK's sessions in the store, as plain JSON. Used by the routes and by the service without a server.
 
-    session.v1       the record: one per session, written when it is created
-    adk.event.v1     an event, with `context.event` as ADK's servers send it
+    session.v1       the record of a session, written when it is created
+    adk.event.v1     an event, with `context.event` in the format of ADK's servers
     adk.event.v1     in a session `state/adk:…`: a change of the state of an app or of a user
 
-One script writes an event and its change of the session's state. Changes of shared state are a second write
-(see shared_state.py). The caller is told that the event is stored only after both.
+One script writes an event and its change of the session's state. Changes of shared state are a second write (see
+shared_state.py). A call returns only after both writes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from breadcrumbs.runtime.store.placement import derive_id_in_session
 from breadcrumbs.runtime.store.store import Store
 from breadcrumbs.runtime.store.written import Written
 
-_GROUP: Final = 16
-"""Sessions whose state, or last event, is in memory at once."""
+_GROUP_SIZE: Final = 16
+"""Number of sessions whose state or last event is in memory at once."""
 
 _T = TypeVar("_T")
 
@@ -61,16 +61,17 @@ class NewSession:
     app: str
     user: str
     id: str | None = None
-    """None: an id is made up."""
+    """None to generate an id."""
     state: Mapping[str, Any] = field(default_factory=dict)
     events: Sequence[Json] = ()
-    """The events that it begins with. They change no state."""
+    """The first events of the session. They do not change its state."""
     idempotency_key: str | None = None
 
     def names(self) -> SessionNames:
+        """Return the names of the session, with a generated id if none was given."""
         id = self.id
         if not (id and id.strip()):
-            # The same key again must give the same session, and so the same id.
+            # A repeated key must give the same session, so derive the id from it.
             key = self.idempotency_key
             id = str(uuid4() if key is None else derived_id(0, SESSION_RECORD, self.app, self.user, key))
         return new_session_names(self.app, self.user, id)
@@ -78,13 +79,13 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The result of an append."""
+    """Result of an append."""
 
     event: Json
     repeated: bool
-    """The event was stored before: nothing was written."""
+    """Whether the event was already stored. Then it was not written again."""
     session_version: int | None
-    """The version of the session after the write."""
+    """The version of the session after the write, or None if the event was already stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,11 @@ class AdkListedSession:
 
 
 class AdkSessions:
-    """The sessions of a store, by the names that ADK gives them.
+    """The ADK sessions of a store.
 
-    Every method takes the principal. A token that is narrowed to a user or a session sees and changes only theirs:
-    no other user's sessions, not the state of the app, and the user's state only if it is narrowed to the user.
+    Every method takes the principal. A token that is limited to a user or to a session has access only to their
+    sessions. It cannot read or change the state of the app. It has access to the state of the user only if it is
+    limited to that user.
     """
 
     def __init__(self, store: Store) -> None:
@@ -114,7 +116,7 @@ class AdkSessions:
     async def create(self, who: Principal, new: NewSession) -> Json:
         """Create a session with its first events, in one write. Raises `AlreadyExists` if the id is taken.
 
-        The same again with the same key returns the same session.
+        A repeated request with the same idempotency key returns the same session.
         """
         names, state = new.names(), dict(new.state)
         policy.check_adk_create(who, names.name, new.user)
@@ -135,9 +137,9 @@ class AdkSessions:
     async def append(
         self, who: Principal, names: SessionNames, event: Json, *, timed: bool = True
     ) -> Appended:
-        """Write an event and its changes of the state. The same event a second time changes nothing.
+        """Write an event and its state changes. A repeated event changes nothing.
 
-        `timed`: the writer has set its time. Otherwise the time is that of the first arrival.
+        `timed` is whether the client set the timestamp. Otherwise a repeated event gets the timestamp of the first.
         """
         policy.check_adk_write(who, names.name, names.of.user)
         check_depth("event", event)
@@ -151,14 +153,14 @@ class AdkSessions:
                 who.owner_id, record, by=who.agent_id, id=id, options=CreateOptions(session_version="*")
             )
         except (NotFound, SessionGone):
-            raise NotFound(f"there is no session {names.id!r} of this user") from None
+            raise NotFound(f"session {names.id!r} of this user not found") from None
         if written.found:
             event = await self._stored_event(who, id, event, timed=timed)
         await self._shared.write(who, names, deltas, event["id"])
         return Appended(event, written.found, written.session_version)
 
     async def delete(self, who: Principal, names: SessionNames) -> None:
-        """Delete a session with its events. A missing session is no error."""
+        """Delete a session with its events. A missing session is not an error."""
         policy.check_adk_write(who, names.name, names.of.user)
         try:
             await self._sessions.delete(who.owner_id, names.name)
@@ -168,7 +170,7 @@ class AdkSessions:
     # Reading
 
     async def get(self, who: Principal, names: SessionNames, wanted: EventRange = ALL_EVENTS) -> Json | None:
-        """Return a session with its events, or None."""
+        """Return a session with its events, or None if it does not exist."""
         reading = await self.read(who, names, wanted)
         if reading is None:
             return None
@@ -179,31 +181,31 @@ class AdkSessions:
     async def read(
         self, who: Principal, names: SessionNames, wanted: EventRange = ALL_EVENTS
     ) -> SessionReading | None:
-        """Like `get`, for readers that do not want all events in memory at once."""
+        """Start a read of a session that does not need all events in memory. None if it does not exist."""
         if not policy.may_see_adk_session(who, names.name, names.of.user):
             return None
         reading = SessionReading(Sources(self._sessions, self._events, self._shared), who, names)
         return reading if await reading.begin(wanted) else None
 
     async def list_all(self, who: Principal, app: str, user: str | None = None) -> list[Json]:
-        """Return the sessions of an app, or of one of its users, without events; the last changed one is last."""
+        """Return the sessions of an app, or of one of its users, without events. The last changed is last."""
         listed = await self.listed(who, app, user)
         return [view async for view in self.views(who, listed)]
 
     async def listed(self, who: Principal, app: str, user: str | None = None) -> list[AdkListedSession]:
-        """Return which sessions exist, the last changed one last."""
+        """Return the names and times of the sessions. The last changed is last."""
         found: list[AdkListedSession] = []
         for group in _in_groups(await self._recorded_names(who, app, user)):
             created = await self._sessions.creation_times(who.owner_id, [names.name for names in group])
-            there = [(names, begun) for names, begun in zip(group, created, strict=True) if begun is not None]
+            existing = [(names, time) for names, time in zip(group, created, strict=True) if time is not None]
             times = await gather(
-                *(self._events.last_update(who, names.name, begun) for names, begun in there)
+                *(self._events.last_update(who, names.name, time) for names, time in existing)
             )
-            found += [AdkListedSession(names, time) for (names, _), time in zip(there, times, strict=True)]
+            found += [AdkListedSession(names, time) for (names, _), time in zip(existing, times, strict=True)]
         return sorted(found, key=lambda one: (one.updated, one.names.of.user, one.names.id))
 
     async def views(self, who: Principal, listed: Sequence[AdkListedSession]) -> AsyncIterator[Json]:
-        """Yield sessions with their state, a few in memory at a time, without those deleted since."""
+        """Yield sessions with their state, group by group. Sessions deleted meanwhile are left out."""
         for group in _in_groups(listed):
             users = {one.names.of.user: one.names.of for one in group}
             found, states = await gather(
@@ -220,7 +222,7 @@ class AdkSessions:
         """Return the state that a user's sessions share, without the prefix `user:`."""
         of = user_names(app, user)
         if not policy.may_read_user_state(who, user):
-            raise NotFound("this token does not see the state of this user")
+            raise NotFound("the token has no access to the state of this user")
         return await self._sessions.state_for(who, of.user_state)
 
     # Steps
@@ -242,19 +244,17 @@ class AdkSessions:
             )
         except VersionMismatch:
             await self._finish_creation(who, names)
-            raise AlreadyExists(f"there is a session {names.id!r} of this user already") from None
+            raise AlreadyExists(f"session {names.id!r} of this user already exists") from None
         except SessionGone:
-            raise AlreadyExists(
-                f"the session {names.id!r} is being deleted: create it again in a moment"
-            ) from None
+            raise AlreadyExists(f"session {names.id!r} is being deleted: retry in a moment") from None
 
     async def _finish_creation(self, who: Principal, names: SessionNames) -> None:
-        """Write the shared state that a creator may have left unwritten when it died."""
+        """Write the shared state of an existing session again. Its creator can have died before that write."""
         if not policy.may_read_app_state(who):
-            return  # the next principal that is not narrowed writes it
+            return  # leave it to a principal with access to the app's state
         first = Query(session_id=names.name, schema_name=SESSION_RECORD, sort="created_at", limit=1)
         for record in (await self._store.list(who.owner_id, first)).items:
-            # Version 1: everybody who may write in the session can have written a later one.
+            # Read version 1: every client with write access to the session can have written a later version.
             try:
                 record = await self._store.get_version(who.owner_id, record.id, 1)
             except NotFound:
@@ -266,20 +266,20 @@ class AdkSessions:
     async def _stored_first_events(
         self, who: Principal, names: SessionNames, given: Sequence[Json], events: list[Json]
     ) -> list[Json]:
-        """Return the first events of a session that was created before, with the times they got then."""
+        """Return the first events of a session that was created before, with their stored times."""
         return [
             (await self.append(who, names, event, timed="timestamp" in original)).event
             for original, event in zip(given, events, strict=True)
         ]
 
     async def _stored_event(self, who: Principal, id: UUID, event: Json, *, timed: bool) -> Json:
-        """Return the event with its stored time. Raises `IdempotencyMismatch` if another one has its id."""
+        """Return the event with its stored time. Raises `IdempotencyMismatch` if another event has its id."""
         stored = (await self._store.get(who.owner_id, id)).context.get("event")
         if not timed and isinstance(stored, dict) and "timestamp" in stored:
             event = {**event, "timestamp": stored["timestamp"]}
         if canonical(stored) != canonical(event):
             raise IdempotencyMismatch(
-                f"another event with the id {event['id']!r} is in this session: give each event an id of its own"
+                f"another event of this session has the id {event['id']!r}: use a different id"
             )
         return event
 
@@ -294,10 +294,10 @@ class AdkSessions:
         return list(found.values())
 
     def _event_id(self, who: Principal, names: SessionNames, event: str) -> UUID:
-        """Return the id of the breadcrumb that holds an event."""
+        """Return the id of the breadcrumb of an event."""
         return derive_id_in_session(self._store, who.owner_id, names.name, ADK_EVENT, names.name, event)
 
 
 def _in_groups(things: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(things), _GROUP):
-        yield things[start : start + _GROUP]
+    for start in range(0, len(things), _GROUP_SIZE):
+        yield things[start : start + _GROUP_SIZE]

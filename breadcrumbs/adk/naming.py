@@ -1,9 +1,8 @@
-"""What an ADK session, its app and its user are called here.
+"""Session names and tags for the sessions, apps and users of ADK.
 
-ADK names a session by three texts of any kind; a session here has one name of limited length. So the parts are
-percent-encoded and joined by colons, which no encoded part holds: no two sessions share a name, whatever colons,
-slashes or spaces are in their ids. A name that would be too long becomes a hash, marked by a `#`, which no encoded part
-holds either.
+ADK identifies a session by three arbitrary strings: app, user and session id. A session here has one name of limited
+length. So the parts are percent-encoded and joined by colons. An encoded part contains no colon, so two sessions never
+share a name. A name that is too long becomes a hash after a `#`, which no encoded part contains either.
 """
 
 from __future__ import annotations
@@ -30,33 +29,35 @@ _MAX_NAME_LENGTH: Final = MAX_TAG_LENGTH - len(SESSION)
 
 @dataclass(frozen=True, slots=True)
 class UserNames:
-    """What belongs to one user of one app."""
+    """Names and tags of one user of one app."""
 
     app: str
     user: str
     app_state: str
-    """The session that holds the state of the app (`app:` keys), for all of its users."""
+    """The session that stores the state of the app (`app:` keys)."""
     user_state: str
-    """The session that holds the state of the user (`user:` keys)."""
+    """The session that stores the state of the user (`user:` keys)."""
     app_tag: str
+    """Tag of the session records, for lookups by app."""
     user_tag: str
-    """On the records of the sessions, so that they are found by app, and by app and user."""
+    """Tag of the session records, for lookups by app and user."""
     plain_user_tag: tuple[str, ...]
-    """The `user:` tag, as it is everywhere: tokens that are narrowed to a user go by it."""
+    """The usual `user:` tag. A token that is limited to a user can see breadcrumbs with this tag."""
 
     def session(self, id: str) -> SessionNames:
+        """Return the names of a session of this user."""
         return SessionNames(self, id, _bounded_name(ADK_SESSION, self.app, self.user, id))
 
 
 @dataclass(frozen=True, slots=True)
 class SessionNames:
-    """One session."""
+    """Names of one session."""
 
     of: UserNames
     id: str
-    """As ADK has it."""
+    """The session id in ADK."""
     name: str
-    """As it is called here."""
+    """The session name in Breadcrumbs."""
 
     @property
     def tags(self) -> list[str]:
@@ -64,6 +65,7 @@ class SessionNames:
 
 
 def user_names(app: str, user: str) -> UserNames:
+    """Return the names of a user. Raises `InvalidInput` if the app or the user is not a valid name."""
     for what, text in (("app name", app), ("user id", user)):
         _check_text(what, text)
     check_not_message_tag(user)
@@ -78,15 +80,16 @@ def session_names(app: str, user: str, id: str) -> SessionNames:
 
 
 def new_session_names(app: str, user: str, id: str) -> SessionNames:
-    """Return the names of a new session. Its id holds no invisible characters; apps and users may."""
+    """Return the names of a new session. Its id must not contain invisible characters; apps and users may."""
     if hidden := hidden_character(id.strip()):
         raise InvalidInput(
-            f"a session id holds no invisible characters, and {hidden}: leave it out", where="session id"
+            f"a session id must not contain invisible characters, and {hidden}: remove it", where="session id"
         )
     return session_names(app, user, id)
 
 
 def app_tag(app: str) -> str:
+    """Return the tag of the session records of an app."""
     _check_text("app name", app)
     return _bounded_name(f"{ADK_SESSION}app:", app)
 
@@ -121,4 +124,6 @@ def _check_text(what: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"the {what} holds half a character, which is no text", where=what) from None
+        raise InvalidInput(
+            f"the {what} contains a lone surrogate, which is not valid text", where=what
+        ) from None

@@ -1,4 +1,4 @@
-"""Reads the events of a session, all at once or page by page."""
+"""Read the events of a session, all at once or page by page."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from breadcrumbs.runtime.sessions.sessions import Sessions
 from breadcrumbs.runtime.store.store import Store
 
 _PAGE: Final = 100
-"""Events read at once when their number is not known."""
+"""Events per read if their number is unknown."""
 _MAX_AT_ONCE: Final = 1_000
-"""Events read at once at most: the Redis server is blocked meanwhile."""
+"""Maximum number of events per read, because the Redis server is blocked during a read."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRange:
-    """Which events of a session are read."""
+    """The events of a session to read. All conditions must hold."""
 
     recent: int | None = None
-    """The last so many; None: all."""
+    """Only this many of the newest events. None for all."""
     after: float | None = None
-    """Those behind the last older one, in seconds since 1970."""
+    """Only events after the last one that is older than this, in seconds since 1970."""
     until: int | None = None
-    """Those written up to this time, so that no event of a later session with the same name is read."""
+    """Only events written up to this time, in microseconds. Excludes events of a later session with the same name."""
 
 
 ALL_EVENTS: Final = EventRange()
 
 
 class AdkEvents:
-    """Reads the breadcrumbs of events, in the order in which they were written."""
+    """Reads the breadcrumbs of events in the order of their creation."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def read_at_once(self, who: Principal, session: str, wanted: EventRange) -> list[Breadcrumb] | None:
-        """Return the events, or None where one round trip is not enough."""
+        """Return the events, or None if one round trip is not enough."""
         recent, after = wanted.recent, wanted.after
         if recent == 0:
             return []
@@ -69,7 +69,7 @@ class AdkEvents:
         return events if after is None else events_after(events, after)
 
     async def walk(self, who: Principal, session: str, wanted: EventRange) -> AsyncIterator[Breadcrumb]:
-        """Yield the events, a few in memory at a time."""
+        """Yield the events page by page."""
         query = policy.restrict_query(who, Query(session_id=session, schema_name=ADK_EVENT))
         query = replace(query, keep=lambda crumb: _is_visible(who, crumb), created_until=wanted.until)
         first: SortKey | None = None
@@ -81,13 +81,16 @@ class AdkEvents:
         count = 0
         async for crumb in self._store.walk(who.owner_id, query):
             if count == wanted.recent:
-                return  # the others were written meanwhile
+                return  # later events were written during the read
             if first is None or _sort_key(crumb) >= first:
                 yield crumb
                 count += 1
 
     async def last_update(self, who: Principal, session: str, created: int) -> float:
-        """Return the time of the last event, as ADK's services do; without one, that of the creation."""
+        """Return the time of the last event, in seconds since 1970.
+
+        Without events, it is the creation time of the session: `created`, in microseconds.
+        """
         newest = EventRange(recent=1)
         last = await self.read_at_once(who, session, newest)
         if last is None:
@@ -95,7 +98,10 @@ class AdkEvents:
         return event_time(last[0]) if last else created / 1e6
 
     async def _find_first(self, who: Principal, query: Query, wanted: EventRange) -> SortKey | None:
-        """Return where a range begins. It is defined from the end, so the events are read backwards once."""
+        """Return the sort key of the first event of a range, or None.
+
+        Ranges are defined from the end, so the events are read backwards once.
+        """
         first, count = None, 0
         async for crumb in self._store.walk(who.owner_id, query):
             if count == wanted.recent or (wanted.after is not None and event_time(crumb) < wanted.after):
@@ -106,7 +112,7 @@ class AdkEvents:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a session is read from."""
+    """The services that a session is read from."""
 
     sessions: Sessions
     events: AdkEvents
@@ -114,7 +120,7 @@ class Sources:
 
 
 class SessionReading:
-    """A session that is being read: first its events, then the rest of it."""
+    """A read of a session in two steps: first the events, then the other fields."""
 
     def __init__(self, sources: Sources, who: Principal, names: SessionNames) -> None:
         self._sources = sources
@@ -122,26 +128,28 @@ class SessionReading:
         self._names = names
         self._crumbs: list[Breadcrumb] | None = None
         self._wanted = ALL_EVENTS
-        self._began: int | None = None
-        """When the session began. A later one of the same name may belong to somebody else."""
+        self._created: int | None = None
+        """Creation time of the session, to detect a later session with the same name. It can belong to another user."""
         self._last: float | None = None
+        """Time of the last event that was read."""
 
     async def begin(self, wanted: EventRange) -> bool:
-        """Read what one round trip gives. False: there is no such session."""
+        """Read the events if one round trip is enough. Return False if the session is known not to exist."""
         owner, session = self._who.owner_id, self._names.name
         self._crumbs = await self._sources.events.read_at_once(self._who, session, wanted)
         if self._crumbs is not None:
             return True
         self._wanted = replace(wanted, until=await self._sources.sessions.last_write_time(owner, session))
-        (self._began,) = await self._sources.sessions.creation_times(owner, [session])
-        return self._began is not None
+        (self._created,) = await self._sources.sessions.creation_times(owner, [session])
+        return self._created is not None
 
     @property
     def is_short(self) -> bool:
-        """Whether all events are in memory already."""
+        """Whether all events are already in memory."""
         return self._crumbs is not None
 
     async def events(self) -> AsyncIterator[Json]:
+        """Yield the events, the oldest first."""
         if self._crumbs is not None:
             for crumb in self._crumbs:
                 yield self._visible(crumb)
@@ -150,12 +158,15 @@ class SessionReading:
             yield self._visible(crumb)
 
     async def end(self) -> Json | None:
-        """Return the session without events, once these were read: their changes are then in the state."""
+        """Return the session without events, or None if it does not exist.
+
+        Call it after reading the events, so that the state includes their changes.
+        """
         who, names = self._who, self._names
         (found,), shared = await gather(
             self._sources.sessions.open_sessions(who, [names.name]), self._sources.shared.read(who, names.of)
         )
-        if found is None or self._began not in (None, found.created):
+        if found is None or self._created not in (None, found.created):
             return None
         updated = self._last
         if updated is None:

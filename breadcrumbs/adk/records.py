@@ -1,4 +1,4 @@
-"""ADK's sessions and events as breadcrumbs, and back. Pure values, no I/O."""
+"""Convert ADK sessions and events to breadcrumbs and back. Pure functions, no I/O."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from breadcrumbs.runtime.breadcrumb.session_rule import SESSION
 from breadcrumbs.runtime.breadcrumb.text import shorten_line
 from breadcrumbs.runtime.errors import InvalidInput
 from breadcrumbs.runtime.schema_names import ADK_EVENT, SESSION_RECORD
-from breadcrumbs.runtime.store.state import SHARED_DELTA, sensitivity_of, what_is_secret
+from breadcrumbs.runtime.store.state import SHARED_DELTA, secrecy_flags, sensitivity_of
 
 _TITLE_LENGTH: Final = 120
 _MAX_FIRST_EVENTS: Final = 1_000
-"""One write stores them all, and blocks the Redis server meanwhile."""
+"""One script writes all of them, and the Redis server is blocked during a script."""
 
-_FOR_MODELS: Final = {"include": ["author", "message"]}
-"""A model sees the author and the text of an event, not ADK's bookkeeping."""
+_EVENT_HINTS: Final = {"include": ["author", "message"]}
+"""A model sees the author and the text of an event, but none of its ADK fields."""
 
 
-# Written
+# Writing
 
 
 def session_record(
     names: SessionNames, state: Json, deltas: StateChanges, events: Sequence[Json]
 ) -> BreadcrumbCreate:
-    """Return the record that a session begins with."""
+    """Return the record of a new session."""
     of = names.of
     context: Json = {
         "title": shorten_line(f"{of.app} · {of.user}", _TITLE_LENGTH),
@@ -51,11 +51,11 @@ def session_record(
         "adk": {"app_name": of.app, "user_id": of.user, "session_id": names.id},
         "state_delta": deltas.session,
         "null_is_a_value": True,
-        **what_is_secret(state),
+        **secrecy_flags(state),
     }
     if deltas.app or deltas.user:
         context[SHARED_DELTA] = {"app": deltas.app, "user": deltas.user}
-    if events:  # other events with the same idempotency key are another request
+    if events:  # with the same idempotency key, other events must count as another request
         context["events_digest"] = json_digest(list(events))
     return BreadcrumbCreate(
         schema_name=SESSION_RECORD,
@@ -67,12 +67,12 @@ def session_record(
 
 
 def event_record(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCreate:
-    """Return an event of a session as a breadcrumb. `delta` is its change of the session's own state."""
+    """Return the breadcrumb of an event. `delta` is the event's change of the session's own state."""
     context: Json = {
         "event": event,
         "state_delta": delta,
         "author": event.get("author", ""),
-        **what_is_secret(event),
+        **secrecy_flags(event),
     }
     if text := text_of(event):
         context["message"] = text
@@ -82,17 +82,17 @@ def event_record(names: SessionNames, event: Json, delta: Json) -> BreadcrumbCre
         tags=names.tags,
         context=context,
         sensitivity=sensitivity_of(event),
-        llm_hints=_FOR_MODELS,
+        llm_hints=_EVENT_HINTS,
     )
 
 
 def state_record(holder: str, delta: Json, tags: Iterable[str], source: Sequence[str]) -> BreadcrumbCreate:
-    """Return a change of the state of an app or a user. `holder` is the session that holds that state."""
+    """Return a change of the state of an app or a user. `holder` is the session that stores the state."""
     return BreadcrumbCreate(
         schema_name=ADK_EVENT,
         title=shorten_line(f"state: {', '.join(delta)}", _TITLE_LENGTH),
         tags=[SESSION + holder, *tags],
-        context={"state_delta": delta, "source": list(source), **what_is_secret(delta)},
+        context={"state_delta": delta, "source": list(source), **secrecy_flags(delta)},
         sensitivity=sensitivity_of(delta),
     )
 
@@ -102,7 +102,7 @@ def json_digest(value: Any) -> str:
 
 
 def first_events(names: SessionNames, events: Sequence[Json], now: float) -> list[Json]:
-    """Return the events that a session begins with, each with an id and a time."""
+    """Return the first events of a session, each with an id and a time."""
     return [
         complete_event(event, id=_first_event_id(names, number), now=now)
         for number, event in enumerate(events)
@@ -110,10 +110,11 @@ def first_events(names: SessionNames, events: Sequence[Json], now: float) -> lis
 
 
 def check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
-    """Check that all events of a new session can be stored in one write."""
+    """Raise `InvalidInput` unless all events of a new session can be stored in one write."""
     if len(events) > _MAX_FIRST_EVENTS:
         raise InvalidInput(
-            f"a session begins with at most {_MAX_FIRST_EVENTS} events: append the others", where="events"
+            f"a new session can have at most {_MAX_FIRST_EVENTS} events: append the others later",
+            where="events",
         )
     ids: set[str] = set()
     for number, event in enumerate(events):
@@ -122,32 +123,33 @@ def check_first_events(names: SessionNames, events: Sequence[Json]) -> None:
         id = event.get("id") or _first_event_id(names, number)
         if id in ids:
             raise InvalidInput(
-                f"another event of this session has the id {id!r}: give each an id of its own",
+                f"another event of this session has the id {id!r}: use a different id",
                 where=f"events.{number}.id",
             )
         ids.add(id)
 
 
 def _first_event_id(names: SessionNames, number: int) -> str:
-    """Return the id for an event that came without one."""
+    """Return the id of an event that was sent without one."""
     return str(derived_id(0, ADK_EVENT, names.name, str(number)))
 
 
-# Read
+# Reading
 
 
 def is_event(crumb: Breadcrumb) -> bool:
-    """Whether a breadcrumb holds an event. Anybody may post breadcrumbs of this schema."""
+    """Return whether a breadcrumb contains an event. Any client may post breadcrumbs of this schema."""
     event = crumb.context.get("event")
     return isinstance(event, dict) and isinstance(event.get("timestamp"), int | float)
 
 
 def event_time(crumb: Breadcrumb) -> float:
+    """Return the timestamp of an event, in seconds since 1970."""
     return float(crumb.context["event"]["timestamp"])
 
 
 def events_after(crumbs: list[Breadcrumb], after: float) -> list[Breadcrumb]:
-    """Return the events behind the last older one, like ADK's in-memory service."""
+    """Return the events after the last one that is older than `after`. ADK's in-memory service does the same."""
     for index in range(len(crumbs) - 1, -1, -1):
         if event_time(crumbs[index]) < after:
             return crumbs[index + 1 :]
@@ -155,26 +157,27 @@ def events_after(crumbs: list[Breadcrumb], after: float) -> list[Breadcrumb]:
 
 
 def visible_event(who: Principal, crumb: Breadcrumb) -> Json:
+    """Return the event of a breadcrumb, as far as the principal may read it."""
     event: Json = redact_event(who, crumb.context["event"])
     return event if policy.may_read_content(who, crumb) else public_event(event)
 
 
 def read_names(record: Breadcrumb) -> SessionNames | None:
-    """Return the names in the record of a session, or None if it is not the record of its session."""
-    said = record.context.get("adk")
-    if not isinstance(said, dict):
+    """Return the names in a session record, or None if it is invalid."""
+    identity = record.context.get("adk")
+    if not isinstance(identity, dict):
         return None
-    parts = [said.get(name) for name in ("app_name", "user_id", "session_id")]
+    parts = [identity.get(name) for name in ("app_name", "user_id", "session_id")]
     try:
         names = session_names(*(part if isinstance(part, str) else "" for part in parts))
     except InvalidInput:
         return None
-    # Anybody may post a record: one in another session is ignored.
+    # Any client may post a record. A record for another session than its own is ignored.
     return names if names.name == record.session_id else None
 
 
 def read_shared_changes(record: Breadcrumb) -> StateChanges | None:
-    """Return the changes of the app's and the user's state in the record of a session."""
+    """Return the changes of app and user state in a session record, or None."""
     shared = record.context.get(SHARED_DELTA)
     if record.schema_name != SESSION_RECORD or not isinstance(shared, dict):
         return None
@@ -183,12 +186,15 @@ def read_shared_changes(record: Breadcrumb) -> StateChanges | None:
 
 
 def join_state(own: Json, shared: Json) -> Json:
-    """Return the state that ADK sees. ADK never writes shared names into the session's own state."""
+    """Return the session's own state together with the shared state, as ADK shows it.
+
+    Prefixed names in the own state are ignored. ADK never writes them, but another client can.
+    """
     return {name: value for name, value in own.items() if not name.startswith((APP, USER, TEMP))} | shared
 
 
 def session_view(names: SessionNames, updated: float, state: Json, events: list[Json]) -> Json:
-    """Return a session as ADK's servers send it."""
+    """Return a session in the JSON format of ADK's servers."""
     return {
         "id": names.id,
         "appName": names.of.app,

@@ -1,4 +1,4 @@
-"""ADK's session service on breadcrumbs. Needs google-adk; everything else in this package does not."""
+"""The session service for ADK. This is the only module of the package that needs google-adk."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ _log = logging.getLogger("breadcrumbs.adk")
 
 
 class BreadcrumbSessionService(BaseSessionService):
-    """Keeps the sessions of ADK agents as breadcrumbs, straight in a store or behind a Breadcrumbs server.
+    """ADK session service that uses a store or a Breadcrumbs server.
 
         BreadcrumbSessionService("http://127.0.0.1:8081", token="…")
         BreadcrumbSessionService("redis://127.0.0.1:6379", owner="…")
-        BreadcrumbSessionService()     the data directory of `crumb up`; a server is started if none runs
+        BreadcrumbSessionService()     the data directory of `crumb up`; a server is started if none is running
 
-    Both ways behave the same. Any number of processes may work on one session at a time: nothing that one of them
-    writes is lost to another, and nobody is turned away as stale. Connections are opened when they are first needed,
-    one for each event loop, and close with it.
+    A store and a server behave the same. Any number of processes can work on one session at the same time. No write is
+    lost, and no writer is refused because its copy of the session is stale. Each event loop has its own connections.
+    They are opened at the first use and closed with the loop.
     """
 
     def __init__(  # noqa: PLR0913 - all but the first are keywords, documented one by one
@@ -74,10 +74,13 @@ class BreadcrumbSessionService(BaseSessionService):
         uri: str | None = None,
         agents_dir: str | None = None,
     ) -> None:
-        """
-        where: an address (see `parse_address`), or a store that is open; then closing it stays with the caller.
-        owner: the tenant whose sessions these are, where there is no server to ask for a token.
-        uri, agents_dir: what ADK calls a service with that it finds in a services.yaml; `uri` is `where`.
+        """Make a service. It connects at the first use.
+
+        where: an address (see `parse_address`), or an open store. The caller has to close the store.
+        owner: the tenant that owns the sessions. Only for a store, because a server gets the owner from the token.
+        namespace: the prefix of the keys in Redis. Only for a store.
+        token, api_key: the credentials. Only for a server.
+        uri, agents_dir: arguments that ADK passes to a service from a services.yaml. `uri` is the same as `where`.
         """
         self._by_loop: dict[asyncio.AbstractEventLoop, asyncio.Task[_OpenBackend]] = {}
         self._given: Backend | None = None
@@ -96,7 +99,7 @@ class BreadcrumbSessionService(BaseSessionService):
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
     ) -> Session:
-        """A new session. `AlreadyExistsError` where the id is taken."""
+        """Create a session. Raises `AlreadyExistsError` if the id is taken."""
         with _adk_errors():
             user_names(app_name, user_id)
             backend = await self._backend()
@@ -105,7 +108,7 @@ class BreadcrumbSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
-        """A session with its events, or None."""
+        """Return a session with its events, or None if it does not exist."""
         if not session_id.strip():
             return None
         with _adk_errors():
@@ -116,14 +119,14 @@ class BreadcrumbSessionService(BaseSessionService):
             return None if found is None else _to_session(found)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The sessions of a user, or of all users of an app, without their events; the last to change comes last."""
+        """Return the sessions of a user, or of all users, without events. The last changed is last."""
         with _adk_errors():
-            user_names(app_name, user_id if user_id is not None else "anybody")
+            user_names(app_name, user_id if user_id is not None else "any")
             found = await (await self._backend()).list_all(app_name, user_id)
             return ListSessionsResponse(sessions=[_to_session(session) for session in found])
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Remove a session with its events. The state of the app and of the user stays."""
+        """Delete a session with its events. The state of the app and of the user is kept."""
         if not session_id.strip():
             return
         with _adk_errors():
@@ -131,15 +134,15 @@ class BreadcrumbSessionService(BaseSessionService):
             await (await self._backend()).delete(app_name, user_id, session_id.strip())
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """What the sessions of a user share, without the `user:`."""
+        """Return the state that the sessions of a user share, without the prefix `user:`."""
         with _adk_errors():
             user_names(app_name, user_id)
             return await (await self._backend()).user_state(app_name, user_id)
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Store an event with what it changes of the state, and bring the caller's session up to date.
+        """Store an event with its state change, and update the caller's session.
 
-        The same event may be appended again, after an error or by somebody else: it is stored once.
+        The same event can be appended again, after an error or by another process. It is stored once.
         """
         if event.partial:
             return event
@@ -149,17 +152,17 @@ class BreadcrumbSessionService(BaseSessionService):
             backend = await self._backend()
             document = event.model_dump(mode="json", by_alias=True, exclude_none=True)
             repeated = await backend.append(session.app_name, session.user_id, session.id, document)
-        # Only where it was stored before can the caller have it already: nobody else pays for looking.
-        if not (repeated and any(known.id == event.id for known in session.events)):
+        # Search the caller's events only if the event was stored before. Otherwise it cannot be among them.
+        if not (repeated and any(own.id == event.id for own in session.events)):
             self._commit_event_to_session(session, event)
             session.last_update_time = event.timestamp
         return event
 
     async def flush(self) -> None:
-        """Nothing waits here: what was appended is stored."""
+        """Do nothing: events are stored when `append_event` returns."""
 
     async def close(self) -> None:
-        """Close the connections of this event loop, and the server that was started for it, if one was."""
+        """Close the connections of this event loop. After the last loop, stop a server that was started."""
         opening = self._by_loop.get(asyncio.get_running_loop())
         if opening is not None:
             await (await opening).keeper.aclose()
@@ -173,7 +176,7 @@ class BreadcrumbSessionService(BaseSessionService):
         await self.close()
 
     async def _backend(self) -> Backend:
-        """What works on the event loop that runs. ADK's `Runner.run`, for one, makes a new one for each turn."""
+        """Return the backend of the running event loop. ADK's `Runner.run` makes a new loop for each turn."""
         if self._given is not None:
             return self._given
         loop = asyncio.get_running_loop()
@@ -186,14 +189,14 @@ class BreadcrumbSessionService(BaseSessionService):
         try:
             backend = await self._location.open()
         except BaseException:
-            del self._by_loop[loop]  # the next call tries again
+            del self._by_loop[loop]  # the next call opens it again
             raise
         keeper = self._keep(loop, backend)
         await anext(keeper)
         return _OpenBackend(backend, keeper)
 
     async def _keep(self, loop: asyncio.AbstractEventLoop, backend: Backend) -> AsyncGenerator[None, None]:
-        """Holds a backend for as long as its loop runs: a loop that ends closes the generators that began in it."""
+        """Close the backend when its event loop ends. A loop closes the async generators that it started."""
         try:
             yield
         finally:
@@ -208,7 +211,9 @@ class _OpenBackend:
 
 
 def register() -> None:
-    """Make `adk web --session_service_uri=crumb://…` understood. For a `services.py` beside the agents:
+    """Register the `crumb://` URIs for `adk web --session_service_uri`.
+
+    Call it in a `services.py` next to the agents:
 
     from breadcrumbs.adk import register
 
@@ -224,7 +229,7 @@ def _from_uri(uri: str, **options: Any) -> BreadcrumbSessionService:
 
 @contextmanager
 def _adk_errors() -> Iterator[None]:
-    """What ADK and its servers expect: its own errors, and ValueError for what the caller did wrong."""
+    """Convert errors to those that ADK expects, such as ValueError for invalid input."""
     try:
         yield
     except AlreadyExists as error:
@@ -249,35 +254,36 @@ def _to_session(found: Json) -> Session:
 
 
 def _to_event(document: Json) -> Event:
-    # From JSON and not from the dictionary: only then are bytes read as the base64 that they were written as.
+    # Validate the JSON text, not the dictionary: only then pydantic decodes base64 to bytes.
     try:
         return Event.model_validate_json(orjson.dumps(document))
     except ValidationError as error:
         unknown = [detail["loc"] for detail in error.errors() if detail["type"] == "extra_forbidden"]
         if not unknown:
             raise ValueError(
-                f"the event {document.get('id')!r} is none that this version of google-adk can read: {error}"
+                f"this version of google-adk cannot read the event {document.get('id')!r}: {error}"
             ) from error
-    # A newer google-adk has written fields that this one does not know: what it does know is still the event.
-    _log.warning("event %s has fields that this google-adk does not know: %s", document.get("id"), unknown)
+    # A newer google-adk has written fields that this version does not have. Read the event without them.
+    _log.warning("event %s has fields unknown to this google-adk: %s", document.get("id"), unknown)
     return _to_event(_without_paths(document, unknown))
 
 
 def _without_paths(document: Json, paths: list[tuple[int | str, ...]]) -> Json:
-    left: Json = orjson.loads(orjson.dumps(document))
-    for *way, last in paths:
-        inner: Any = left
-        for step in way:
+    """Return a copy of the document without the values at these paths."""
+    copy: Json = orjson.loads(orjson.dumps(document))
+    for *parents, last in paths:
+        inner: Any = copy
+        for step in parents:
             inner = inner[step]
         inner.pop(last, None)
-    return left
+    return copy
 
 
 def _json_safe(state: dict[str, Any]) -> Json:
-    """State as JSON. What JSON has no word for becomes a text, as with ADK's own services."""
+    """Return the state as JSON. Values without a JSON form become text, as in ADK's own services."""
     try:
         safe: Json = to_jsonable_python(state)
-    except Exception:  # whatever a foreign object does when it is asked for its fields
-        _log.warning("some values of the state are not JSON and are stored as text", exc_info=True)
+    except Exception:  # the code of a foreign object can raise anything
+        _log.warning("state contains values that are not JSON, storing them as text", exc_info=True)
         safe = to_jsonable_python(state, serialize_unknown=True)
     return safe

@@ -1,8 +1,8 @@
-"""The state of apps and users, which their sessions share.
+"""The state that the sessions of an app or of a user share.
 
-Each state lives in a session of its own, so a change of it is a second write after that of the event. Its id is
-derived from the event's. A writer that died between the two writes delivers its event again: the event is then found,
-and the second write is made or found too.
+Each shared state is stored in its own session. So a change of it is a second write, after the write of the event. The
+id of the second write is derived from the event. If a writer dies between the two writes and sends the event again, the
+event is found, and the second write is made or also found.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ _RETRY_SECONDS: Final = 0.1
 
 
 class SharedState:
-    """Reads and writes the state that the sessions of an app, or of a user, share."""
+    """Reads and writes the state that sessions of an app or a user share."""
 
     def __init__(self, store: Store, sessions: Sessions) -> None:
         self._store = store
         self._sessions = sessions
 
     def check_access(self, who: Principal, of: UserNames, deltas: StateChanges) -> None:
+        """Raise `Forbidden` if the principal may not make these changes."""
         policy.check_shared_delta(who, of.user, app_changes=bool(deltas.app), user_changes=bool(deltas.user))
 
     async def check_room(self, who: Principal, of: UserNames, deltas: StateChanges) -> None:
-        """Raise `StateTooLarge` before the event is written that changes a state too much."""
+        """Raise `StateTooLarge` if the changes do not fit. Called before the event is written."""
         for holder, delta in ((of.app_state, deltas.app), (of.user_state, deltas.user)):
             if delta:
                 await self._sessions.check_room(who.owner_id, holder, ADK_EVENT, {"state_delta": delta})
 
     async def read(self, who: Principal, of: UserNames) -> Json:
-        """Return the state of the app and of the user, with their prefixes."""
+        """Return the app and user state that the principal may read, with prefixes."""
         holders = []
         if policy.may_read_app_state(who):
             holders.append((APP, of.app_state))
@@ -58,7 +59,7 @@ class SharedState:
         }
 
     async def write(self, who: Principal, names: SessionNames, deltas: StateChanges, source: str) -> None:
-        """Write the changes that an event or a new session makes, once. `source` is its id."""
+        """Write the changes of an event or of a new session, once. `source` is its id."""
         of = names.of
         changes = ((of.app_state, deltas.app, ()), (of.user_state, deltas.user, of.plain_user_tag))
         await gather(
@@ -72,15 +73,15 @@ class SharedState:
     async def _write_one(
         self, who: Principal, holder: str, delta: Json, tags: Iterable[str], source: tuple[str, str]
     ) -> None:
-        # The delta is part of the id: when a session was deleted and created again, a new event may reuse an id.
+        # The delta is part of the id: after a session is deleted and created again, an event can reuse an id.
         parts = (ADK_EVENT, holder, *source, json_digest(delta))
         id = derive_id_in_session(self._store, who.owner_id, holder, *parts)
         change = state_record(holder, delta, tags, source)
         for _ in range(_MAX_ATTEMPTS):
             try:
                 await self._store.create(who.owner_id, change, by=who.agent_id, id=id)
-            except SessionGone:  # the state is being deleted: the next one begins with this change
+            except SessionGone:  # the old state is being deleted: this change starts the new one
                 await anyio.sleep(_RETRY_SECONDS)
             else:
                 return
-        raise AlreadyExists(f"the state in {holder!r} is being deleted: try again in a moment")
+        raise AlreadyExists(f"the state in {holder!r} is being deleted: retry in a moment")

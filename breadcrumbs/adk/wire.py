@@ -1,7 +1,7 @@
-"""ADK's events as plain JSON: as its servers send them, so that nothing here needs google-adk.
+"""ADK's events as plain JSON, in the format of its servers. Works without google-adk.
 
-On the wire and in the store the names are in camel case. Clients may also send them in snake case; what is free-form
-inside an event (state, arguments of tools, …) is never touched.
+Names are in camel case, on the wire and in the store. Clients may also send snake case. Free-form values inside an
+event, such as state and tool arguments, are never converted.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ FREE_FORM: Final = frozenset((
     "agentState", "args", "artifactDelta", "cacheMetadata", "customMetadata", "output", "partMetadata", "payload",
     "requestedAuthConfigs", "response", "setModelResponse", "stateDelta",
 ))  # fmt: skip
-"""Where the names are the user's, or always in snake case."""
+"""Keys whose values are not converted. Their names are user-defined, or always in snake case."""
 USER_NAMED_KEYS: Final = frozenset(("requestedToolConfirmations",))
-"""Where the names are the user's, and the values ADK's again."""
+"""Keys whose values have user-defined names, but contain objects of ADK that are converted."""
 
 INTERNAL: Final = "__adk_internal_"
-"""Keys of `customMetadata` that ADK's servers show to nobody, and take from nobody."""
+"""Prefix of `customMetadata` keys that ADK's servers neither show to clients nor accept from them."""
 RESTORED: Final = INTERNAL + "restored_event"
 ADKS_OWN_CALLS: Final = frozenset((ASKS_FOR_CREDENTIAL, "adk_request_confirmation", "adk_request_input"))
 EVALUATIONS: Final = ("adk-eval-session-", "___eval___session___")
-"""How the ids of sessions begin that ADK's evaluations make, and its servers do not list."""
+"""Id prefixes of the sessions of ADK's evaluations, which its servers do not list."""
 
 MAX_EVENT_DEPTH: Final = MAX_DEPTH - 4
-"""Levels of an event or a state: around it there are those of a breadcrumb, or of a request."""
+"""Maximum nesting of an event or a state. The breadcrumb or request around it needs the other levels."""
 
 Json = dict[str, Any]
 
@@ -52,7 +52,7 @@ class StateChanges:
 
 
 def split_changes(delta: Mapping[str, Any]) -> StateChanges:
-    """Split a state delta by its prefixes. Names with `temp:` are dropped: they last for one invocation."""
+    """Split a state delta by its prefixes. Names with `temp:` are dropped, because they last for one invocation."""
     changes = StateChanges()
     for name, value in delta.items():
         if name.startswith(APP):
@@ -65,16 +65,18 @@ def split_changes(delta: Mapping[str, Any]) -> StateChanges:
 
 
 def delta_of(event: Mapping[str, Any]) -> Json:
+    """Return the state delta of an event."""
     delta: Json = (event.get("actions") or {}).get("stateDelta") or {}
     return delta
 
 
 def check_depth(what: str, value: Any) -> None:
+    """Raise `InvalidInput` if a value nests too deeply to be stored."""
     if nesting_depth(value) > MAX_EVENT_DEPTH:
         raise InvalidInput(f"the {what} nests deeper than {MAX_EVENT_DEPTH} levels: flatten it", where=what)
 
 
-# What clients send
+# Events from clients
 
 
 def camel_case(value: Any) -> Any:
@@ -94,22 +96,22 @@ def camel_case(value: Any) -> Any:
 
 
 def event_of(document: Any, *, now: float) -> Json:
-    """An event as a client sent it, checked and completed."""
+    """Return the event of a client, validated and completed."""
     return complete_event(checked_event(document), id=str(uuid4()), now=now)
 
 
 def complete_event(event: Json, *, id: str, now: float) -> Json:
-    """Add an id and a time to an event that has none."""
+    """Return the event with this id and time, unless it has its own."""
     return {**event, "id": event.get("id") or id, "timestamp": event.get("timestamp", now)}
 
 
 def checked_event(document: Any) -> Json:
-    """An event as a client sent it: checked as far as one must be for ADK to read it again."""
+    """Return the event of a client in camel case. Raises `InvalidInput` if ADK could not read it again."""
     if not isinstance(document, Mapping):
-        raise InvalidInput("an event is a JSON object", where="body")
+        raise InvalidInput("an event must be a JSON object", where="body")
     event: Json = {name: value for name, value in camel_case(document).items() if value is not None}
     for name in ("id", "author", "invocationId", "branch"):
-        _check_type(event, name, str, "a text")
+        _check_type(event, name, str, "a string")
     for name in ("content", "actions", "customMetadata", "nodeInfo"):
         _check_type(event, name, dict, "an object")
     parts = event.get("content", {}).get("parts")
@@ -129,7 +131,7 @@ def checked_event(document: Any) -> Json:
 
 
 def restore_event(event: Json, number: int) -> Json:
-    """An event that a new session begins with. It must not claim to be what only ADK itself may write."""
+    """Return a first event of a new session. Raises `InvalidInput` if it has parts that only ADK may write."""
     calls = [
         part.get(kind) or {}
         for part in event.get("content", {}).get("parts") or ()
@@ -155,11 +157,11 @@ def _check_type(document: Mapping[str, Any], name: str, kind: type, words: str) 
         raise InvalidInput(f"{name} must be {words}", where=name)
 
 
-# What others may see
+# Events for clients
 
 
 def public_event(event: Json) -> Json:
-    """As ADK's servers show it: without credentials and without ADK's own marks."""
+    """Return the event as ADK's servers show it, without credentials and ADK's internal metadata."""
     shown: Json = strip_credentials(event)
     metadata = shown.get("customMetadata")
     if isinstance(metadata, dict) and any(name.startswith(INTERNAL) for name in metadata):
@@ -174,11 +176,11 @@ def _without_internals(metadata: Mapping[str, Any]) -> Json:
     return {name: value for name, value in metadata.items() if not name.startswith(INTERNAL)}
 
 
-# What people read of it
+# Text
 
 
 def text_of(event: Mapping[str, Any]) -> str:
-    """What was said: no thoughts, no calls of tools."""
+    """Return the text of an event, without thoughts and tool calls."""
     parts = (event.get("content") or {}).get("parts") or ()
-    said = (part["text"] for part in parts if isinstance(part.get("text"), str) and not part.get("thought"))
-    return encodable_text("".join(said))
+    texts = (part["text"] for part in parts if isinstance(part.get("text"), str) and not part.get("thought"))
+    return encodable_text("".join(texts))

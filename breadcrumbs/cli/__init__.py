@@ -1,18 +1,18 @@
-"""The command `crumb`."""
+"""The command line program `crumb`."""
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """Entry point. Nothing is imported before it is needed: `--help` must not wait for a web framework."""
+    """Run the program. Imports are made inside functions, so that `--help` does not load a web framework."""
     import io
     import sys
 
-    # httpx loads its own command line, with rich and pygments, just in case: 200 ms that nobody asked for.
-    # Without it, httpx is as if it had been installed without that extra.
+    # httpx imports its own command line with rich and pygments, which takes 200 ms. This entry makes that import fail,
+    # and httpx then works as if it was installed without its extra `cli`.
     sys.modules["httpx._main"] = None  # type: ignore[assignment]
 
-    # JSON is UTF-8 wherever it goes; a terminal of another kind shows what it can.
+    # Pipes and files get UTF-8, as JSON requires. A terminal keeps its encoding and shows ? for other characters.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.isatty():
             stream.reconfigure(errors="replace")
@@ -23,5 +23,5 @@ def main() -> None:
         from breadcrumbs.cli.app import app
 
         app(prog_name="crumb")
-    except KeyboardInterrupt:  # before the command itself could take care of it
+    except KeyboardInterrupt:  # during the imports, before `Commands.invoke` handles it
         sys.exit(130)

@@ -1,7 +1,6 @@
-"""The app `crumb`: its commands in the order of the help, and the exit codes of their errors.
+"""The program `crumb`: its commands, in the order of the help, and its exit codes.
 
-The modules of the commands import what is heavy (the client, the server, rich) when a command runs. `crumb --help`
-loads none of it.
+The command modules import the client, the server and rich only when a command runs, so that `crumb --help` is fast.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from breadcrumbs.runtime.errors import BreadcrumbsError
 
 
 class Commands(TyperGroup):
-    """Runs a command. Expected errors become one line on standard error and an exit code."""
+    """Command group that turns expected errors into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -36,7 +35,7 @@ class Commands(TyperGroup):
             fail(error)
             code = USAGE
         except UnicodeError as error:
-            fail(f"this is not valid UTF-8: {error}")
+            fail(f"the input is not valid UTF-8: {error}")
             code = USAGE
         except BreadcrumbsError as error:
             fail(error)
@@ -64,19 +63,20 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     add_completion=False,
-    # Plain help: drawing it with rich costs 400 ms. Tracebacks are for bugs, and then Python's own.
+    # Help and tracebacks are plain text, because rich would take 400 ms to load.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Breadcrumbs: post, read and follow small tagged JSON packets.
+    help="""Breadcrumbs: post, read and follow small tagged JSON documents.
 
     \b
-    crumb up                                 start everything on this machine
-    crumb post "Hello" --session demo        (in another terminal)
-    crumb tail --session demo                follow what happens, live
+    crumb up                                 start a server on this machine
+    crumb chat                               chat with an agent (in another terminal)
+    crumb post "Hello" --session demo        post one message
+    crumb tail --session demo                follow a session live
 
-    On a terminal you get tables, in a pipe JSON. Settings come from flags, from CRUMB_… variables and from
-    crumb.toml, in this order. crumb COMMAND --help has examples.
+    Output is a table on a terminal, and JSON in a pipe. Settings come from flags, then CRUMB_… variables,
+    then crumb.toml. Run crumb COMMAND --help for examples.
     """,
 )
 

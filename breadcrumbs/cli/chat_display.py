@@ -1,4 +1,4 @@
-"""Displays of `crumb chat`: a terminal that shows answers while they are made, and a pipe for programs."""
+"""Displays of `crumb chat`: a terminal for people, and a pipe for programs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,38 @@ if TYPE_CHECKING:
 
 
 class Display(Protocol):
-    """Reads the user's lines, and shows a conversation."""
+    """Reads lines of the user, and shows a conversation."""
 
     interactive: bool
+    """Whether a person uses the chat on a terminal."""
 
-    def greet(self, session: str, url: str, before: tuple[ChatMessage, ...]) -> None: ...
-    def lines(self) -> Iterator[str]: ...
+    def greet(self, session: str, url: str, before: tuple[ChatMessage, ...]) -> None:
+        """Show the session and its last messages at the start."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that the user types."""
+        ...
+
     def set_prompt(self, session: str) -> None: ...
-    def show_notice(self, text: str) -> None: ...
-    def show_text(self, text: str) -> None: ...
-    def show_piece(self, delta: Delta) -> None: ...
-    def show_aside(self, text: str) -> None: ...
-    def show_message(self, who: str, text: str) -> None: ...
-    def show_answer(self, text: str) -> None: ...
+
+    def show_notice(self, text: str) -> None:
+        """Show a message of the program, such as a lost connection."""
+
+    def show_text(self, text: str) -> None:
+        """Show the result of a chat command."""
+
+    def show_piece(self, delta: Delta) -> None:
+        """Show a piece of an answer that is still being written."""
+
+    def show_aside(self, text: str) -> None:
+        """Show an event outside the answer, such as a tool call."""
+
+    def show_message(self, who: str, text: str) -> None:
+        """Show a message of a user, or an answer to another message."""
+
+    def show_answer(self, text: str) -> None:
+        """Show the complete answer in place of its pieces."""
+
     def show_problem(self, text: str) -> None: ...
 
 
@@ -64,23 +83,24 @@ class PipeDisplay:
 
 
 class TerminalDisplay:
-    """Shows answers on a terminal while they are made."""
+    """Shows answers on a terminal while they are written."""
 
     interactive = True
 
     def __init__(self) -> None:
         try:
-            import readline  # noqa: F401 - gives input() line editing and a history
-        except ImportError:  # this Python was built without it
+            import readline  # noqa: F401 - adds line editing and a history to input()
+        except ImportError:  # Python was built without readline
             pass
         self._out = console()
         self._prompt = "› "
         self._live: Live | None = None
-        self._growing = ""
-        self._answering = ""
+        self._partial_text = ""
+        self._partial_id = ""
+        """Id of the answer that `_partial_text` belongs to."""
 
     def greet(self, session: str, url: str, before: tuple[ChatMessage, ...]) -> None:
-        self.show_notice(f"session {session} at {url}; /help lists the commands, Ctrl-D leaves")
+        self.show_notice(f"session {session} at {url}. /help lists the commands, Ctrl-D leaves the chat")
         for message in before:
             self.show_message("you" if message.role == "user" else message.agent_id or "agent", message.text)
 
@@ -97,7 +117,7 @@ class TerminalDisplay:
 
     def set_prompt(self, session: str) -> None:
         name = one_line(session, 40)
-        # \x01 and \x02 tell readline which characters have no width.
+        # \x01 and \x02 enclose characters that have no width, for readline.
         self._prompt = f"\x01\x1b[1;32m\x02{name} ›\x01\x1b[0m\x02 " if self._coloured else f"{name} › "
 
     @property
@@ -113,11 +133,11 @@ class TerminalDisplay:
 
     def show_piece(self, delta: Delta) -> None:
         """Add a piece to the region that is redrawn with each piece. The answer replaces the region."""
-        if delta.offset == 0 or delta.breadcrumb_id != self._answering:
-            self._growing, self._answering = "", delta.breadcrumb_id
-        if delta.offset > len(self._growing):
-            return  # a piece was lost: the region stays as it is until the answer arrives
-        self._growing = self._growing[: delta.offset] + delta.text
+        if delta.offset == 0 or delta.breadcrumb_id != self._partial_id:
+            self._partial_text, self._partial_id = "", delta.breadcrumb_id
+        if delta.offset > len(self._partial_text):
+            return  # a piece was lost, so the region does not change until the answer arrives
+        self._partial_text = self._partial_text[: delta.offset] + delta.text
         if self._live is None:
             from rich.live import Live
 
@@ -145,8 +165,8 @@ class TerminalDisplay:
         self._print(text, "red")
 
     def _keep_unfinished(self) -> None:
-        """Print the unfinished answer, if there is one: it will not be completed."""
-        unfinished = self._growing
+        """Print the unfinished answer, if there is one, because it will not be completed."""
+        unfinished = self._partial_text
         self._end_live()
         if unfinished:
             self._print(f"{unfinished} …", "dim")
@@ -154,13 +174,13 @@ class TerminalDisplay:
     def _end_live(self) -> None:
         if self._live is not None:
             self._live.stop()
-        self._live, self._growing, self._answering = None, "", ""
+        self._live, self._partial_text, self._partial_id = None, "", ""
 
     def _tail(self) -> Any:
-        """Return the end of the answer that fits on the screen. More cannot be redrawn."""
+        """Return the end of the answer that fits on the screen. Lines above the screen cannot be redrawn."""
         from rich.text import Text
 
-        lines = Text(visible(self._growing)).wrap(self._out, self._out.width)
+        lines = Text(visible(self._partial_text)).wrap(self._out, self._out.width)
         return Text("\n").join(lines[-max(1, self._out.height - 2) :])
 
     def _print(self, text: str, style: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The loop of `crumb chat`. It posts messages and follows the event stream, like any other client."""
+"""The input loop of `crumb chat`. It posts messages and follows the event stream through the public client."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ _MAX_SESSIONS = 20
 _CANCEL_SECONDS = 15.0
 
 _HELP = """\
-/sessions        the sessions, the last active one first
-/new [NAME]      begin a new session
-/switch NAME     go on with another session
-/history [N]     what was said here: the last N messages
-/help            this
-/quit            leave; so does Ctrl-D
-Ctrl-C stops an answer that is being made; once more leaves.
-A text that begins with a slash is sent with two: //like this"""
+/sessions        list sessions, most recently active first
+/new [NAME]      start a new session
+/switch NAME     continue another session
+/history [N]     show the last N messages of this session
+/help            show this help
+/quit            leave the chat (or press Ctrl-D)
+Ctrl-C stops a running answer. Press it again to leave the chat.
+To send a message that begins with a slash, type two: //like this"""
+
+
+_LEAVE_HINT = "press Ctrl-C again or Ctrl-D to leave"
 
 
 class LeaveChat(Exception):
-    """The user wants to leave."""
+    """The user leaves the chat. `code` is the exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -42,7 +45,7 @@ class LeaveChat(Exception):
 
 
 class ChatLoop:
-    """Sends what the user types, and shows what happens."""
+    """Sends the lines that the user types, and shows answers and other events."""
 
     def __init__(self, client: Client, display: Display, session: str, timeout: float | None) -> None:
         self.failed = False
@@ -51,19 +54,20 @@ class ChatLoop:
         self._timeout = timeout
         self._disconnected = False
         self._interrupted = False
-        """Ctrl-C was the last input."""
-        self._seen: dict[str, str] = {}
-        """Last event shown, per session. The next turn also shows the events after it."""
+        """Whether Ctrl-C was the last input. A second Ctrl-C leaves the chat."""
+        self._last_event_ids: dict[str, str] = {}
+        """Id of the last event shown, per session. The next turn also shows the events after it."""
         self._shown: set[str] = set()
-        """Ids of breadcrumbs shown by other means. The next turn does not show them again."""
+        """Ids of breadcrumbs that were shown outside the event stream. The next turn does not show them again."""
         self._switch(session)
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code. On a terminal the user has seen the errors, so it is always 0."""
+        """Exit code of the chat. On a terminal it is always 0, because the user has seen the errors."""
         return PROBLEM if self.failed and not self._display.interactive else OK
 
     def run(self) -> None:
+        """Read and handle lines until the end of the input. Raise `LeaveChat` if the user leaves earlier."""
         lines = self._display.lines()
         while True:
             try:
@@ -71,7 +75,7 @@ class ChatLoop:
             except StopIteration:
                 return
             except KeyboardInterrupt:
-                self._interrupt("Ctrl-C again, or Ctrl-D, leaves")
+                self._interrupt(_LEAVE_HINT)
                 lines = self._display.lines()
                 continue
             text = line.encode("utf-8", "replace").decode().strip()
@@ -107,7 +111,7 @@ class ChatLoop:
             for step in self._session.turn(
                 text,
                 timeout=self._timeout,
-                last_event_id=self._seen.get(self._session.id),
+                last_event_id=self._last_event_ids.get(self._session.id),
                 on_connection=self._on_connection,
             ):
                 if isinstance(step, Written):
@@ -119,17 +123,15 @@ class ChatLoop:
         except KeyboardInterrupt:
             if message_id:
                 self._stop(message_id)
-            self._interrupt(
-                "Ctrl-C again, or Ctrl-D, leaves" if message_id else "stopped; it may have been sent"
-            )
+            self._interrupt(_LEAVE_HINT if message_id else "stopped, but the message was possibly sent")
         except AgentFailed as failure:
             self._show_failure(failure)
         except NoAnswer as error:
             self.failed = True
-            self._display.show_problem(f"{error}. If it comes later, it is shown with your next message")
+            self._display.show_problem(f"{error}. A late answer is shown with your next message")
 
     def _stop(self, message_id: str) -> None:
-        """Ask the agent to stop and wait for the outcome. Another Ctrl-C leaves."""
+        """Cancel the turn and wait for its outcome. Another Ctrl-C leaves the chat."""
         self._display.show_notice("stopping …")
         try:
             self._session.cancel("stopped by the user")
@@ -137,10 +139,10 @@ class ChatLoop:
         except AgentFailed as failure:
             self._show_failure(failure)
         except NoAnswer:
-            self._display.show_notice("asked to stop; nobody has confirmed it")
+            self._display.show_notice("cancel requested, but not confirmed yet")
         except KeyboardInterrupt:
             raise LeaveChat(INTERRUPTED) from None
-        else:  # the answer was faster
+        else:  # the answer was finished before the cancel arrived
             self._shown.add(answer.id)
             self._display.show_answer(answer.text)
 
@@ -154,12 +156,12 @@ class ChatLoop:
 
     def _show(self, event: Event, message_id: str) -> None:
         if event.event_id is not None:
-            self._seen[self._session.id] = event.event_id
+            self._last_event_ids[self._session.id] = event.event_id
         if isinstance(event, Delta):
             if event.trigger_id == message_id:
                 self._display.show_piece(event)
         elif isinstance(event, Gap):
-            self._display.show_notice("some of what was said meanwhile is not shown here: /history has it")
+            self._display.show_notice("some newer messages are not shown: use /history to see them")
         elif (
             event.operation == "created"
             and event.breadcrumb_id != message_id
@@ -169,7 +171,7 @@ class ChatLoop:
 
     def _show_created(self, event: Event, message_id: str) -> None:
         if event.schema_name == USER_MESSAGE:
-            self._display.show_message("somebody", event.text)
+            self._display.show_message("user", event.text)
         elif event.context.get("trigger_id") == message_id:
             if event.schema_name in (TOOL_REQUEST, TOOL_RESPONSE):
                 self._display.show_aside(_tool_line(event))
@@ -181,7 +183,7 @@ class ChatLoop:
 
     def _on_connection(self, state: str, detail: str) -> None:
         if state == "lost" and not self._disconnected:
-            self._display.show_notice(f"connection lost ({detail}), trying again …")
+            self._display.show_notice(f"connection lost ({detail}), reconnecting …")
         elif state == "back":
             self._display.show_notice("connected again")
         self._disconnected = state == "lost"
@@ -200,29 +202,29 @@ class ChatLoop:
                 self._list_sessions()
             case "/new" if rest and self._client.session(rest).messages(last=1):
                 self.failed = True
-                self._display.show_problem(f"there is a session {rest} already: /switch {rest} enters it")
+                self._display.show_problem(f"session {rest} already exists: continue it with /switch {rest}")
             case "/new":
                 self._switch(rest or new_session_name())
                 self._display.show_notice(f"session {self._session.id}")
             case "/switch" if rest:
                 before = self._client.session(rest).messages(last=_MESSAGES_AT_SWITCH)
                 self._switch(rest)
-                self._display.show_notice(
-                    f"session {rest}" if before else f"session {rest}: nothing was said here yet"
-                )
+                self._display.show_notice(f"session {rest}" if before else f"session {rest}, no messages yet")
                 self._show_messages(before)
             case "/switch":
                 self.failed = True
-                self._display.show_problem("say which: /switch NAME; /sessions lists them")
+                self._display.show_problem(
+                    "/switch needs the name of a session: /switch NAME (/sessions lists the names)"
+                )
             case "/history" if not rest or rest.isdecimal():
                 self._show_messages(self._session.messages(last=max(1, int(rest or _HISTORY_LENGTH))))
             case "/history":
                 self.failed = True
-                self._display.show_problem("/history takes a number: /history 50")
+                self._display.show_problem("/history needs a number: /history 50")
             case _:
                 self.failed = True
                 self._display.show_problem(
-                    f"there is no command {name}: /help lists them, and //… sends a slash"
+                    f"unknown command {name}: /help lists the commands, and //… sends text with a slash"
                 )
 
     def _show_messages(self, messages: tuple[ChatMessage, ...]) -> None:
@@ -234,7 +236,7 @@ class ChatLoop:
     def _list_sessions(self) -> None:
         found = list(self._client.sessions(limit=_MAX_SESSIONS))
         if not found:
-            self._display.show_notice("there are no sessions yet")
+            self._display.show_notice("no sessions yet")
         width = max((len(one_line(session.id, 40)) for session in found), default=0)
         for session in found:
             mark = "*" if session.id == self._session.id else " "

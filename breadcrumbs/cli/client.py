@@ -1,6 +1,6 @@
-"""Connects the client commands to a server, with the public client.
+"""Connects the commands to a server through the public client.
 
-The client is imported when a command runs: `crumb --help` must not load httpx.
+The client is imported only when a command runs, so that `crumb --help` does not load httpx.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from breadcrumbs.client.replies import Reply
     from breadcrumbs.client.sync import Client
 
-_CREDENTIALS_HINT = "  set CRUMB_API_KEY or CRUMB_TOKEN, or pass --token"
+_CREDENTIALS_HINT = "  set CRUMB_API_KEY or CRUMB_TOKEN, or use --token"
 
 
 @contextmanager
 def open_client(url: str, token: str | None = None, *, retries: int = 0) -> Iterator[Client]:
-    """Open a client, and raise its errors in the words of the command line.
+    """Open a client. Its errors are raised as `CommandError`.
 
-    The API key comes only from the environment: other users of the machine can read a command line.
+    The API key comes only from the environment, because other users of the machine can read a command line.
     """
     from breadcrumbs.client.sync import Client
 
@@ -41,7 +41,7 @@ def open_client(url: str, token: str | None = None, *, retries: int = 0) -> Iter
 
 @contextmanager
 def command_errors(url: str) -> Iterator[None]:
-    """Turn errors of the client into `CommandError`s that say what to do next."""
+    """Turn errors of the client into `CommandError`s with advice."""
     from breadcrumbs.client.errors import ServerUnreachable, Unauthenticated
 
     try:
@@ -57,36 +57,36 @@ def _unreachable(url: str, error: ServerUnreachable) -> CommandError:
 
     lost = error.__cause__
     if isinstance(lost, ConnectionLost) and lost.refused:
-        return CommandError(f"nothing answers at {url}. Is it running? Start it with: {command()} up")
+        return CommandError(f"no server at {url}. Start one with: {command()} up")
     if isinstance(lost, ConnectionLost) and lost.timed_out:
-        return CommandError(f"{url} did not answer in time. crumb doctor may know why")
+        return CommandError(f"timeout: {url} did not answer. To find the reason, run: {command()} doctor")
     return CommandError(str(error))
 
 
 def send_json(
     client: Client, method: str, path: str, document: Any, *, idempotency_key: str | None = None
 ) -> Reply:
-    """Send a JSON document."""
+    """Send a JSON document and return the reply."""
     check_encodable(document)
     headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
     return client.request(method, path, json=document, headers=headers)
 
 
 def check_encodable(document: Any) -> None:
-    """Raise `UnicodeEncodeError` for text from the command line that is not UTF-8."""
+    """Raise `UnicodeEncodeError` if text from the command line was not UTF-8."""
     import json
 
     json.dumps(document, ensure_ascii=False).encode()
 
 
 def path_of(*names: str) -> str:
-    """Build a path. Each name becomes one segment, whatever characters it has."""
+    """Build a path. Each name becomes one segment, with special characters escaped."""
     from breadcrumbs.client.requests import segment
 
     return "".join(f"/{segment(name)}" for name in names)
 
 
 def next_page(reply: Reply) -> str | None:
-    """Return the path of the next page, from the `Link` header."""
+    """Return the path of the next page, from the `Link` header, or None."""
     link = reply.headers.get("link", "")
     return link.partition("<")[2].partition(">")[0] if 'rel="next"' in link else None

@@ -1,6 +1,6 @@
-"""context and audit: what a model gets to see of a session, and whether sessions are isolated.
+"""Commands that explain and preview contexts, and audit the isolation of sessions.
 
-The commands work on the store itself, and write nothing.
+They read the store directly, without the HTTP API, and write nothing.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ T = TypeVar("T")
 
 contexts = typer.Typer(
     name="context",
-    short_help="What a model gets to see of a session, and why.",
+    short_help="Show what a model sees of a session, and why.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""What a model gets to see of a session, and why.
+    help="""Show what a model sees of a session, and why.
 
     \b
-    crumb context check context.json                             is this config fine?
-    crumb context explain demo                                   what was shown for the last message, and why
-    crumb context preview --session demo --config context.json   what would be shown with this config
-    crumb context diff demo@3 demo@4                             what has changed from turn to turn
+    crumb context check context.json                             check a config for errors
+    crumb context explain demo                                   explain the context of the last message
+    crumb context preview --session demo --config context.json   preview a context with another config
+    crumb context diff demo@3 demo@4                             compare the contexts of two turns
 
-    All of them work on the store itself, whether crumb up is running or not, and write nothing.
+    These commands read the store directly, whether crumb up is running or not. They write nothing.
     """,
 )
 
 audits = typer.Typer(
     name="audit",
-    short_help="Prove that sessions are kept apart.",
+    short_help="Check that sessions are isolated.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Prove on the store itself that what must hold does hold.
+    help="""Check guarantees on the stored data.
 
     \b
-    crumb audit isolation             no session has anything of another one in it
+    crumb audit isolation             check that no session contains data of another one
     """,
 )
 
 ConsumerOption = Annotated[
-    str | None, typer.Option("--consumer", help="Whose context, where a session has several.")
+    str | None, typer.Option("--consumer", help="Consumer of the context, if a session has several.")
 ]
 RequiredOwnerOption = Annotated[
     str | None,
-    typer.Option("--owner", help="Whose session (a UUID). [default: the only one of the settings]"),
+    typer.Option("--owner", help="Owner of the session (a UUID). [default: the only owner in the settings]"),
 ]
 
 
@@ -85,10 +85,13 @@ def context_check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Context configs (JSON).")],
     as_json: JsonOption = False,
 ) -> int:
-    """Check context configs. Exit code 1 if one cannot be used, with each fault at its line and column.
+    """Check context configs for errors.
 
     \b
     crumb context check context.json
+    crumb context check configs/*.json --json | jq .complaints
+
+    Prints each error with its line and column. The exit code is 1 if there is one.
     """
     from breadcrumbs.context_builder.config_checks import ConfigError
 
@@ -112,7 +115,7 @@ def _print_good_configs(good: list[tuple[Path, tuple[ContextConfig, ...]]], *, w
         names = ", ".join(config.consumer_id for config in configs)
         several = len(configs) != 1
         count = f"{len(configs)} config{'s' if several else ''}, consumer{'s' if several else ''} {names}"
-        console().print(f"{file}: fine: {count}" if with_names else f"fine: {count}", markup=False)
+        console().print(f"{file}: valid, {count}" if with_names else f"valid, {count}", markup=False)
 
 
 def _print_checked_configs(
@@ -151,14 +154,14 @@ def _read_configs(file: Path) -> tuple[ContextConfig, ...]:
 @contexts.command("explain")
 def context_explain(
     of: Annotated[
-        str, typer.Argument(metavar="SESSION_OR_CONTEXT_ID", help="A session, or the id of a context.")
+        str, typer.Argument(metavar="SESSION_OR_CONTEXT_ID", help="Id of a session or of a context.")
     ],
     version: Annotated[
-        int | None, typer.Option("--version", min=1, help="An older version. [default: the newest]")
+        int | None, typer.Option("--version", min=1, help="Version of the context. [default: the newest]")
     ] = None,
     consumer: ConsumerOption = None,
     parts: Annotated[
-        bool, typer.Option("--parts", help="Also what the model was shown, rendered again.")
+        bool, typer.Option("--parts", help="Also print the content that the model was shown.")
     ] = False,
     owner: RequiredOwnerOption = None,
     data: DataOption = None,
@@ -166,12 +169,14 @@ def context_explain(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show what is in a context and what was left out, which source found it, its tokens and the budget.
+    """Explain what is in a context, and what was left out.
 
     \b
     crumb context explain demo
     crumb context explain demo --version 3 --parts
     crumb context explain demo --json | jq '.left_out[] | select(.reason == "over budget")'
+
+    Lists the items with their sources and tokens, the left-out breadcrumbs with the reason, and the token budget.
     """
     from breadcrumbs.context_builder.explain import explain
     from breadcrumbs.context_builder.rebuild import rebuild
@@ -214,16 +219,18 @@ async def _find_context(store: Store, owner: UUID, of: str, consumer: str | None
     by_consumer = {str(context.context["consumer_id"]): context for context in contexts}
     if not by_consumer:
         raise CommandError(
-            f"there is no context {of!r}, and no session {of!r} with one: contexts are made when messages "
-            "arrive, and kept for an hour unless the config says otherwise"
+            f"session {of!r} has no context: a context is built when a message arrives, and it expires after "
+            "an hour unless the config sets another ttl_seconds. `crumb sessions list` lists the sessions"
         )
     names = ", ".join(by_consumer)
     if consumer is None:
         if len(by_consumer) > 1:
-            raise UsageError(f"session {of!r} has contexts of {names}: choose one with --consumer")
+            raise UsageError(
+                f"session {of!r} has contexts of several consumers: choose one with --consumer ({names})"
+            )
         return contexts[0].id
     if consumer not in by_consumer:
-        raise CommandError(f"session {of!r} has no context of {consumer}, but of {names}")
+        raise CommandError(f"session {of!r} has no context of {consumer}, but it has contexts of {names}")
     return by_consumer[consumer].id
 
 
@@ -245,17 +252,17 @@ async def _context_with_id(store: Store, owner: UUID, text: str) -> UUID | None:
 
 @contexts.command("preview")
 def context_preview(
-    session: Annotated[str, typer.Option("--session", "-s", help="The session to look at.")],
+    session: Annotated[str, typer.Option("--session", "-s", help="Id of the session.")],
     context_config: Annotated[Path, typer.Option("--config", help="The context config to try (JSON).")],
     consumer: Annotated[
-        str | None, typer.Option("--consumer", help="Which config, where the file has several.")
+        str | None, typer.Option("--consumer", help="Consumer of the config, if the file has several.")
     ] = None,
     trigger: Annotated[
         str | None,
-        typer.Option("--trigger", help="For this message (an id). [default: the newest it reacts to]"),
+        typer.Option("--trigger", help="Id of the message. [default: the newest that the config reacts to]"),
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--diff", help="Also the difference to what the model was shown.")
+        bool, typer.Option("--diff", help="Also print the difference to the context that was used.")
     ] = False,
     owner: RequiredOwnerOption = None,
     data: DataOption = None,
@@ -265,7 +272,7 @@ def context_preview(
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show what a model would see with another config. Nothing is written.
+    """Preview a context with another config. Nothing is written.
 
     \b
     crumb context preview --session demo --config context.json
@@ -281,13 +288,13 @@ def context_preview(
 
     async def make_preview(store: Store) -> tuple[Explanation, list[dict[str, object]], Explanation | None]:
         whose = _choose_owner(loaded, named)
-        made = await preview(store, PreviewInput(whose, session, chosen, trigger_id))
+        previewed = await preview(store, PreviewInput(whose, session, chosen, trigger_id))
         before = None
         if compare:
             before = await _shown_context(
-                store, whose, session, chosen.consumer_id, made.explanation.trigger_id
+                store, whose, session, chosen.consumer_id, previewed.explanation.trigger_id
             )
-        return made.explanation, made.parts, before
+        return previewed.explanation, previewed.parts, before
 
     explained, parts, before = _on_store(loaded, make_preview)
     difference = None if before is None else diff(before, explained)
@@ -310,7 +317,7 @@ def _print_preview(explained: Explanation, difference: Difference | None) -> Non
 async def _shown_context(
     store: Store, owner: UUID, session: str, consumer: str, trigger_id: str
 ) -> Explanation:
-    """Explain the context that was shown for a message. Without one, explain the newest of the session."""
+    """Explain the context that was built for a message. Without one, explain the newest of the session."""
     from breadcrumbs.context_builder.explain import contexts_of, explain
 
     for context in await contexts_of(store, owner, session):
@@ -331,8 +338,8 @@ def _choose_config(configs: tuple[ContextConfig, ...], file: Path, consumer: str
         return by_consumer[consumer]
     names = ", ".join(by_consumer)
     if consumer is None:
-        raise UsageError(f"{file} has configs of {names}: choose one with --consumer")
-    raise CommandError(f"{file} has no config of {consumer}, but of {names}")
+        raise UsageError(f"{file} has configs of several consumers: choose one with --consumer ({names})")
+    raise CommandError(f"{file} has no config of {consumer}, but it has configs of {names}")
 
 
 # context diff
@@ -340,8 +347,10 @@ def _choose_config(configs: tuple[ContextConfig, ...], file: Path, consumer: str
 
 @contexts.command("diff")
 def context_diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="A session or a context, or one @VERSION of it.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")],
+    old: Annotated[
+        str, typer.Argument(metavar="OLD", help="Id of a session or a context, optionally with @VERSION.")
+    ],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same form.")],
     consumer: ConsumerOption = None,
     owner: RequiredOwnerOption = None,
     data: DataOption = None,
@@ -349,7 +358,7 @@ def context_diff(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show what has changed from one context to another: + in, - out, ~ moved or changed.
+    """Compare two contexts: + added, - removed, ~ moved or changed.
 
     \b
     crumb context diff demo@3 demo@4
@@ -393,7 +402,7 @@ def _split_reference(text: str) -> tuple[str, int | None]:
 @audits.command("isolation")
 def audit_isolation(
     history: Annotated[
-        bool, typer.Option("--history", help="Also the older versions of every context.")
+        bool, typer.Option("--history", help="Also check the older versions of every context.")
     ] = False,
     owner: OwnerOption = None,
     data: DataOption = None,
@@ -401,11 +410,13 @@ def audit_isolation(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Look at every breadcrumb and every context: nothing of one session may be in another. Exit code 1 if so.
+    """Check that no session contains data of another one.
 
     \b
     crumb audit isolation
     crumb audit isolation --history --json | jq .findings
+
+    Reads every breadcrumb and every context of the store. The exit code is 1 if there are violations.
     """
     settings, named = _load_settings(config, data, redis), read_owner(owner)
 
@@ -423,17 +434,17 @@ def audit_isolation(
 
 
 async def _audit(store: Store, owner: UUID | None, history: bool) -> AuditReport:
-    """Audit the store. Shows the progress if standard error is a terminal."""
+    """Audit the store. Show the progress if standard error is a terminal."""
     from breadcrumbs.context_builder import audit
 
     if not sys.stderr.isatty():
         return await audit.audit_isolation(store, owner, history=history)
-    with console(stderr=True).status("looking at every breadcrumb …") as status:
+    with console(stderr=True).status("checking …") as status:
         return await audit.audit_isolation(
             store,
             owner,
             history=history,
-            progress=lambda count: status.update(f"{count:,} breadcrumbs looked at …"),
+            progress=lambda count: status.update(f"checking … {count:,} breadcrumbs"),
         )
 
 
@@ -447,14 +458,14 @@ def _load_settings(config: Path | None, data: Path | None, redis: str | None) ->
 
 
 def _on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Run `work` on the store of the settings. A server without a store is a `CommandError`."""
+    """Run `work` on the store of the settings. Raise `CommandError` if the server has no store."""
     from breadcrumbs.composition.event_loop import run_async
     from breadcrumbs.composition.storage import has_store, open_store, server_address, shown_address
 
     async def main(url: str) -> T:
         if not await has_store(settings, url):
             raise CommandError(
-                f"there is nothing to look at: {shown_address(url)} has no store named {settings.namespace!r}"
+                f"no data: {shown_address(url)} has no store named {settings.namespace!r}. Check --redis and --data"
             )
         store = await open_store(settings, url)
         try:
@@ -467,7 +478,7 @@ def _on_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def _choose_owner(settings: Settings, named: UUID | None) -> UUID:
-    """Return the named owner, or the only one that the settings have."""
+    """Return the named owner, or the only owner in the settings."""
     from breadcrumbs.runtime.settings.settings import DEVELOPER
 
     if named is not None:
@@ -477,5 +488,5 @@ def _choose_owner(settings: Settings, named: UUID | None) -> UUID:
     owners = {key.owner_id for key in settings.api_keys}
     if len(owners) > 1:
         names = ", ".join(sorted(str(owner) for owner in owners))
-        raise UsageError(f"the settings have keys of several owners: choose one with --owner ({names})")
+        raise UsageError(f"the settings have API keys of several owners: choose one with --owner ({names})")
     return owners.pop()

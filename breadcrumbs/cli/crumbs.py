@@ -1,4 +1,4 @@
-"""post, get, list, tail, history, delete: breadcrumbs, over HTTP."""
+"""Commands on breadcrumbs of a server: `post`, `get`, `list`, `tail`, `history`, `delete`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from breadcrumbs.cli.output import (
     PROBLEM,
     CommandError,
     UsageError,
-    agreed,
+    confirm,
     console,
     escaped,
     fail,
@@ -65,7 +65,7 @@ _METADATA = frozenset(
         "size_bytes",
     )
 )
-"""Fields that are not shown as changes in a history."""
+"""Fields that the server sets. A history does not show them as changes."""
 _EVENT_MARKS = {"created": ("+", "green"), "updated": ("~", "yellow"), "deleted": ("-", "red")}
 
 commands = typer.Typer()
@@ -77,29 +77,34 @@ commands = typer.Typer()
 @commands.command()
 def post(
     text: Annotated[
-        str | None, typer.Argument(help="The message; it goes to context.message. - reads standard input.")
+        str | None,
+        typer.Argument(help="Text of the message, stored in context.message. - reads standard input."),
     ] = None,
-    session: Annotated[str | None, typer.Option("--session", "-s", help="The session it belongs to.")] = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="Session of the breadcrumb.")] = None,
     schema: Annotated[
-        str | None, typer.Option("--schema", help="What it is. [default for a text: user.message.v1]")
+        str | None, typer.Option("--schema", help="Schema name. [default for a text: user.message.v1]")
     ] = None,
-    title: Annotated[str | None, typer.Option("--title", help="[default: the beginning of the text]")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", "-t", help="A tag; may be repeated.")] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="Title. [default: the beginning of the text]")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", "-t", help="Tag. Repeat it for several.")] = None,
     context: Annotated[
         str | None, typer.Option("--context", "-c", help="JSON object, @FILE, or - for standard input.")
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option("--ttl", help="How long it lives (90s, 1h, 7d), until when, or never.")
+        str | None, typer.Option("--ttl", help="Lifetime (90s, 1h, 7d), time of expiry, or never.")
     ] = None,
     idempotency_key: Annotated[
         str | None,
-        typer.Option("--idempotency-key", help="The same key twice writes once. [default: a new one]"),
+        typer.Option(
+            "--idempotency-key", help="A second post with the same key writes nothing. [default: a new key]"
+        ),
     ] = None,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Post a breadcrumb.
+    """Post a breadcrumb. A text without --schema is a user's message.
 
     \b
     crumb post "What is a blackboard?" --session demo
@@ -109,7 +114,7 @@ def post(
     draft = Draft(text, session=session, schema=schema, title=title, tags=tag or (), context=context, ttl=ttl)
     document = draft.document()
     check_encodable(document)
-    with open_client(url, token) as first:  # without retries: a server that does not run is reported at once
+    with open_client(url, token) as first:  # without retries, to report a stopped server immediately
         first.request("GET", "/health")
     with open_client(url, token, retries=_POST_RETRIES) as client:
         reply = send_json(
@@ -125,7 +130,7 @@ def post(
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The arguments of `crumb post`. A text without a schema is a user's message."""
+    """Arguments of `crumb post`. A text without a schema is a user's message."""
 
     text: str | None
     session: str | None = None
@@ -136,14 +141,14 @@ class Draft:
     ttl: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return the breadcrumb to send. Reads standard input and files that the arguments name."""
+        """Return the breadcrumb to send. Reads standard input and files if the arguments require it."""
         self._check()
         content = {} if self.context is None else read_context(self.context)
         text = sys.stdin.read().rstrip("\n") if self.text == "-" else self.text
         if text is not None:
             if "message" in content:
                 raise UsageError(
-                    "the text goes to context.message, which --context has too: give one of them"
+                    "the text is stored in context.message, but --context also has a message: use one of them"
                 )
             content = {"message": text, **content}
         schema = USER_MESSAGE if self._is_message else self.schema
@@ -160,10 +165,10 @@ class Draft:
     def _check(self) -> None:
         if self.text is None and self.context is None:
             raise UsageError(
-                'there is nothing to post: give a text ("Hello"), - to read it from standard input, or --context'
+                'nothing to post: add a text ("Hello"), - to read it from standard input, or --context'
             )
         if self.text == "-" and self.context == "-":
-            raise UsageError("only one of the text and the context can come from standard input")
+            raise UsageError("text and context cannot both come from standard input: use - only once")
 
     def _all_tags(self) -> list[str]:
         tags = list(self.tags)
@@ -175,7 +180,7 @@ class Draft:
 
 
 def read_context(given: str) -> dict[str, Any]:
-    """Read `--context`: JSON text, a file (`@name`) or standard input (`-`)."""
+    """Parse `--context`. It is a JSON object, a file (`@name`) or standard input (`-`)."""
     import orjson
 
     if given == "-":
@@ -198,7 +203,7 @@ def read_context(given: str) -> dict[str, Any]:
 
 
 def read_ttl(text: str) -> dict[str, Any]:
-    """Read `--ttl`: a duration, a time or `never`."""
+    """Parse `--ttl`. It is a duration, a time or `never`."""
     if text == "never":
         return {"ttl_type": "never"}
     try:
@@ -214,7 +219,7 @@ def _title_from(text: str | None) -> str:
 
 def _print_posted(written: dict[str, Any], session: str | None, replayed: bool) -> None:
     where = f" in session [bold]{escaped(session)}[/]" if session else ""
-    done = "[yellow]was there already:[/]" if replayed else "[green]posted[/]"
+    done = "[yellow]already posted[/]" if replayed else "[green]posted[/]"
     console().print(f"{done} {written['id']} (version {written['version']}){where}")
 
 
@@ -225,7 +230,7 @@ def _print_posted(written: dict[str, Any], session: str | None, replayed: bool) 
 def get(
     id: Annotated[str, typer.Argument(help="Id of the breadcrumb.")],
     full: Annotated[
-        bool, typer.Option("--full", help="Everything, not only what a model would see.")
+        bool, typer.Option("--full", help="Show all fields, not only those that a model sees.")
     ] = False,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
@@ -275,24 +280,24 @@ def list_(
     tag: TagsOption = None,
     any_tag: AnyTagsOption = None,
     since: SinceOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")] = 50,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, however many pages.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number.")] = 50,
+    everything: Annotated[bool, typer.Option("--all", help="List all, without a limit.")] = False,
     sort: Annotated[
-        str | None, typer.Option("--sort", help="created_at or updated_at, with a - for newest first.")
+        str | None, typer.Option("--sort", help="created_at or updated_at. A - before it: newest first.")
     ] = None,
-    context: Annotated[bool, typer.Option("--context", help="With their contexts.")] = False,
+    context: Annotated[bool, typer.Option("--context", help="Include the contexts.")] = False,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """List breadcrumbs, the newest first.
+    """List breadcrumbs, newest first.
 
     \b
     crumb list --session demo
     crumb list --schema agent.response.v1 --since 1h
     crumb list --tag extension:chat --any-tag red --any-tag blue --all | jq -r '.[].id'
 
-    Filters are AND; only the --any-tag among each other are OR.
+    A breadcrumb must match all filters. Of several --any-tag, one match is enough.
     """
     last = None if everything else limit
     with open_client(url, token) as client:
@@ -304,11 +309,11 @@ def list_(
             updated_since=None if since is None else read_since(since),
             sort=cast("Any", sort),  # the server checks it
             include_context=context,
-            limit=None if last is None else last + 1,  # one more tells whether there are more
+            limit=None if last is None else last + 1,  # one more, to find out whether there are more
         )
         _show_list((crumb.document for crumb in islice(found, last)), context, as_json)
         if next(found, None) is not None:
-            say(f"there is more than these {limit}: --all lists everything, --limit more")
+            say(f"only the first {limit} are listed: use --limit or --all for more")
     return OK
 
 
@@ -352,19 +357,19 @@ def tail(
     tag: TagsOption = None,
     any_tag: AnyTagsOption = None,
     since_id: Annotated[
-        str | None, typer.Option("--since-id", help="Go on after this event (event_id in the JSON).")
+        str | None, typer.Option("--since-id", help="Start after this event (event_id in the JSON).")
     ] = None,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Follow what happens, live: + created, ~ updated, - deleted.
+    """Follow events live: + created, ~ updated, - deleted.
 
     \b
     crumb tail --session demo
     crumb tail --schema agent.response.v1 | jq -r .context.message
 
-    When the connection breaks it comes back by itself, and nothing in between is missed.
+    A lost connection is restored automatically, and the events in between are shown. Ctrl-C stops.
     """
     from breadcrumbs.client.values import Delta, Gap
 
@@ -380,23 +385,23 @@ def tail(
         )
         for event in events:
             if isinstance(event, Gap):
-                say("some events are no longer kept: list what you need again (crumb list)")
+                say("some events are no longer stored: use crumb list to read the current breadcrumbs")
             elif not isinstance(event, Delta):
                 show(event.document, event.event_id)
-    raise AssertionError("a stream has no end")
+    raise AssertionError("the event stream ended")
 
 
 class _ConnectionNotices:
-    """Reports a lost connection once, however many reconnects fail."""
+    """Reports a lost connection once, even if several reconnects fail."""
 
     def __init__(self) -> None:
         self._is_lost = False
 
     def on_change(self, state: str, reason: str) -> None:
         if state == "lost" and not self._is_lost:
-            say(f"connection lost ({reason}), trying again …")
+            say(f"connection lost ({reason}), reconnecting …")
         elif state == "back":
-            say("connected again; nothing was missed")
+            say("connected again, no event was missed")
         self._is_lost = state == "lost"
 
 
@@ -420,7 +425,7 @@ def _print_event(event: Mapping[str, Any], _: str | None) -> None:
 
 
 def _event_gist(event: Mapping[str, Any]) -> str:
-    """Return the text of an event in one line: its message, its title, or its context as JSON."""
+    """Return the message of an event, its title, or its context as JSON, in one line."""
     import orjson
 
     from breadcrumbs.runtime.breadcrumb.text import find_text
@@ -442,7 +447,7 @@ def history(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show all versions of a breadcrumb, and what changed from one to the next.
+    """Show the versions of a breadcrumb and their changes.
 
     \b
     crumb history 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
@@ -477,7 +482,7 @@ def _print_versions(versions: list[dict[str, Any]]) -> None:
 
 
 def changed_lines(before: dict[str, Any] | None, after: dict[str, Any]) -> list[str]:
-    """Compare two versions. Returns lines that begin with + or -."""
+    """Compare two versions. Return lines that begin with + or -."""
     from difflib import unified_diff
 
     if before is None:
@@ -506,7 +511,7 @@ def _content_lines(version: dict[str, Any]) -> list[str]:
 @commands.command()
 def delete(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the breadcrumbs.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
@@ -518,7 +523,7 @@ def delete(
     crumb list --session old --all | jq -r '.[].id' | xargs crumb delete --yes
     """
     what = ids[0] if len(ids) == 1 else f"these {len(ids)} breadcrumbs"
-    if not yes and not agreed(f"Delete {what} with all versions?"):
+    if not yes and not confirm(f"Delete {what} with all versions?"):
         return PROBLEM
     with open_client(url, token) as client:
         results = [_delete_one(client, id) for id in ids]

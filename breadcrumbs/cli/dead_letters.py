@@ -1,4 +1,4 @@
-"""dead-letters: events that failed every retry."""
+"""Commands on dead letters, the events that failed every attempt: `crumb dead-letters …`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ commands = typer.Typer(
     name="dead-letters",
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""What workers have given up on.
+    help="""List, retry and delete events that failed every attempt.
 
     \b
     crumb dead-letters list
@@ -26,12 +26,12 @@ commands = typer.Typer(
 )
 
 LetterIdsArgument = Annotated[list[str] | None, typer.Argument(help="Ids of dead letters.")]
-AllOption = Annotated[bool, typer.Option("--all", help="All of them.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
 
 @commands.command("list")
 def list_letters(url: UrlOption = DEFAULT_URL, token: TokenOption = None, as_json: JsonOption = False) -> int:
-    """List what failed for good, the newest first, with the reason.
+    """List dead letters with the reason, newest first.
 
     \b
     crumb dead-letters list
@@ -53,8 +53,8 @@ def _print_letters(letters: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold")
-    for heading in ("failed at", "id", "worker", "session", "tries", "reason"):
-        table.add_column(heading)
+    for heading in ("event at", "id", "worker", "session", "attempts", "reason"):
+        table.add_column(heading, no_wrap=heading == "id")
     for letter in letters:
         cells = (
             shown_time(letter["created_at"]),
@@ -64,7 +64,7 @@ def _print_letters(letters: list[dict[str, Any]]) -> None:
             str(letter["attempts"]),
             one_line(letter["last_error"], 200),
         )
-        # As plain text: the words of a model may look like rich markup.
+        # As `Text`, because an error can contain rich markup from a model.
         table.add_row(*(Text(cell) for cell in cells))
     console().print(table)
 
@@ -76,17 +76,19 @@ def retry_letters(
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
 ) -> int:
-    """Let workers try again, once whatever made them fail is mended.
+    """Retry dead letters. Fix the cause of the failure first.
 
     \b
     crumb dead-letters retry 0197a3c4-5e6f-8007-8a9b-0c1d2e3f4a5b
     crumb dead-letters retry --all
+
+    A retry never duplicates an answer.
     """
     with open_client(url, token) as client:
         chosen = _chosen_ids(client, ids or [], every)
         for id in chosen:
             client.request("POST", path_of("dlq", id, "retry"))
-    say(f"{len(chosen)} tried again")
+    say(f"retrying {len(chosen)}")
     return OK
 
 
@@ -97,7 +99,7 @@ def delete_letters(
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
 ) -> int:
-    """Throw dead letters away.
+    """Delete dead letters. Their events are not retried.
 
     \b
     crumb dead-letters delete 0197a3c4-5e6f-8007-8a9b-0c1d2e3f4a5b
@@ -112,5 +114,5 @@ def delete_letters(
 
 def _chosen_ids(client: Client, ids: list[str], every: bool) -> list[str]:
     if every == bool(ids):
-        raise UsageError("name the ids of dead letters, or --all: crumb dead-letters list shows them")
+        raise UsageError("add the ids of dead letters or --all: crumb dead-letters list shows the ids")
     return [letter["id"] for letter in client.request("GET", "/dlq").json()] if every else ids

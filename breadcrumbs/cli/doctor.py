@@ -1,4 +1,4 @@
-"""doctor and version: checks of the installation and the store."""
+"""The commands `crumb doctor` and `crumb version`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ commands = typer.Typer()
 @commands.command()
 def doctor(
     fix: Annotated[
-        bool, typer.Option("--fix", help="Mend what can be mended: indexes, expired leftovers.")
+        bool, typer.Option("--fix", help="Repair what can be repaired, such as indexes and expired data.")
     ] = False,
     url: Annotated[
         str | None,
-        typer.Option("--url", envvar="CRUMB_URL", help="The API to look for. [default: as in the settings]"),
+        typer.Option("--url", envvar="CRUMB_URL", help="Address of the API. [default: from the settings]"),
     ] = None,
     data: DataOption = None,
     redis: RedisOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Look at everything, say what is wrong and how to mend it. Exit code 1 if something is.
+    """Check the installation, the API and the store.
+
+    Prints advice for each problem. The exit code is 1 if there is one.
 
     \b
     crumb doctor
@@ -48,9 +50,9 @@ def doctor(
     try:
         settings = load_settings(config=config, data=data, redis=redis)
     except StartupError as error:
-        findings.append(Finding("settings", "wrong", str(error), "change what is named above"))
+        findings.append(Finding("settings", "wrong", str(error), "correct this setting"))
         return _report(findings, as_json)
-    findings.append(Finding("settings", "ok", "usable"))
+    findings.append(Finding("settings", "ok", "valid"))
     api = _check_api(_api_url(settings) if url is None else url)
     findings.append(api)
     findings += _check_storage(settings, served=api.status == "ok", fix=fix)
@@ -58,7 +60,7 @@ def doctor(
 
 
 def _api_url(settings: Settings) -> str:
-    """Return the URL at which these settings serve. An address for all interfaces becomes the loopback one."""
+    """Return the URL of the API in these settings. An address for all interfaces becomes the loopback address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - read, not bound
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
@@ -66,7 +68,7 @@ def _api_url(settings: Settings) -> str:
 def _check_api(url: str) -> Finding:
     from breadcrumbs.runtime.maintenance.checks import Finding
 
-    with open_client(url, token="") as client:  # no token: what is checked is public
+    with open_client(url, token="") as client:  # no token, because these operations are public
         try:
             with command_errors(client.url):
                 client.request("GET", "/health")
@@ -74,9 +76,9 @@ def _check_api(url: str) -> Finding:
         except (BreadcrumbsError, LookupError, TypeError, ValueError) as error:
             what = str(error)
             if not isinstance(error, BreadcrumbsError):
-                what = f"what answers at {client.url} does not look like a Breadcrumbs server"
+                what = f"the server at {client.url} is not a Breadcrumbs server"
             return Finding(
-                "api", "wrong", visible(what), f"start it with {command()} up, or name it with --url"
+                "api", "wrong", visible(what), f"start it with {command()} up, or set its address with --url"
             )
         return Finding(
             "api",
@@ -108,13 +110,13 @@ def _check_storage(settings: Settings, *, served: bool, fix: bool) -> list[Findi
         if any(finding.status == "wrong" for finding in findings):
             return findings
         if running is None and not has_data(directory):
-            return [*findings, Finding("store", "skipped", f"there is no data yet: {command()} up makes it")]
+            return [*findings, Finding("store", "skipped", f"no data yet: {command()} up creates it")]
     try:
         with server_address(settings, create=False) as url:
             findings += run_async(_check_store(settings, url, served=served, fix=fix))
     except BreadcrumbsError as error:
         where = "" if settings.redis is None else f"{shown_address(settings.redis)}: "
-        findings.append(Finding("store", "wrong", f"{where}{error}", "mend that, then ask again"))
+        findings.append(Finding("store", "wrong", f"{where}{error}", "fix this, then run crumb doctor again"))
     return findings
 
 
@@ -125,10 +127,10 @@ async def _check_store(settings: Settings, url: str, *, served: bool, fix: bool)
     if not await has_store(settings, url):
         return [
             checks.Finding(
-                "store", "skipped", f"the server answers, but has no store yet: {command()} up makes one"
+                "store", "skipped", f"the server answers, but has no store yet: {command()} up creates one"
             )
         ]
-    # Not with the number of lanes from the settings: whether they agree is one of the checks.
+    # Without the number of lanes from the settings, because `check_layout` compares it with the store.
     store = await open_store(settings.model_copy(update={"lanes": None}), url)
     try:
         return [
@@ -163,7 +165,10 @@ def _report(findings: list[Finding], as_json: bool) -> int:
         if finding.advice:
             out.print(Text(f"    → {finding.advice}", style="yellow"))
     out.print(
-        Text(f"\n{len(wrong)} of {len(findings)} need attention" if wrong else "\nall is well", style="bold")
+        Text(
+            f"\n{len(wrong)} of {len(findings)} checks failed" if wrong else "\nno problems found",
+            style="bold",
+        )
     )
     return PROBLEM if wrong else OK
 

@@ -1,4 +1,4 @@
-"""Prints contexts, their differences and audit reports on a terminal."""
+"""Prints explanations, differences of contexts and audit reports on a terminal."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _print_header(out: Console, explained: Explanation) -> None:
     )
     where = "" if explained.session_id is None else f" · session [bold]{escaped(explained.session_id)}[/]"
     out.print(f"{what} · consumer [bold]{escaped(explained.consumer_id)}[/]{where}")
-    made = f"made {shown_time(explained.made_at)}" if explained.made_at else "as it would be made"
+    built = f"built {shown_time(explained.made_at)}" if explained.made_at else "not stored"
     out.print(
-        f"{made} for {explained.trigger_id}, from what was there at {shown_time(explained.as_of)} · "
+        f"{built} · trigger {explained.trigger_id} · data as of {shown_time(explained.as_of)} · "
         f"config {visible(explained.config)}",
         style="dim",
         markup=False,
@@ -53,9 +53,11 @@ def _print_header(out: Console, explained: Explanation) -> None:
 
 def _print_left_out(out: Console, explained: Explanation) -> None:
     out.print()
-    table = _table("left out", "why", "tokens", "of", "what")
+    table = _table("left out", "reason", "tokens", "schema", "title")
     for left in explained.left_out:
-        what = "not for you" if left.hidden else "gone since" if left.gone else one_line(left.title, 60)
+        what = (
+            "(hidden)" if left.hidden else "(deleted or expired)" if left.gone else one_line(left.title, 60)
+        )
         size = "" if left.tokens is None else f"{left.tokens:,}"
         cells = (left.source, left.reason, size, left.schema_name or "", what)
         table.add_row(*(escaped(cell) for cell in cells))
@@ -65,16 +67,16 @@ def _print_left_out(out: Console, explained: Explanation) -> None:
 
 
 def print_rebuilt(rebuilt: RebuiltContext) -> None:
-    """Print what the model was shown, rendered again."""
+    """Print the content that the model was shown."""
     out = console()
     for part in rebuilt.parts:
         out.print(f"\n{part['key']} ({part['place']})", style="bold", markup=False)
         for item in part["items"]:
             out.print(f"  {one_line(plain_text(item['content']), 2_000)}", markup=False)
     out.print(
-        "\nbyte for byte what the model was shown"
+        "\ncomplete: byte for byte what the model was shown"
         if rebuilt.same
-        else f"\nnot all of what the model was shown: {len(rebuilt.gone)} items are gone",
+        else f"\nincomplete: {len(rebuilt.gone)} items that the model was shown no longer exist",
         style="green" if rebuilt.same else "yellow",
     )
 
@@ -89,17 +91,15 @@ def _budget_bar(explained: Explanation) -> str:
 
 
 def _items_table(items: list[ExplainedItem]) -> Table:
-    table = _table("in", "why", "rank", "tokens", "time", "what")
+    table = _table("place", "source", "rank", "tokens", "time", "content")
     for item in items:
         if item.hidden:
-            table.add_row(
-                escaped(item.place), escaped(item.source), "", f"{item.tokens:,}", "", "not for you"
-            )
+            table.add_row(escaped(item.place), escaped(item.source), "", f"{item.tokens:,}", "", "(hidden)")
             continue
-        words = "gone since" if item.gone else one_line(item.excerpt or item.title, 80)
+        words = "(deleted or expired)" if item.gone else one_line(item.excerpt or item.title, 80)
         table.add_row(
             escaped(item.place),
-            escaped(_why(item)),
+            escaped(_source_label(item)),
             str(item.rank),
             f"{item.tokens:,}",
             shown_time(item.created_at) if item.created_at else "",
@@ -109,36 +109,35 @@ def _items_table(items: list[ExplainedItem]) -> Table:
     return table
 
 
-def _why(item: ExplainedItem) -> str:
+def _source_label(item: ExplainedItem) -> str:
     """Return the source of an item, its schema and the tags that matched."""
-    of = item.schema_name or "no schema"
-    return f"{item.source}: {of}" + "".join(f" +{tag}" for tag in item.matched)
+    schema = item.schema_name or "no schema"
+    return f"{item.source}: {schema}" + "".join(f" +{tag}" for tag in item.matched)
 
 
 def print_difference(difference: Difference) -> None:
-    """Print what changed between two contexts."""
+    """Print the changes between two contexts."""
     out = console()
     old, new = difference.tokens
     budget = f"budget {difference.budget[0]:,} → {difference.budget[1]:,}"
     out.print(f"\ntokens {old:,} → {new:,} ({new - old:+,}), {budget}")
-    for item in difference.came:
+    for item in difference.added:
         out.print(f"+ {_item_line(item)}", style="green", markup=False)
-    for item, reason in difference.went:
+    for item, reason in difference.removed:
         out.print(f"- {_item_line(item)}{f' ({reason})' if reason else ''}", style="red", markup=False)
     for item, was, is_now in difference.moved:
-        out.print(f"~ {_item_line(item)} (place {was} → {is_now})", style="yellow", markup=False)
+        out.print(f"~ {_item_line(item)} (position {was} → {is_now})", style="yellow", markup=False)
     for before, item in difference.changed:
         what = f"version {before.version} → {item.version}, tokens {before.tokens:,} → {item.tokens:,}"
         out.print(f"~ {_item_line(item)} ({what})", style="yellow", markup=False)
     out.print(
-        "no difference" if difference.is_empty else f"{difference.stayed:,} stayed as they were", style="dim"
+        "no difference" if difference.is_empty else f"{difference.unchanged:,} unchanged",
+        style="dim",
     )
 
 
 def _item_line(item: ExplainedItem) -> str:
-    return (
-        f"{item.place} · {_why(item)} · {item.tokens:,} tokens · {one_line(item.excerpt or item.title, 80)}"
-    )
+    return f"{item.place} · {_source_label(item)} · {item.tokens:,} tokens · {one_line(item.excerpt or item.title, 80)}"
 
 
 def print_report(report: AuditReport) -> None:
@@ -148,15 +147,19 @@ def print_report(report: AuditReport) -> None:
         fail(f"{finding.breadcrumb_id}{version}: {finding.what}")
     out = console()
     out.print(
-        f"looked at {report.breadcrumbs:,} breadcrumbs (owners: {len(report.owners):,}) and "
+        f"checked {report.breadcrumbs:,} breadcrumbs (owners: {len(report.owners):,}) and "
         f"{report.items:,} items in {report.versions:,} contexts"
-        + (f"; {report.gone:,} items are gone since and tell no more" if report.gone else "")
-        + (f"; {report.unreadable:,} contexts are not of our making" if report.unreadable else "")
+        + (f"; skipped {report.gone:,} items that no longer exist" if report.gone else "")
+        + (
+            f"; skipped {report.unreadable:,} contexts that the context builder did not write"
+            if report.unreadable
+            else ""
+        )
     )
     if report.is_clean:
-        out.print("no session has anything of another one in it", style="bold green")
+        out.print("no session contains data of another one", style="bold green")
     else:
-        out.print(f"{len(report.findings):,} findings", style="bold red")
+        out.print(f"{len(report.findings):,} violations", style="bold red")
 
 
 def _table(*columns: str) -> Table:

@@ -1,4 +1,4 @@
-"""export and import: breadcrumbs in a file. They work on the store itself, so history and times are kept."""
+"""The commands `crumb export` and `crumb import`. They use the store directly, so history and times are kept."""
 
 from __future__ import annotations
 
@@ -46,27 +46,29 @@ commands = typer.Typer()
 
 @commands.command()
 def export(
-    file: Annotated[str | None, typer.Argument(help="Where to; nothing or - is standard output.")] = None,
+    file: Annotated[
+        str | None, typer.Argument(help="Target file. - or no file writes to standard output.")
+    ] = None,
     session: SessionOption = None,
     schema: SchemaOption = None,
     tag: TagsOption = None,
     any_tag: AnyTagsOption = None,
     since: SinceOption = None,
     with_history: Annotated[
-        bool, typer.Option("--history/--no-history", help="With the older versions.")
+        bool, typer.Option("--history/--no-history", help="Include older versions.")
     ] = True,
     owner: OwnerOption = None,
     data: DataOption = None,
     redis: RedisOption = None,
     config: ConfigOption = None,
 ) -> int:
-    """Write breadcrumbs to a file: one line of JSON each, with their ids, times, versions and history.
+    """Export breadcrumbs to a JSON Lines file. Ids, times, versions and history are kept.
 
     \b
     crumb export backup.jsonl
     crumb export --session demo --no-history | jq .breadcrumb.title
 
-    Works on the store itself, whether crumb up is running or not.
+    Reads the store directly, whether crumb up is running or not.
     """
     from breadcrumbs.composition.storage import server_address
     from breadcrumbs.runtime.breadcrumb.breadcrumb import parse_time
@@ -80,7 +82,7 @@ def export(
         all_tags=tuple(tag or ()),
         any_tags=tuple(any_tag or ()),
         updated_since=None if since is None else parse_time(read_since(since).isoformat(), where="--since"),
-        # Oldest first: imported in this order, events have the order in which the writes happened.
+        # Oldest first, so that an import writes its events in the original order.
         sort="created_at",
         limit=MAX_LIMIT // 10,
     )
@@ -98,7 +100,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Export:
-    """The selection of breadcrumbs to export, and their source."""
+    """An export: the store to read, and the breadcrumbs to select."""
 
     settings: Settings
     server: str
@@ -107,7 +109,7 @@ class _Export:
     history: bool
 
     def write_to(self, file: IO[bytes]) -> int:
-        """Write the lines. Returns the number of breadcrumbs."""
+        """Write the lines and return the number of breadcrumbs."""
         from breadcrumbs.composition.event_loop import run_async
 
         return run_async(self._write(file))
@@ -119,8 +121,8 @@ class _Export:
 
         if not await has_store(self.settings, self.server):
             raise CommandError(
-                f"there is nothing to export: {shown_address(self.server)} has no store named "
-                f"{self.settings.namespace!r}"
+                f"nothing to export: {shown_address(self.server)} has no store named "
+                f"{self.settings.namespace!r}. Check --redis and --data"
             )
         store = await open_store(self.settings, self.server)
         count = 0
@@ -143,7 +145,7 @@ def _export_to_file(job: _Export, target: Path) -> int:
     if target.exists() and not target.is_file():
         write = _write_device
     else:
-        target = Path(os.path.realpath(target))  # a link stays a link
+        target = Path(os.path.realpath(target))  # replace the target of a symbolic link, not the link
     try:
         return write(job, target)
     except OSError as error:
@@ -151,16 +153,16 @@ def _export_to_file(job: _Export, target: Path) -> int:
 
 
 def _write_device(job: _Export, target: Path) -> int:
-    """Write to a pipe or a device. It must not be replaced by a file."""
+    """Write to a pipe or a device, without replacing it."""
     with target.open("wb") as file:
         return job.write_to(file)
 
 
 def _replace_file(job: _Export, target: Path) -> int:
-    """Write beside the target, then rename: an interrupted export does not replace the last good one."""
+    """Write a temporary file, then rename it. An interrupted export does not damage an existing file."""
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
-        # Readable by this user only: an export holds everything.
+        # Readable by this user only, because an export also contains secret breadcrumbs.
         with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             count = job.write_to(file)
         unfinished.replace(target)
@@ -174,24 +176,24 @@ def _replace_file(job: _Export, target: Path) -> int:
 
 @commands.command("import")
 def import_(
-    file: Annotated[str, typer.Argument(help="A file that crumb export has written; - is standard input.")],
+    file: Annotated[str, typer.Argument(help="File of crumb export, or - for standard input.")],
     owner: Annotated[
         str | None,
-        typer.Option("--owner", help="Give everything to this owner (a UUID). [default: as in the file]"),
+        typer.Option("--owner", help="Owner of the imported breadcrumbs (a UUID). [default: as in the file]"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file, but write nothing.")] = False,
     data: DataOption = None,
     redis: RedisOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Read breadcrumbs from a file of crumb export. Safe to repeat: what is there stays as it is.
+    """Import breadcrumbs from a file of crumb export. Existing breadcrumbs are not changed.
 
     \b
     crumb import backup.jsonl --dry-run
     crumb import backup.jsonl --redis redis://db:6379/0
 
-    Bad lines are named and left out, the others are imported, and the exit code is 1.
+    Safe to repeat. Invalid lines are reported and skipped, the other lines are imported, and the exit code is 1.
     """
     from breadcrumbs.composition.event_loop import run_async
     from breadcrumbs.composition.storage import server_address
@@ -220,13 +222,13 @@ def import_(
 def _print_import(result: Imported, dry_run: bool) -> None:
     say(f"{result.written:,} {'would be imported' if dry_run else 'imported'}")
     if result.already_there:
-        say(f"{result.already_there:,} were there already and stay as they are")
+        say(f"{result.already_there:,} already exist and were not changed")
     if result.expired:
-        say(f"{result.expired:,} have expired and were left out")
+        say(f"{result.expired:,} have expired and were skipped")
     for bad in result.bad_lines[:_MAX_BAD_LINES]:
         fail(f"line {bad.number}: {bad.message}")
     if len(result.bad_lines) > _MAX_BAD_LINES:
-        fail(f"… and {len(result.bad_lines) - _MAX_BAD_LINES:,} more bad lines")
+        fail(f"… and {len(result.bad_lines) - _MAX_BAD_LINES:,} more invalid lines")
 
 
 class _LineReader:
@@ -249,7 +251,7 @@ def _open_source(name: str) -> Iterator[_LineReader]:
         yield _LineReader(sys.stdin.buffer, None)
         return
     try:
-        file = Path(name).open("rb")  # noqa: SIM115 - closed below; only opening it may fail here
+        file = Path(name).open("rb")  # noqa: SIM115 - closed below, this `try` only covers opening
     except OSError as error:
         raise CommandError(f"cannot read {name}: {error.strerror}") from None
     with file:

@@ -1,4 +1,4 @@
-"""Options that several commands have, and how their values are read."""
+"""Options that several commands share, and parsers for their values."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ from breadcrumbs.cli.output import UsageError
 
 DEFAULT_URL = "http://127.0.0.1:8081"
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="CRUMB_URL", help="The server to talk to.")]
+UrlOption = Annotated[str, typer.Option("--url", envvar="CRUMB_URL", help="Address of the server.")]
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", envvar="CRUMB_TOKEN", help="A token; or set CRUMB_API_KEY.", show_default=False),
+    typer.Option("--token", envvar="CRUMB_TOKEN", help="Token. CRUMB_API_KEY works too.", show_default=False),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON also on a terminal.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on a terminal too.")]
 SessionOption = Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")]
 SchemaOption = Annotated[
     str | None, typer.Option("--schema", help="Only this schema, such as user.message.v1.")
 ]
 TagsOption = Annotated[
-    list[str] | None, typer.Option("--tag", "-t", help="Must have this tag; all of them if repeated.")
+    list[str] | None,
+    typer.Option("--tag", "-t", help="Only with this tag. Repeat it to require several tags."),
 ]
 AnyTagsOption = Annotated[
-    list[str] | None, typer.Option("--any-tag", help="Must have at least one of these tags.")
+    list[str] | None, typer.Option("--any-tag", help="Only with at least one of these tags. Repeat it.")
 ]
 SinceOption = Annotated[
-    str | None, typer.Option("--since", help="Written since then: a time, or how long ago (10m, 2h, 7d).")
+    str | None, typer.Option("--since", help="Only written since a time, or a duration ago (10m, 2h, 7d).")
 ]
 OwnerOption = Annotated[str | None, typer.Option("--owner", help="Only this owner (a UUID).")]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", help="Settings file. [env: CRUMB_CONFIG; default: crumb.toml if it is there]"),
+    typer.Option("--config", help="Settings file. [env: CRUMB_CONFIG; default: crumb.toml if it exists]"),
 ]
 RedisOption = Annotated[
     str | None,
     typer.Option(
         "--redis",
-        help="A server of your own: redis:, rediss: (TLS), redis+cluster: or unix://… [env: CRUMB_REDIS]",
+        help="Your own Redis server: redis:, rediss: (TLS), redis+cluster: or unix://… [env: CRUMB_REDIS]",
     ),
 ]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Where the embedded server keeps its data. [env: CRUMB_DATA]")
+    Path | None, typer.Option("--data", help="Data directory of the embedded server. [env: CRUMB_DATA]")
 ]
 
 
 def read_since(text: str) -> datetime:
-    """Read `--since`: a time, or how long ago. A time without a zone is local time."""
+    """Parse `--since`, a time or a duration before now. A time without a zone is local time."""
     from breadcrumbs.runtime.breadcrumb.ttl import parse_duration
 
     try:
@@ -60,13 +61,13 @@ def read_since(text: str) -> datetime:
             moment = datetime.now(UTC) - parse_duration(text)
         except (ValueError, OverflowError):
             raise UsageError(
-                f"{text!r} is neither a time (2026-11-16T09:00:00Z) nor how long ago (10m, 2h, 7d)"
+                f"--since {text!r}: use a time (2026-11-16T09:00:00Z) or a duration (10m, 2h, 7d)"
             ) from None
     return moment.astimezone(UTC)
 
 
 def read_owner(text: str | None) -> UUID | None:
-    """Read `--owner`."""
+    """Parse `--owner`."""
     if text is None:
         return None
     try:

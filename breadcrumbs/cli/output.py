@@ -1,4 +1,4 @@
-"""What a command says and how: for people on a terminal, as JSON for programs, errors in one line."""
+"""Output of commands: text on a terminal, JSON in a pipe, messages on standard error."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\
 
 
 class CommandError(BreadcrumbsError):
-    """What a command cannot do, in one sentence with what to do next."""
+    """A command failed. The message states the reason and what to do next."""
 
 
 class UsageError(CommandError):
-    """The command line itself is wrong."""
+    """The arguments of a command are invalid."""
 
 
 def command() -> str:
-    """How this command was called, for advice that can be copied: `./crumb` sets the variable."""
+    """Return the name under which the program was started, for commands to copy. `./crumb` sets the variable."""
     return os.environ.get("CRUMB_LAUNCHER", "crumb")
 
 
 def for_people(as_json: bool) -> bool:
-    """Tables and colours on a terminal; JSON when piped, or when asked for."""
+    """Return whether to print text for people. Otherwise print JSON, in a pipe or with `--json`."""
     return not as_json and sys.stdout.isatty()
 
 
@@ -44,14 +44,14 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_json(document: Any) -> None:
-    """One document, readable."""
+    """Print one indented JSON document."""
     import orjson
 
     _write(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
 
 def print_line(document: Any) -> None:
-    """One line of a stream, out at once."""
+    """Print one line of JSON and flush it."""
     import orjson
 
     _write(orjson.dumps(document))
@@ -59,7 +59,7 @@ def print_line(document: Any) -> None:
 
 
 def print_array(items: Iterable[Any]) -> None:
-    """Print one JSON array, an item per line. Each item is printed when it arrives, and none is kept."""
+    """Print a JSON array with one item per line. Each item is printed when it arrives, and not kept in memory."""
     import orjson
 
     opening = "[\n  "
@@ -70,17 +70,17 @@ def print_array(items: Iterable[Any]) -> None:
 
 
 def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
-    """Print rows. On a narrow terminal the last column is cut, never the others: ids are copied."""
+    """Print rows in columns. Only the last column is cut on a narrow terminal, so that ids can be copied."""
     from rich.text import Text
 
     out = console()
-    widths = [max(len(row[place]) for row in rows) for place in range(len(styles))]
-    left = max(20, out.width - sum(widths) - 2 * len(widths))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(styles))]
+    remaining = max(20, out.width - sum(widths) - 2 * len(widths))
     for row in rows:
         line = Text()
         for cell, width, style in zip(row, widths, styles, strict=False):
             line.append(cell.ljust(width) + "  ", style=style)
-        line.append(one_line(row[-1], left))
+        line.append(one_line(row[-1], remaining))
         out.print(line)
 
 
@@ -89,22 +89,23 @@ def _write(raw: bytes) -> None:
 
 
 def say(message: str) -> None:
-    """To the person in front of it, never into a pipe."""
-    print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is where it is printed
+    """Print a message for people on standard error, never on standard output."""
+    print(message, file=sys.stderr, flush=True)  # noqa: T201 - the only place that prints
 
 
 def fail(error: BaseException | str) -> None:
+    """Print an error on standard error."""
     mark = "crumb: "
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         mark = f"\x1b[1;31m{mark}\x1b[0m"
     say(mark + visible(str(error)))
 
 
-def agreed(question: str) -> bool:
-    """Ask whoever sits there before something is deleted."""
+def confirm(question: str) -> bool:
+    """Ask the user to confirm a deletion. Raise `UsageError` if standard input is not a terminal."""
     if not sys.stdin.isatty():
-        raise UsageError("nobody is here to be asked: say --yes to delete")
-    say(f"{question} There is no way back. [y/N]")
+        raise UsageError("cannot ask for confirmation without a terminal: add --yes to delete")
+    say(f"{question} This cannot be undone. [y/N]")
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
     say("nothing was deleted")
@@ -112,24 +113,25 @@ def agreed(question: str) -> bool:
 
 
 def visible(text: str) -> str:
-    """Text from a breadcrumb on a terminal: what it holds must not move the cursor or recolour the screen."""
+    """Escape control characters. Text from a breadcrumb must not move the cursor or change colours."""
     return _INVISIBLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def escaped(text: str) -> str:
-    """Escape text for rich, so that it cannot carry markup or control characters."""
+    """Escape rich markup and control characters."""
     from rich.markup import escape
 
     return escape(visible(text))
 
 
 def one_line(text: object, length: int = 200) -> str:
+    """Return the text in one line, cut to a length, with control characters escaped."""
     line = visible(" ".join(str(text).split()))
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
 def shown_time(text: str) -> str:
-    """A time of the store on the reader's clock: only the hour where it was today."""
+    """Return a time in the local time zone. For times of today, leave out the date."""
     try:
         moment = datetime.fromisoformat(text).astimezone()
     except ValueError:
@@ -139,7 +141,7 @@ def shown_time(text: str) -> str:
 
 
 def leave_closed_pipe() -> NoReturn:
-    """Whoever read our output has gone: that is how `… | head` ends, and no error."""
-    # The interpreter flushes standard output once more on its way out, into nothing.
+    """Exit without an error after the reader closed the pipe, as in `crumb list | head`."""
+    # The interpreter flushes standard output at exit. That flush goes to the null device and cannot fail.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(OK)

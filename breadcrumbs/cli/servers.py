@@ -1,4 +1,4 @@
-"""up, serve, build-contexts, run-agents: processes that run until a signal."""
+"""Commands that start servers and workers: `up`, `serve`, `build-contexts`, `run-agents`. They run until a signal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from breadcrumbs import __version__
+import breadcrumbs
 from breadcrumbs.cli.options import DEFAULT_URL, ConfigOption, DataOption, RedisOption
 from breadcrumbs.cli.output import INTERRUPTED, OK, command, console, for_people, print_line, say
 from breadcrumbs.runtime.errors import StartupError
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 ContextConfigOption = Annotated[
     Path | None,
-    typer.Option("--context-config", help="The context builder's config (JSON). [env: CRUMB_CONTEXT_CONFIG]"),
+    typer.Option(
+        "--context-config", help="Config of the context builder (JSON). [env: CRUMB_CONTEXT_CONFIG]"
+    ),
 ]
 AgentsOption = Annotated[
     Path | None, typer.Option("--agents", help="Folder with agent definitions (JSON). [env: CRUMB_AGENTS]")
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(
-        "--model", help="Model of agents that name none: offline, openai:…, ollama:… [env: CRUMB_MODEL]"
-    ),
+    typer.Option("--model", help="Default model of agents: offline, openai:… or ollama:… [env: CRUMB_MODEL]"),
 ]
 HostOption = Annotated[
     str | None, typer.Option("--host", help="Address to listen on. [env: CRUMB_HOST; default: 127.0.0.1]")
 ]
 PortOption = Annotated[
     int | None,
-    typer.Option("--port", help="Port to listen on, 0 = any free one. [env: CRUMB_PORT; default: 8081]"),
+    typer.Option("--port", help="Port to listen on, 0 for any free port. [env: CRUMB_PORT; default: 8081]"),
 ]
 LanesOption = Annotated[
     int | None,
-    typer.Option("--lanes", help="Number of lanes of a new store. [env: CRUMB_LANES; default: 16]"),
+    typer.Option("--lanes", help="Number of lanes, for a new store only. [env: CRUMB_LANES; default: 16]"),
 ]
 LoadOption = Annotated[
     list[str] | None,
-    typer.Option("--load", help="A Python module with agents and tools of your own; only these are run."),
+    typer.Option("--load", help="Python module with your own agents and tools. Runs only these."),
 ]
 LogLevelOption = Annotated[
     str | None, typer.Option("--log-level", help="debug, info, warning or error. [env: CRUMB_LOG_LEVEL]")
@@ -73,15 +73,15 @@ def up(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
-    """Start everything in one process, with a server of its own.
+    """Start everything in one process, with an embedded server.
 
     \b
     crumb up                                     on 127.0.0.1:8081, data in your data directory
-    crumb up --port 0 --data ./try               any free port, data in ./try
-    crumb up --redis redis://:secret@db:6379/0   on a Redis server of yours
+    crumb up --port 0 --data ./try               on any free port, data in ./try
+    crumb up --redis redis://:secret@db:6379/0   on your own Redis server
 
-    Ctrl-C stops it; started again, the data is there. Only this machine can reach it, unless API keys are
-    set (config/crumb.example.toml shows how).
+    Runs the API with the web page, a context builder and an agent runner. Ctrl-C stops it. The data is kept for the
+    next start. Only this machine can connect unless API keys are set (see config/crumb.example.toml).
     """
     from breadcrumbs.runtime.settings.settings import load_settings
 
@@ -111,11 +111,13 @@ def serve(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
-    """Start the API alone, on a Redis server of your own. Any number of these can share one.
+    """Start only the API, on your own Redis server. Any number of API processes can share one.
 
     \b
     crumb serve --redis redis://db:6379/0 --port 8081
     crumb serve --redis redis+cluster://node1:7000
+
+    Run crumb build-contexts and crumb run-agents on the same Redis server to get answers.
     """
     from breadcrumbs.runtime.settings.settings import load_settings
 
@@ -130,8 +132,8 @@ def serve(
     )
     if settings.redis is None:
         raise StartupError(
-            "crumb serve needs a Redis server: --redis redis://HOST:PORT (or CRUMB_REDIS). "
-            "crumb up brings one of its own"
+            "crumb serve needs a Redis server: set --redis redis://HOST:PORT or CRUMB_REDIS. "
+            "crumb up starts an embedded one"
         )
     return _serve(settings, workers=False)
 
@@ -146,12 +148,13 @@ def build_contexts(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
-    """Run a context builder. Start as many as you like, stop or kill any of them at any time.
+    """Run a context builder. Any number can run at once. Each can be stopped or killed at any time.
 
     \b
     crumb build-contexts --redis redis://db:6379/0 --context-config context.json
 
-    The config can be edited while it runs; an edit that does not work is refused with its line.
+    The config can be edited while it runs. An invalid edit is logged with its line, and the last valid config
+    stays in force.
     """
     from breadcrumbs.composition.processes import run_context_builder
     from breadcrumbs.runtime.settings.settings import load_settings
@@ -182,14 +185,14 @@ def run_agents(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
-    """Run an agent runner. Start as many as you like, stop or kill any of them at any time.
+    """Run an agent runner. Any number can run at once. Each can be stopped or killed at any time.
 
     \b
     crumb run-agents --redis redis://db:6379/0
     crumb run-agents --redis redis://db:6379/0 --agents ./agents --model ollama:llama3
     crumb run-agents --load my_agents
 
-    Ctrl-C or SIGTERM lets it finish what it has begun; others take over the rest.
+    After Ctrl-C or SIGTERM it finishes the turns that it has started. Other agent runners take over the rest.
     """
     from breadcrumbs.composition.processes import run_agent_runner
     from breadcrumbs.runtime.settings.settings import load_settings
@@ -211,7 +214,7 @@ def run_agents(
 
 
 def _serve(settings: Settings, *, workers: bool) -> int:
-    """Serve until a signal. Returns the exit code."""
+    """Serve until a signal. Return the exit code."""
     from breadcrumbs.composition.http_server import ServerHooks, run_server
 
     hooks = ServerHooks(
@@ -223,7 +226,7 @@ def _serve(settings: Settings, *, workers: bool) -> int:
 
 def _announce_stopping() -> None:
     if sys.stderr.isatty():
-        say("\nstopping … (once more to stop at once)")
+        say("\nstopping … (press Ctrl-C again to stop immediately)")
 
 
 def _announce_ready(settings: Settings, ready: ReadyServer) -> None:
@@ -242,7 +245,7 @@ def _ready_facts(settings: Settings, ready: ReadyServer) -> dict[str, Any]:
         "docs": f"{ready.url}/docs",
         "mode": "development" if settings.development_mode else "keys",
         "pid": os.getpid(),
-        "version": __version__,
+        "version": breadcrumbs.__version__,
     }
     if ready.embedded is not None:
         facts |= {"data": str(ready.embedded.data_dir), "server_pid": ready.embedded.pid}
@@ -255,23 +258,24 @@ def _print_banner(settings: Settings, ready: ReadyServer) -> None:
     from breadcrumbs.composition.storage import shown_address
 
     out, url = console(), ready.url
-    out.print(f"\n[bold green]Breadcrumbs {__version__} is ready[/]\n")
-    out.print(f"  look at it  [bold]{url}/[/]   (for programs: {url}/docs)")
+    out.print(f"\n[bold green]Breadcrumbs {breadcrumbs.__version__} is ready[/]\n")
+    out.print(f"  web page  [bold]{url}/[/]")
+    out.print(f"  API       {url}/docs")
     if ready.embedded is not None:
         data = f"{ready.embedded.data_dir}   (embedded server, append-only file)"
-        out.print(f"  data        {data}", markup=False)
+        out.print(f"  data      {data}", markup=False)
     elif settings.redis is not None:
-        out.print(f"  data        {shown_address(settings.redis)}", markup=False)
+        out.print(f"  data      {shown_address(settings.redis)}", markup=False)
     if settings.development_mode:
-        out.print("  mode        development: open to every program on this machine, no key needed")
+        out.print("  access    development mode: every program on this machine, without a key")
     else:
-        out.print(f"  mode        keys: {len(settings.api_keys)} API key(s), sent as X-API-Key")
+        out.print(f"  access    {len(settings.api_keys)} API key(s), sent as X-API-Key")
     _print_examples(out, url, with_key=not settings.development_mode)
-    out.print("\nCtrl-C stops it; the data stays.\n")
+    out.print("\nPress Ctrl-C to stop. The data is kept.\n")
 
 
 def _print_examples(out: Console, url: str, *, with_key: bool) -> None:
-    """Print commands to try, ready to be copied."""
+    """Print commands to copy and run."""
     import shlex
 
     message = (
@@ -281,6 +285,6 @@ def _print_examples(out: Console, url: str, *, with_key: bool) -> None:
     key = ' -H "x-api-key: $CRUMB_API_KEY"' if with_key else ""
     curl = f"curl {url}/breadcrumbs{key} -H 'content-type: application/json' -d {shlex.quote(message)}"
     at = "" if url == DEFAULT_URL else f" --url {url}"
-    out.print("\nTry next, in another terminal:\n")
+    out.print("\nTry this in another terminal:\n")
     for line in (f"{command()} chat{at}", f"{command()} tail{at}", curl):
         out.print(f"  {line}", markup=False, style="cyan")

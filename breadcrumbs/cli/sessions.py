@@ -1,4 +1,4 @@
-"""sessions: conversations, over HTTP."""
+"""Commands on the sessions of a server: `crumb sessions …`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from breadcrumbs.cli.output import (
     OK,
     PROBLEM,
     UsageError,
-    agreed,
+    confirm,
     console,
     fail,
     for_people,
@@ -35,7 +35,7 @@ commands = typer.Typer(
     name="sessions",
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Conversations: list, show, begin, rename, fork, retry and delete them.
+    help="""List, create, change and delete sessions (conversations).
 
     \b
     crumb sessions list
@@ -44,22 +44,22 @@ commands = typer.Typer(
     """,
 )
 
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session.")]
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
 MessageIdOption = Annotated[
-    str | None, typer.Option("--message", help="The id of a message.", show_default=False)
+    str | None, typer.Option("--message", help="Id of a message.", show_default=False)
 ]
 
 
 @commands.command("list")
 def list_sessions(
-    user: Annotated[str | None, typer.Option("--user", help="Only those of this user.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    user: Annotated[str | None, typer.Option("--user", help="Only sessions of this user.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="List all, without a limit.")] = False,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """List sessions, the last active one first.
+    """List sessions, most recently active first.
 
     \b
     crumb sessions list
@@ -72,14 +72,14 @@ def list_sessions(
     elif found:
         _print_sessions(found)
     else:
-        say("there are no sessions yet")
+        say("no sessions yet")
     if more:
-        say(f"there are more than these {limit}: --all lists everything, --limit more")
+        say(f"only the first {limit} are listed: use --limit or --all for more")
     return OK
 
 
 def _read_sessions(client: Client, user: str | None, limit: int | None) -> tuple[list[dict[str, Any]], bool]:
-    """Read sessions page by page, up to the limit. Also returns whether there are more."""
+    """Read sessions page by page, up to the limit. Also return whether there are more."""
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
@@ -98,7 +98,7 @@ def _print_sessions(sessions: list[dict[str, Any]]) -> None:
         (
             shown_time(session["last_active_at"]),
             visible(session["id"]),
-            f"{session['counts']['messages']} said",
+            f"{session['counts']['messages']} messages",
             one_line(session.get("user_id", "-"), 40),
             ("" if session["active"] else "(paused) ") + session.get("title", session.get("summary", "")),
         )
@@ -114,7 +114,7 @@ def show_session(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show one: its version, what is in it, its state.
+    """Show a session: title, user, counts and state.
 
     \b
     crumb sessions show demo
@@ -140,7 +140,7 @@ def _show(session: dict[str, Any], as_json: bool) -> None:
         ("version", str(session["version"])),
         ("created", shown_time(session["created_at"])),
         ("last active", shown_time(session["last_active_at"])),
-        ("agents", "answer" if session["active"] else "do not answer: it is paused"),
+        ("agents", "active" if session["active"] else "paused, messages wait"),
         ("messages", f"{counts['messages']}, {counts['answers']} answers, {counts['errors']} errors"),
         ("breadcrumbs", str(counts["breadcrumbs"])),
         ("state", one_line(orjson.dumps(session["state"]).decode(), 1_000)),
@@ -155,19 +155,21 @@ def _show(session: dict[str, Any], as_json: bool) -> None:
 def new_session(
     session: Annotated[
         str | None,
-        typer.Argument(metavar="[SESSION]", help="Its id. [default: a new one]", show_default=False),
+        typer.Argument(metavar="[SESSION]", help="Id. [default: a new one]", show_default=False),
     ] = None,
-    title: Annotated[str | None, typer.Option("--title", help="What it is about.")] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Whose it is.")] = None,
-    state: Annotated[str | None, typer.Option("--state", help="What it begins with (JSON).")] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Id of the user it belongs to.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="Initial state (JSON object).")] = None,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Begin a session with a title, a user, a state. The first message begins one, too.
+    """Create a session with a title, a user or a state.
 
     \b
     crumb sessions new demo --title "Holidays" --state '{"language": "en"}'
+
+    This is optional: the first message to a new session id also creates the session.
     """
     fields = {
         "id": session,
@@ -201,12 +203,12 @@ def _create(client: Client, path: str, fields: dict[str, Any]) -> dict[str, Any]
 @commands.command("rename")
 def rename_session(
     session: SessionArgument,
-    title: Annotated[str, typer.Argument(help="The new title; an empty one takes it away.")],
+    title: Annotated[str, typer.Argument(help="New title. An empty text removes the title.")],
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Give a session another title.
+    """Change the title of a session.
 
     \b
     crumb sessions rename demo "Summer holidays"
@@ -228,7 +230,7 @@ def pause_session(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Let agents no longer answer in a session. What is said meanwhile waits.
+    """Pause a session. Agents stop answering, and new messages wait.
 
     \b
     crumb sessions pause demo
@@ -245,7 +247,7 @@ def resume_session(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Let agents answer in a session again, first what waited.
+    """Resume a paused session. Agents answer the waiting messages first.
 
     \b
     crumb sessions resume demo
@@ -257,19 +259,19 @@ def resume_session(
 
 @commands.command("delete")
 def delete_sessions(
-    names: Annotated[list[str], typer.Argument(metavar="SESSION...", help="The sessions.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    names: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of the sessions.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Delete sessions with everything in them. What is being answered there stops.
+    """Delete sessions with all their breadcrumbs. Running answers are cancelled.
 
     \b
     crumb sessions delete demo
     """
     what = f"session {visible(names[0])}" if len(names) == 1 else f"these {len(names)} sessions"
-    if not yes and not agreed(f"Delete {what} with everything that was said?"):
+    if not yes and not confirm(f"Delete {what} with all messages?"):
         return PROBLEM
     with open_client(url, token) as client:
         results = [_delete_one(client, name) for name in names]
@@ -278,8 +280,8 @@ def delete_sessions(
     else:
         for result in results:
             if "deleted" in result:
-                said = f"deleted {visible(result['id'])}: {result['deleted']} breadcrumbs"
-                console().print(said, markup=False)
+                done = f"deleted {visible(result['id'])}: {result['deleted']} breadcrumbs"
+                console().print(done, markup=False)
     return PROBLEM if any("error" in result for result in results) else OK
 
 
@@ -301,14 +303,16 @@ def fork_session(
     message: MessageIdOption = None,
     name: Annotated[
         str | None,
-        typer.Option("--id", help="The id of the new session. [default: a new one]", show_default=False),
+        typer.Option("--id", help="Id of the new session. [default: a new one]", show_default=False),
     ] = None,
-    title: Annotated[str | None, typer.Option("--title", help="Its title. [default: the same]")] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="Title of the new session. [default: the same title]")
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Begin a session with what was said in another, up to --message or to its end.
+    """Copy a session into a new one. With --message, copy it up to this message.
 
     \b
     crumb sessions fork demo --id demo-2
@@ -328,31 +332,34 @@ def retry_turn(
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Run a turn again that failed: the newest one, or that of --message. The message is not posted again.
+    """Retry a failed turn. The message is not posted again.
 
     \b
     crumb sessions retry demo
+    crumb sessions retry demo --message 0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b
+
+    Without --message, the newest failed turn is retried.
     """
     document = {} if message is None else {"message_id": message}
     with open_client(url, token) as client:
-        answer = send_json(client, "POST", path_of("sessions", session, "retry"), document).json()
+        retried = send_json(client, "POST", path_of("sessions", session, "retry"), document).json()
     if for_people(as_json):
-        say(f"message {answer['message_id']} is being answered again")
+        say(f"retrying message {retried['message_id']}")
     else:
-        print_json(answer)
+        print_json(retried)
     return OK
 
 
 @commands.command("messages")
 def session_messages(
     session: SessionArgument,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many of the newest.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of newest messages.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="Show all, without a limit.")] = False,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show what was said, the oldest first: messages, answers, errors, the use of tools.
+    """Show the messages of a session, oldest first. Includes answers, errors and tool calls.
 
     \b
     crumb sessions messages demo
@@ -366,12 +373,12 @@ def session_messages(
         for message in found:
             _print_message(message)
     if more:
-        say(f"there are older ones than these {len(found)}: --all shows everything, --limit more")
+        say(f"only the newest {len(found)} are shown: use --limit or --all for more")
     return OK
 
 
 def _read_messages(client: Client, session: str, limit: int | None) -> tuple[list[dict[str, Any]], bool]:
-    """Read the newest messages, oldest first, up to the limit. Also returns whether there are older ones."""
+    """Read the newest messages, oldest first, up to the limit. Also return whether there are older ones."""
     found: list[dict[str, Any]] = []
     before: str | None = None
     while True:

@@ -1,4 +1,4 @@
-"""token: tokens of a running server."""
+"""The command `crumb token`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ commands = typer.Typer()
 
 @commands.command()
 def token(
-    owner: Annotated[str | None, typer.Option("--owner", help="For this tenant (a UUID).")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", help="For this agent (a UUID).")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Owner of the token (a UUID).")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="Agent of the token (a UUID).")] = None,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="emitter, subscriber or curator; may be repeated.")
+        list[str] | None,
+        typer.Option("--role", help="emitter, subscriber or curator. Repeat it for several."),
     ] = None,
     session: Annotated[
-        str | None, typer.Option("--session", "-s", help="Good for this session only.")
+        str | None, typer.Option("--session", "-s", help="Limit the token to this session.")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Good for this user only.")] = None,
-    ttl: Annotated[str | None, typer.Option("--ttl", help="How long it is good: 15m, 12h, 7d.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Limit the token to this user.")] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", help="Lifetime: 15m, 12h, 7d.")] = None,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Get a token from a running server and print it, and nothing else.
+    """Get a token from a running server. Only the token is printed.
 
     \b
     export CRUMB_TOKEN=$(crumb token)
     crumb token --role subscriber --session demo --ttl 1h
 
-    Where the server has API keys, set CRUMB_API_KEY first.
+    If the server has API keys, set CRUMB_API_KEY first.
     """
     wanted = {
         "owner_id": _read_uuid(owner, "owner_id"),
@@ -50,21 +51,21 @@ def token(
     }
     with open_client(url, token) as client:
         given = {name: value for name, value in wanted.items() if value is not None}
-        answer = send_json(client, "POST", "/auth/token", given).json()
+        granted = send_json(client, "POST", "/auth/token", given).json()
     if as_json:
-        print_json(answer)
+        print_json(granted)
     else:
-        _print_token(answer)
+        _print_token(granted)
     return OK
 
 
-def _print_token(answer: dict[str, Any]) -> None:
+def _print_token(granted: dict[str, Any]) -> None:
     """Print the token alone on standard output, so that CRUMB_TOKEN=$(crumb token) works."""
-    sys.stdout.write(answer["token"] + "\n")
+    sys.stdout.write(granted["token"] + "\n")
     if sys.stderr.isatty():
-        expires = datetime.fromtimestamp(answer["exp"], UTC).isoformat()
-        granted = ", ".join(answer["roles"])
-        say(f"owner {answer['owner_id']}, roles {granted}, good until {shown_time(expires)}")
+        expires = datetime.fromtimestamp(granted["exp"], UTC).isoformat()
+        roles = ", ".join(granted["roles"])
+        say(f"owner {granted['owner_id']}, roles {roles}, expires {shown_time(expires)}")
 
 
 def _read_uuid(text: str | None, name: str) -> str | None:

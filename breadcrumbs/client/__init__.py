@@ -1,11 +1,11 @@
-"""The client of a Breadcrumbs server, over HTTP: `Client`, and `AsyncClient` with the same methods.
+"""HTTP client of a Breadcrumbs server: `Client`, and `AsyncClient` with the same methods.
 
-errors, options, values    what callers see
-requests, replies          what is sent and received, as values
+errors, options, values    the public types: exceptions, keyword options, return values
+requests, replies          requests and replies as values, without I/O
 outcomes, entries          answers to messages; entries of histories
-http, concurrency          httpx and sleeping, for both clients
-aio                        the client, written once, async
-sync                       generated from aio
+http, concurrency          httpx, sleep and cancellation shield for both clients
+aio                        the async client, the only hand-written one
+sync                       the sync client, generated from aio
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sleep and cancellation shield for the async client, and what the sync client uses instead."""
+"""Sleep and cancellation shield of the async client, and their counterparts in the sync client."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ shield = nullcontext
 
 
 def async_shield() -> anyio.CancelScope:
-    """Return a scope in which cleanup finishes although its task was cancelled."""
+    """Return a scope that lets cleanup finish in a cancelled task."""
     return anyio.CancelScope(shield=True)

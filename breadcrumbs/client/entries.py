@@ -1,4 +1,4 @@
-"""Entries of a framework's history, as values. No I/O here."""
+"""Entries of a framework's history as values, without I/O."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from breadcrumbs.client.requests import json_of
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry that a framework stores, as JSON."""
+    """An entry of a framework's history."""
 
     document: Any
     id: str | None = None
-    """An id that the framework never uses again. The same entry twice is stored once."""
+    """An id that the framework never reuses. An entry with an id is stored only once."""
     title: str = ""
 
 
 def entry_digest(entry: Entry) -> str | None:
-    """Return a digest of id and content, or None without an id. A reused id with other content differs."""
+    """Return a digest of id and content, or None without an id.
+
+    The content is included, so that an entry with a reused id and other content is stored too.
+    """
     if entry.id is None:
         return None
     return sha256(json_of([entry.id, entry.document], option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,28 +1,28 @@
-"""What can go wrong for a client, as one tree.
+"""Exceptions of the client.
 
 BreadcrumbsError
-├── ProblemError             the server refused; carries its problem document (RFC 9457)
-│   ├── InvalidInput         the request is wrong; `errors` says where and what to do
+├── ProblemError             the server refused the request; has its problem document (RFC 9457)
+│   ├── InvalidInput         the request is not valid; `errors` lists what to change
 │   │   ├── SessionConflict
 │   │   └── InvalidCursor
 │   ├── Unauthenticated
 │   ├── Forbidden
-│   ├── NotFound             no such thing, or not yours: the two look the same on purpose
+│   ├── NotFound             not found, or not visible to this token; deliberately the same error
 │   ├── AlreadyExists
 │   ├── SessionGone          the session is being deleted
-│   ├── NothingToRetry       no turn has failed there
-│   ├── RateLimited          too much at once; after all retries
+│   ├── NothingToRetry       the session has no failed turn
+│   ├── RateLimited          too many requests, also after all retries
 │   ├── StateTooLarge        the state of the session would exceed its limit
-│   ├── QuotaExceeded        the owner has used up a quota
-│   ├── VersionMismatch      somebody else wrote first; `current` is the version that is there
-│   ├── IdempotencyMismatch  the key was used for another body
-│   └── StoreUnavailable     the server cannot do it now
-│       └── StoreFull
-├── ServerUnreachable        nothing answers, or the connection broke; after all retries
-├── AgentFailed              the agent that should have answered left an `agent.error.v1`
-└── NoAnswer                 nobody answered within the time limit; also a TimeoutError
+│   ├── QuotaExceeded        the owner has reached a quota
+│   ├── VersionMismatch      another write came first; `current` is the stored version
+│   ├── IdempotencyMismatch  the key was used with another body
+│   └── StoreUnavailable     the server cannot reach its store, also after all retries
+│       └── StoreFull        the store has no memory left
+├── ServerUnreachable        no connection, or a broken one, also after all retries
+├── AgentFailed              the agent wrote an `agent.error.v1` instead of an answer
+└── NoAnswer                 no answer within the timeout; also a TimeoutError
 
-A name that `breadcrumbs.runtime.errors` has too means the same, and is a subclass of it.
+Exceptions with the same name in `breadcrumbs.runtime.errors` are base classes of these.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class ProblemError(BreadcrumbsError):
-    """The server refused a request, and says why."""
+    """The server refused a request. `detail` is the reason."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.document = dict(document)
@@ -73,7 +73,7 @@ class ProblemError(BreadcrumbsError):
             Complaint(str(error.get("where", "")), str(error.get("message", "")))
             for error in document.get("errors", ())
         ]
-        """Each place that is wrong, and what to do about it."""
+        """The invalid fields of the request, each with a correction."""
         lines = [self.detail]
         lines += [
             f"  {error.where}: {error.message}" for error in self.errors if error.message != self.detail
@@ -81,11 +81,11 @@ class ProblemError(BreadcrumbsError):
         BreadcrumbsError.__init__(self, "\n".join(lines))
 
     def __reduce__(self) -> tuple[type[ProblemError], tuple[dict[str, Any]]]:
-        return type(self), (self.document,)  # the message alone could not make it again
+        return type(self), (self.document,)  # the default pickles the message, which the constructor rejects
 
 
 class InvalidInput(ProblemError, runtime.InvalidInput):
-    """The input is wrong. Nothing was written."""
+    """The request is not valid. Nothing was written."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         ProblemError.__init__(self, document)
@@ -94,39 +94,39 @@ class InvalidInput(ProblemError, runtime.InvalidInput):
 
 
 class SessionConflict(InvalidInput, runtime.SessionConflict):
-    """A breadcrumb belongs to at most one session, and stays in it."""
+    """The write names two sessions, or would move a breadcrumb to another session."""
 
 
 class InvalidCursor(InvalidInput, runtime.InvalidCursor):
-    """The cursor was not made for this query."""
+    """The cursor does not belong to this query."""
 
 
 class Unauthenticated(ProblemError, runtime.Unauthenticated):
-    """No token, or one that is not good."""
+    """The credentials are missing or not valid."""
 
 
 class Forbidden(ProblemError, runtime.Forbidden):
-    """A good token that does not allow this."""
+    """The credentials are valid but do not allow this."""
 
 
 class NotFound(ProblemError, runtime.NotFound):
-    """There is no such thing, or it belongs to somebody else."""
+    """Not found, or not visible to this token."""
 
 
 class AlreadyExists(ProblemError, runtime.AlreadyExists):
-    """The id is taken."""
+    """The id is already in use."""
 
 
 class SessionGone(ProblemError, runtime.SessionGone):
-    """The session is being deleted: nothing more can be written into it."""
+    """The session is being deleted and accepts no more writes."""
 
 
 class NothingToRetry(ProblemError, runtime.NothingToRetry):
-    """No turn has failed there, or it was answered since."""
+    """The turn has not failed, or it was answered since."""
 
 
 class RateLimited(ProblemError, runtime.RateLimited):
-    """Too much was asked for at once. `retry_after` says for how many seconds to wait."""
+    """Too many requests. Retry after `retry_after` seconds."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         ProblemError.__init__(self, document)
@@ -135,7 +135,7 @@ class RateLimited(ProblemError, runtime.RateLimited):
 
 
 class VersionMismatch(ProblemError, runtime.VersionMismatch):
-    """The change was based on a version that is no longer the newest."""
+    """The expected version is not the current one."""
 
     def __init__(self, document: Mapping[str, Any], expected: int = 0) -> None:
         ProblemError.__init__(self, document)
@@ -144,11 +144,11 @@ class VersionMismatch(ProblemError, runtime.VersionMismatch):
 
 
 class IdempotencyMismatch(ProblemError, runtime.IdempotencyMismatch):
-    """The idempotency key was used before, for another body."""
+    """The idempotency key was used before with another body."""
 
 
 class StateTooLarge(ProblemError, runtime.StateTooLarge):
-    """A change would make the state of a session larger than allowed. Nothing was written."""
+    """The state of the session would exceed its size limit. Nothing was written."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         ProblemError.__init__(self, document)
@@ -157,7 +157,7 @@ class StateTooLarge(ProblemError, runtime.StateTooLarge):
 
 
 class QuotaExceeded(ProblemError, runtime.QuotaExceeded):
-    """A write would exceed a quota of the owner. Nothing was written."""
+    """The write would exceed a quota of the owner. Nothing was written."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         ProblemError.__init__(self, document)
@@ -167,29 +167,29 @@ class QuotaExceeded(ProblemError, runtime.QuotaExceeded):
 
 
 class StoreUnavailable(ProblemError, runtime.StoreUnavailable):
-    """The store behind the server does not answer."""
+    """The server cannot reach its store."""
 
 
 class StoreFull(StoreUnavailable, runtime.StoreFull):
-    """The store behind the server has no memory left and refuses writes."""
+    """The store of the server has no memory left and refuses writes."""
 
 
 class ServerUnreachable(BreadcrumbsError):
-    """Nothing answers, or the connection broke and did not come back."""
+    """The client cannot connect to the server, or the connection broke on every attempt."""
 
 
 class AgentFailed(BreadcrumbsError):
-    """Instead of an answer there is an `agent.error.v1`."""
+    """The agent wrote an `agent.error.v1` instead of an answer."""
 
     def __init__(self, reason: str, *, trigger_id: str, breadcrumb_id: str, cancelled: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.trigger_id = trigger_id
-        """The message that was not answered."""
+        """Id of the message that was not answered."""
         self.breadcrumb_id = breadcrumb_id
-        """The `agent.error.v1`."""
+        """Id of the `agent.error.v1`."""
         self.cancelled = cancelled
-        """Somebody asked for it to stop, or a newer message took its place."""
+        """Whether the turn was cancelled, by request or by a newer message."""
 
     def __reduce__(self) -> tuple[partial[AgentFailed], tuple[str]]:
         named = {"trigger_id": self.trigger_id, "breadcrumb_id": self.breadcrumb_id}
@@ -197,11 +197,12 @@ class AgentFailed(BreadcrumbsError):
 
 
 class NoAnswer(BreadcrumbsError, TimeoutError):
-    """Nobody has answered within the time limit. An answer may still come: `Session.wait` waits for it."""
+    """No answer within the timeout. It can still arrive: `Session.wait` waits for it."""
 
     def __init__(self, message: str, *, trigger_id: str) -> None:
         super().__init__(message)
         self.trigger_id = trigger_id
+        """Id of the message, or empty if the timeout passed before its id was received."""
 
     def __reduce__(self) -> tuple[partial[NoAnswer], tuple[str]]:
         return partial(type(self), trigger_id=self.trigger_id), (str(self),)
@@ -232,6 +233,6 @@ _BY_NAME: dict[str, type[ProblemError]] = {
 
 
 def problem_from_document(document: Mapping[str, Any]) -> ProblemError:
-    """Return the error for a problem document. A kind that we do not know yet is a plain `ProblemError`."""
+    """Return the error for a problem document. An unknown type becomes a plain `ProblemError`."""
     name = str(document.get("type", "")).rpartition("#problem-")[2]
     return _BY_NAME.get(name, ProblemError)(document)

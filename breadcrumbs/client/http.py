@@ -1,4 +1,4 @@
-"""Settings, requests and replies as httpx has them."""
+"""Conversion of settings, requests and replies to and from httpx."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ _CONNECT_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """The address of a server, and the headers that authenticate the client there."""
+    """Address of a server, and the headers that authenticate the client."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
 
     @classmethod
     def resolve(cls, url: str | None, token: str | None, api_key: str | None) -> ServerAccess:
-        """Take missing values from the environment, as the command line does."""
+        """Return the access for these values. Missing ones are read from the environment.
+
+        Credentials are read from the environment only if both `token` and `api_key` are missing.
+        """
         if token is None and api_key is None:
             token, api_key = os.environ.get("CRUMB_TOKEN"), os.environ.get("CRUMB_API_KEY")
         url = (url or os.environ.get("CRUMB_URL") or DEFAULT_URL).rstrip("/")
@@ -39,13 +42,13 @@ class ServerAccess:
             "base_url": self.url,
             "headers": self.headers,
             "timeout": httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
-            # A proxy that is set for the internet cannot reach this machine's own address.
+            # A proxy from the environment cannot reach the loopback address of this machine. Do not use it there.
             "trust_env": check_address(self.url) not in ("127.0.0.1", "localhost", "::1"),
         }
 
 
 def check_address(url: str) -> str:
-    """Return the host of an address. A ValueError where httpx cannot use it."""
+    """Return the host of an address. Raise `ValueError` if httpx cannot use the address."""
     host = _parse_host(url)
     try:
         httpx.URL(url)
@@ -54,21 +57,22 @@ def check_address(url: str) -> str:
     return host
 
 
-def send_options(request: Request, timeout: float | None, usual: httpx.Timeout) -> dict[str, Any]:
-    """Return the arguments for `request`. A `timeout` shorter than the usual one replaces it."""
+def send_options(request: Request, timeout: float | None, default: httpx.Timeout) -> dict[str, Any]:
+    """Return the arguments for httpx's `request`. A `timeout` shorter than the default replaces it."""
     options = _request_options(request)
-    if timeout is not None and (usual.read is None or timeout < usual.read):
+    if timeout is not None and (default.read is None or timeout < default.read):
         options["timeout"] = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))
     return options
 
 
 def stream_options(request: Request, read_timeout: float) -> dict[str, Any]:
+    """Return the arguments for httpx's `build_request`, for a stream."""
     timeout = httpx.Timeout(_CONNECT_SECONDS, read=read_timeout)
     return {**_request_options(request), "timeout": timeout}
 
 
 def is_stream(response: httpx.Response) -> bool:
-    """Whether the server has begun an event stream."""
+    """Return whether a response is an event stream."""
     return response.is_success and response.headers.get("content-type", "").startswith("text/event-stream")
 
 
@@ -105,7 +109,9 @@ def _credentials(token: str | None, api_key: str | None) -> dict[str, str]:
     elif api_key:
         headers["x-api-key"] = api_key
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
-        raise ValueError("the token or the API key holds characters that no token has")
+        raise ValueError(
+            "the token or API key contains characters that are not printable ASCII: check its value"
+        )
     return headers
 
 
@@ -114,6 +120,6 @@ def _parse_host(url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts.hostname
-    except ValueError:  # a port that is not a number, half of an IPv6 address
+    except ValueError:  # such as a port that is not a number, or an incomplete IPv6 address
         pass
     raise ValueError(f"{url!r} is not an address: use one such as {DEFAULT_URL}")

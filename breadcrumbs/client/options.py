@@ -1,4 +1,4 @@
-"""The options that calls have in common, with what they mean. All of them may be left out."""
+"""Keyword options that several methods share. All of them are optional."""
 
 from __future__ import annotations
 
@@ -7,86 +7,93 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypedDict
 
 OnConnection: TypeAlias = Callable[[Literal["lost", "back"], str], None]
-"""Is told when a stream loses its server, and when it has it back. Nothing is missed in between."""
+"""Called when a stream loses its connection, with the reason, and when it is connected again.
+
+No event in between is missed.
+"""
 
 
 class Filters(TypedDict, total=False):
-    """What to find. All that are given must hold."""
+    """Filters for lists and events. A breadcrumb must match all of them."""
 
     session: str | None
     schema_name: str | None
     tags: Iterable[str]
-    """Carries all of these."""
+    """Must have all of these tags."""
     any_tags: Iterable[str]
-    """Carries at least one of these."""
+    """Must have at least one of these tags."""
 
 
 class Listing(Filters, total=False):
-    """What to list, and how."""
+    """Filters, order and size of a list."""
 
     updated_since: datetime | None
     sort: Literal["created_at", "-created_at", "updated_at", "-updated_at"] | None
-    """With `-` the newest first, which is the default."""
+    """A `-` means newest first. The default is newest first."""
     limit: int | None
-    """How many at most; None: all."""
+    """Maximum number of results. None means all."""
     include_context: bool
-    """True unless told otherwise; without, the contexts stay empty."""
+    """Default: True. If False, the contexts are empty."""
 
 
 class EventOptions(Filters, total=False):
-    """Which events to follow, and from where."""
+    """Filters and start of an event stream."""
 
     selector: Mapping[str, Any] | None
-    """A selector of the HTTP interface, for conditions on the context."""
+    """A selector of the HTTP API, for conditions on the context."""
     last_event_id: str | None
-    """Go on after this event (`Event.event_id`); None: begin with what happens now."""
+    """Continue after this event (`Event.event_id`). None starts with new events."""
     on_connection: OnConnection | None
 
 
 class Message(TypedDict, total=False):
-    """What goes along with a message."""
+    """Further fields of a message."""
 
     tags: Iterable[str]
-    """Besides `user:message` and the session's."""
+    """Added to `user:message` and the tag of the session."""
     context: Mapping[str, Any] | None
-    """Data of your own beside the text."""
+    """Additional data, stored with the text."""
     idempotency_key: str | None
-    """The same key a second time gives the first result again. None: a new one."""
+    """A second call with the same key returns the result of the first. None generates a new key."""
 
 
 class Waiting(TypedDict, total=False):
-    """How to wait for an answer."""
+    """Options for waiting for an answer."""
 
     timeout: float | None
-    """Seconds, 120 unless told otherwise; None: for ever."""
+    """In seconds, 120 by default. None means no timeout."""
     agent: str | None
-    """Wait for the answer of this agent. None: the first one."""
+    """Wait for the answer of this agent. None waits for the first answer."""
     on_connection: OnConnection | None
 
 
 class Saying(Message, Waiting, total=False):
-    """A message and the wait for its answer."""
+    """Options for posting a message and waiting for its answer."""
 
 
 class SessionChange(TypedDict, total=False):
-    """What of a session is to change."""
+    """Changes to a session."""
 
     title: str | None
-    """None: it shall have none."""
+    """None removes the title."""
     state: Mapping[str, Any]
-    """Is merged; what is None goes."""
+    """Merged into the stored state. A value of None removes its key."""
     active: bool
-    """False: agents do not answer until it is True again; then what waited is answered."""
+    """False pauses the session: agents stop answering. True resumes it, and waiting messages are answered."""
 
 
 class TokenRequest(TypedDict, total=False):
-    """Whom a token is for and what it may do. What is left out is as much as you may have."""
+    """Identity and permissions of a token.
+
+    Missing values default to those of the API key. In development mode the default is a developer with all roles.
+    """
 
     owner_id: str | None
     agent_id: str | None
     roles: Iterable[str] | None
     session_id: str | None
-    """Good for this session only."""
+    """Limits the token to this session."""
     user_id: str | None
-    """Good for what carries `user:<user_id>` only."""
+    """Limits the token to breadcrumbs tagged `user:<user_id>`."""
     ttl_sec: int | None
+    """Lifetime in seconds."""

@@ -1,4 +1,4 @@
-"""Matches answers, errors and deltas to the message they belong to. No I/O here."""
+"""Matching of answers, errors and deltas to their message, without I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from breadcrumbs.runtime.sessions.outcome_matching import is_outcome
 
 
 def stored_outcome(document: Any, message_id: str, agent: str | None) -> Answer | None:
-    """Return the answer that the server has stored for a message, or None. Raise a stored error."""
+    """Return the stored answer to a message, or None. Raise `AgentFailed` for a stored error."""
     outcome = document.get("answer") or document.get("error")
     if outcome is None:
         return None
@@ -30,13 +30,13 @@ def stored_outcome(document: Any, message_id: str, agent: str | None) -> Answer 
 
 
 def outcome_of(id: str, found: Event | Breadcrumb, message_id: str, agent: str | None) -> Answer | None:
-    """Return the answer if `found` answers the message, else None. Raise its error."""
+    """Return the answer if `found` answers the message, else None. Raise `AgentFailed` if it is an error."""
     context = found.context
     if not is_outcome(found.schema_name, context, message_id, agent):
         return None
     if found.schema_name == AGENT_ERROR:
         raise AgentFailed(
-            str(context.get("error") or "the agent failed and did not say why"),
+            str(context.get("error") or "the agent failed and gave no reason"),
             trigger_id=message_id,
             breadcrumb_id=id,
             cancelled=context.get("cancelled") is True,
@@ -69,7 +69,7 @@ def chat_message(crumb: Breadcrumb) -> ChatMessage:
 
 
 class ShownText:
-    """Tracks how much of an answer its deltas have shown."""
+    """Text of an answer that its deltas have shown so far."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -83,7 +83,7 @@ class ShownText:
     def rest_of(self, answer: Answer) -> Delta | None:
         """Return the end of the answer that no delta has shown, or None.
 
-        Deltas take another way than the answer, which may arrive before the last of them.
+        Deltas and answers use different channels, so an answer can arrive before its last delta.
         """
         if self._last is None or self._last.breadcrumb_id != answer.id:
             return None

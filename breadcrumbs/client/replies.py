@@ -1,4 +1,4 @@
-"""Replies of the server: values, errors and whether to retry. No I/O here."""
+"""Replies of the server as values and errors, and the rules for retries. No I/O."""
 
 from __future__ import annotations
 
@@ -47,66 +47,66 @@ class Reply:
     content: bytes
 
     def json(self) -> Any:
-        """Return the content, decoded. A `ValueError` where it is not JSON."""
+        """Return the decoded content. Raise `ValueError` if it is not JSON."""
         return orjson.loads(self.content)
 
 
 class ConnectionLost(Exception):
-    """The connection could not be made, or broke."""
+    """The connection failed or broke."""
 
     def __init__(self, reason: str, *, refused: bool = False, timed_out: bool = False) -> None:
         super().__init__(reason)
         self.refused = refused
-        """No connection was made."""
+        """Whether the connection could not be opened."""
         self.timed_out = timed_out
 
 
 class ReplyReader:
-    """Reads the replies of one server."""
+    """Converts the replies of one server to values and errors."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def error_in(self, reply: Reply, request: Request) -> ProblemError | None:
-        """Return the error that a reply stands for, or None if the request succeeded."""
+        """Return the error in a reply, or None if the request succeeded."""
         if 200 <= reply.status < 300:
-            # The server of another program may answer every request with a page of its own.
+            # A server of another program can reply to every request with a web page.
             is_json = "json" in reply.headers.get("content-type", "json")
-            return None if is_json or not request.expects_json else self._not_a_server_error(reply)
+            return None if is_json or not request.expects_json else self._unexpected_reply_error(reply)
         try:
             document = reply.json()
             if isinstance(document, dict) and "detail" in document:
                 return _problem_for(request, {"status": reply.status, **document})
         except (TypeError, ValueError, AttributeError):
             pass
-        return self._not_a_server_error(reply, f" with {reply.status} to {request.method} {request.path}")
+        return self._unexpected_reply_error(
+            reply, f"replied {reply.status} to {request.method} {request.path}"
+        )
 
     def read(self, reply: Reply, convert: Callable[[Any], T]) -> T:
-        """Return the value that `convert` makes of the JSON in a reply."""
+        """Return the JSON of a reply, converted by `convert`."""
         try:
             return convert(reply.json())
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise self._not_a_server_error(reply) from None
+            raise self._unexpected_reply_error(reply) from None
 
     def read_written(self, reply: Reply) -> Written:
         replayed = reply.headers.get("idempotency-replayed") == "true"
         return self.read(reply, lambda document: _parse_written(document, replayed))
 
     def unreachable(self, lost: ConnectionLost) -> ServerUnreachable:
-        """Return the error to raise when there are no retries left."""
+        """Return the error to raise when no retries are left."""
         if lost.refused:
-            return ServerUnreachable(
-                f"nothing answers at {self._url}. Is it running? Start it with: crumb up"
-            )
+            return ServerUnreachable(f"cannot connect to {self._url}. Start the server with: crumb up")
         if lost.timed_out:
             return ServerUnreachable(f"{self._url} did not answer in time")
         return ServerUnreachable(f"the connection to {self._url} failed: {lost}")
 
-    def _not_a_server_error(
-        self, reply: Reply, how: str = " with something else than was asked for"
+    def _unexpected_reply_error(
+        self, reply: Reply, problem: str = "sent an unexpected reply"
     ) -> ProblemError:
         return ProblemError(
-            {"status": reply.status, "detail": f"{self._url} answered{how}: is this a Breadcrumbs server?"}
+            {"status": reply.status, "detail": f"{self._url} {problem}: is this a Breadcrumbs server?"}
         )
 
 
@@ -114,17 +114,18 @@ class ReplyReader:
 
 
 def is_retryable(error: ProblemError) -> bool:
-    """Whether the same request may succeed in a moment."""
+    """Return whether the same request can succeed later."""
     return error.status in (429, 503) and not isinstance(error, StoreFull)
 
 
 def backoff(attempt: int) -> float:
-    """Return the seconds to wait before a retry. Random jitter spreads clients that lost the same server."""
+    """Return the seconds to wait before a retry. Jitter spreads the retries of many clients."""
     jitter = 0.75 + random.random() / 2  # noqa: S311 - not used for security
     return min(_MAX_BACKOFF_SECONDS, 0.2 * float(2**attempt)) * jitter
 
 
 def retry_after(reply: Reply) -> float | None:
+    """Return the seconds in the `Retry-After` header, at most 10, or None."""
     text = reply.headers.get("retry-after", "")
     return min(_MAX_RETRY_AFTER_SECONDS, float(text)) if text.isascii() and text.isdigit() else None
 
@@ -156,15 +157,16 @@ def parse_token(issued: Any) -> Token:
     )
 
 
-def parse_retried(begun: Any) -> Retried:
-    return Retried(begun["message_id"], datetime.fromisoformat(begun["retried_at"]))
+def parse_retried(document: Any) -> Retried:
+    return Retried(document["message_id"], datetime.fromisoformat(document["retried_at"]))
 
 
-def parse_deleted(gone: Any) -> int:
-    return int(gone["deleted"])
+def parse_deleted(document: Any) -> int:
+    return int(document["deleted"])
 
 
 def next_cursor(reply: Reply) -> str | None:
+    """Return the cursor in the `Link` header, or None on the last page."""
     link = reply.headers.get("link", "")
     if 'rel="next"' not in link:
         return None

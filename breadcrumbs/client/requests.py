@@ -1,4 +1,4 @@
-"""Requests to the server, as values. No I/O here."""
+"""Requests to the server as values, without I/O."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names are in lower case."""
     idempotent: bool = False
-    """Sending it twice has the same effect as sending it once, so it may be retried."""
+    """Whether sending it twice has the same effect as once. If so, it is retried."""
 
     @property
     def expects_json(self) -> bool:
-        """Whether a successful reply must be JSON. A caller that sets `accept` takes what it asked for."""
+        """Whether a successful reply must be JSON. An `accept` header allows other types."""
         return "accept" not in self.headers
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The body of a custom request, with its headers."""
+    """Body and headers of a custom request."""
 
     json: Any = None
     content: bytes | None = None
@@ -58,10 +58,10 @@ class Payload:
 def custom_request(
     method: str, path: str, params: Params | None, payload: Payload, idempotent: bool | None
 ) -> Request:
-    """Return the request that a caller of `Client.request` describes."""
+    """Return the request for the arguments of `Client.request`."""
     if not path.startswith("/"):
         # An absolute address would send the credentials to another server.
-        raise ValueError(f"{path!r} is not a path: begin it with a slash")
+        raise ValueError(f"{path!r} is not a path: it must start with a slash")
     if payload.json is not None and payload.content is not None:
         raise ValueError("pass json or content, not both")
     headers = {name.lower(): value for name, value in (payload.headers or {}).items()}
@@ -130,7 +130,7 @@ def history_request(id: str, cursor: str | None) -> Request:
 def list_request(
     params: Iterable[tuple[str, str]], *, limit: int | None, given: int, cursor: str | None
 ) -> Request:
-    """Return the request for the next page, after `given` of `limit` breadcrumbs."""
+    """Return the request for the next page. `given` of `limit` breadcrumbs were returned before."""
     size = _page_size(_BREADCRUMBS_PER_PAGE, limit, given)
     return get_request("/breadcrumbs", [*params, ("limit", size), *_cursor_params(cursor)])
 
@@ -160,7 +160,7 @@ def list_sessions_request(
 
 def change_session_request(id: str, changes: SessionChange, expected_version: int | None) -> Request:
     if unknown := set(changes) - _SESSION_CHANGES:
-        raise TypeError(f"a session has no {sorted(unknown)[0]!r} that could be changed")
+        raise TypeError(f"{sorted(unknown)[0]!r} of a session cannot be changed")
     headers = {**_JSON, **if_match(expected_version)}
     return Request("PATCH", session_path(id), content=json_of(changes), headers=headers)
 
@@ -171,7 +171,7 @@ def fork_request(id: str, fields: Mapping[str, Any]) -> Request:
 
 def retry_request(id: str, message_id: str | None) -> Request:
     document = {} if message_id is None else {"message_id": message_id}
-    # Sent twice, the turn runs twice and is answered once.
+    # Idempotent: if it is sent twice, the turn runs twice and is answered once.
     return Request(
         "POST", f"{session_path(id)}/retry", content=json_of(document), headers=_JSON, idempotent=True
     )
@@ -197,11 +197,11 @@ def stream_request(params: Iterable[tuple[str, str]], last_event_id: str | None)
 
 
 def filter_params(wanted: Filters) -> list[tuple[str, str]]:
-    """Return the filters that lists and streams share. Tags are sent as JSON, so they may hold any character."""
+    """Return the filters that lists and streams share. Tags are sent as JSON, which allows any character."""
     session, schema_name = wanted.get("session"), wanted.get("schema_name")
     all_tags, any_tags = _as_list(wanted.get("tags", ())), _as_list(wanted.get("any_tags", ()))
     for text in (session or "", schema_name or "", *all_tags, *any_tags):
-        text.encode()  # raises on a lone surrogate, before httpx fails with a worse message
+        text.encode()  # raise on a lone surrogate here: the error of httpx is less clear
     found = [
         (name, orjson.dumps(tags).decode())
         for name, tags in (("all_tags", all_tags), ("any_tags", any_tags))
@@ -218,7 +218,7 @@ def list_params(wanted: Listing) -> list[tuple[str, str]]:
     params = filter_params(wanted)
     if since := wanted.get("updated_since"):
         if since.tzinfo is None:
-            raise ValueError("updated_since needs a time zone")
+            raise ValueError("updated_since must have a time zone")
         params.append(("updated_since", since.astimezone(UTC).isoformat().replace("+00:00", "Z")))
     if sort := wanted.get("sort"):
         params.append(("sort", sort))
@@ -238,9 +238,9 @@ def event_params(wanted: EventOptions) -> list[tuple[str, str]]:
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path, whatever characters it holds."""
+    """Return a name, encoded as one segment of a path."""
     text = str(text)
-    # A segment of dots alone would be taken for a relative path.
+    # `.` and `..` would be treated as a relative path.
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
 
 
@@ -260,7 +260,9 @@ def json_of(document: Any, *, option: int = 0) -> bytes:
     try:
         return orjson.dumps(document, option=option)
     except orjson.JSONEncodeError as error:
-        raise InvalidInput({"status": 422, "detail": f"this cannot be written as JSON: {error}"}) from None
+        raise InvalidInput(
+            {"status": 422, "detail": f"the value cannot be encoded as JSON: {error}"}
+        ) from None
 
 
 def _keyed_post(path: str, document: Mapping[str, Any], idempotency_key: str | None) -> Request:
@@ -272,13 +274,13 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _as_list(words: Iterable[str]) -> list[str]:
-    # A string given instead of a list means one tag, not its letters.
-    return [words] if isinstance(words, str) else list(words)
+def _as_list(values: Iterable[str]) -> list[str]:
+    # A string instead of a list is one tag, not a list of its letters.
+    return [values] if isinstance(values, str) else list(values)
 
 
-def _page_size(largest: int, limit: int | None, given: int) -> str:
-    return str(largest if limit is None else min(largest, limit - given))
+def _page_size(maximum: int, limit: int | None, given: int) -> str:
+    return str(maximum if limit is None else min(maximum, limit - given))
 
 
 def _cursor_params(cursor: str | None) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a client gets back."""
+"""Values that the client returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EventOperation = Literal["created", "updated", "deleted"]
 
 @dataclass(frozen=True, slots=True)
 class Breadcrumb:
-    """A breadcrumb as the server showed it."""
+    """A breadcrumb as the server returned it."""
 
     id: str
     version: int
@@ -27,7 +27,7 @@ class Breadcrumb:
     created_at: datetime
     updated_at: datetime
     document: Mapping[str, Any] = field(repr=False, compare=False)
-    """Everything that came; `get_full` brings owner, visibility, TTL and more."""
+    """The whole JSON document. With `get_full` it includes owner, visibility and TTL."""
 
     @property
     def session_id(self) -> str | None:
@@ -35,51 +35,51 @@ class Breadcrumb:
 
     @property
     def text(self) -> str:
-        """The words in it, as a person would read them."""
+        """The text of its context, for display."""
         return plain_text(self.context)
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One of the versions of a breadcrumb."""
+    """One version of a breadcrumb."""
 
     version: int
     schema_name: str | None
     title: str
     tags: tuple[str, ...]
     context: dict[str, Any] | None
-    """None: it is secret."""
+    """None if it is secret and the token may not read it."""
     updated_at: datetime
     updated_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the store made of a write."""
+    """Result of a write."""
 
     id: str
     version: int
     updated_at: datetime
     replayed: bool = False
-    """The idempotency key had been used: this is what was written then."""
+    """Whether the idempotency key was used before. If so, this is the result of that write."""
 
 
 class Retried(str):
-    """The id of a message whose turn is run again, for `wait`, and when that was asked for."""
+    """Id of a message whose turn runs again. Pass it to `wait`."""
 
     __slots__ = ("retried_at",)
     retried_at: datetime
-    """Errors about the message that are older are of an earlier try: `wait` passes over them."""
+    """Time of the retry. `wait` ignores older errors about the message."""
 
     def __new__(cls, message_id: str, retried_at: datetime) -> Self:
-        made = super().__new__(cls, message_id)
-        made.retried_at = retried_at
-        return made
+        retried = super().__new__(cls, message_id)
+        retried.retried_at = retried_at
+        return retried
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, and what it is good for."""
+    """A token with its identity and permissions."""
 
     token: str = field(repr=False)
     owner_id: str
@@ -92,12 +92,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something happened to a breadcrumb."""
+    """A breadcrumb was created, updated or deleted, or a session was deleted."""
 
     type: str
-    """`breadcrumb.created`, `.updated`, `.deleted`; see also `Delta` and `Gap`."""
+    """`breadcrumb.created`, `.updated`, `.deleted` or `session.deleted`. See also `Delta` and `Gap`."""
     event_id: str | None
-    """Where to go on from: `events(last_event_id=…)`."""
+    """Position in the stream. `events(last_event_id=…)` continues after it."""
     session_id: str | None = None
     breadcrumb_id: str = ""
     operation: EventOperation | None = None
@@ -106,26 +106,26 @@ class Event:
     title: str = ""
     tags: tuple[str, ...] = ()
     context: dict[str, Any] = field(default_factory=dict)
-    """As it was in that version. Empty where the breadcrumb is gone or secret."""
+    """The context of that version. Empty if the breadcrumb is deleted or secret."""
     updated_at: datetime | None = None
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Everything that came."""
+    """The whole JSON document."""
 
     @property
     def text(self) -> str:
-        """The words in it, as a person would read them."""
+        """The text of its context, for display."""
         return plain_text(self.context) if self.context else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta(Event):
-    """A piece of an answer that is being made. Pieces may get lost; the answer itself is the truth."""
+    """A piece of an answer that is being written. Deltas can get lost, answers cannot."""
 
     agent_id: str
     trigger_id: str
-    """The message that is being answered. `breadcrumb_id` is the id that the answer will have."""
+    """Id of the message that is being answered. `breadcrumb_id` is the id of the future answer."""
     offset: int
-    """How many characters came before. 0 again: the agent has begun anew."""
+    """Number of characters before this piece. It returns to 0 if the agent starts again."""
     piece: str
 
     @property
@@ -135,19 +135,19 @@ class Delta(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap(Event):
-    """Events were missed, because the server no longer keeps them: list again what you need."""
+    """Events were missed, because the server no longer has them. List the breadcrumbs you need again."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an agent answered."""
+    """The answer of an agent."""
 
     text: str
     id: str
     trigger_id: str
-    """The message that it answers."""
+    """Id of the message that it answers."""
     session_id: str | None
     agent_id: str | None
     tags: tuple[str, ...]
@@ -159,7 +159,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One thing that was said in a session."""
+    """A message of a user or an answer of an agent."""
 
     role: Literal["user", "agent"]
     text: str
@@ -167,37 +167,38 @@ class ChatMessage:
     created_at: datetime
     agent_id: str | None = None
     trigger_id: str | None = None
-    """The message that it answers."""
+    """Id of the message that it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What is known of a session."""
+    """Description of a session."""
 
     id: str
     title: str | None
     summary: str | None
-    """How its first message begins: what to show where there is no title."""
+    """Start of the first message, to show if there is no title."""
     user_id: str | None
     version: int
-    """Counts what is written in it; for `expected_version`."""
+    """Increases with every write in the session except those of contexts. Used for `expected_version`."""
     created_at: datetime
     last_active_at: datetime
     returning: bool
-    """Somebody was answered here before."""
+    """Whether the session has an answer already."""
     active: bool
-    """False: paused, agents do not answer."""
+    """False if the session is paused: agents do not answer."""
     counts: Mapping[str, int]
     """`messages`, `answers`, `errors`, `breadcrumbs`."""
     state: dict[str, Any] | None = None
-    """None in a list: there it does not come along."""
+    """None in lists, which do not include the state."""
 
 
 def session_in(tags: tuple[str, ...]) -> str | None:
+    """Return the session id in the tags, or None."""
     return next((tag[len(SESSION) :] for tag in tags if tag.startswith(SESSION)), None)
 
 
-# Reading what the server sent
+# Conversion of documents from the server
 
 
 def breadcrumb_of(document: Mapping[str, Any]) -> Breadcrumb:
@@ -243,7 +244,7 @@ def session_info_of(document: Mapping[str, Any]) -> SessionInfo:
 
 
 def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
-    """The event behind the data of a server-sent event."""
+    """Return the event in the data of a server-sent event."""
     kind = str(payload.get("type", ""))
     if kind == "gap":
         detail = str(payload.get("detail", ""))
@@ -260,7 +261,7 @@ def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
             piece=payload["text"],
             document=payload,
         )
-    # RCRT's clients are told of an update also where something is new; `operation` says which it is.
+    # For RCRT clients the server sends the type of an update also for a create. `operation` is exact.
     operation: EventOperation | None = payload.get("operation")
     moment = payload.get("updated_at")
     return Event(
@@ -280,7 +281,7 @@ def event_of(payload: Mapping[str, Any], event_id: str | None) -> Event:
 
 
 def creator_in(context: Mapping[str, Any]) -> str | None:
-    """The agent that made it, where it was an agent."""
+    """Return the agent that wrote a context, or None if it was not an agent."""
     creator = context.get("creator")
     agent = creator.get("agent_id") if isinstance(creator, dict) else creator
     return agent if isinstance(agent, str) else None

@@ -1,6 +1,6 @@
-"""Wires processes: storage, the HTTP server, workers. The CLI and the library both use it.
+"""Composition of processes from storage, HTTP server and workers.
 
-`__all__` lists the modules that other packages may import.
+The command line and the library both use this package. `__all__` lists the modules that other packages may import.
 """
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Runs the event loop of a process."""
+"""Starts the event loop of a process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs the HTTP server of `crumb up` and `crumb serve`, and wires its services.
+"""HTTP server of `crumb up` and `crumb serve`, and the wiring of its services.
 
-`crumb serve` is the API on a given Redis server. `crumb up` adds an embedded server, a context builder and agent
+`crumb serve` runs the API on a given Redis server. `crumb up` also runs an embedded server, a context builder and agent
 runners, all in one process.
 """
 
@@ -45,49 +45,51 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("breadcrumbs.up")
 
-_MAX_RESTARTS = 6  # failed restarts of the embedded server in a row, after which the process ends
+_MAX_RESTARTS = 6  # the process ends after this many failed restarts of the embedded server in a row
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyServer:
-    """A server that accepts requests."""
+    """Server that accepts requests."""
 
     url: str
     embedded: EmbeddedServer | None
-    """None: it works on a Redis server of the user."""
+    """Embedded server. None if the settings specify a Redis server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerHooks:
-    """Functions that the server calls, so that its caller can report progress."""
+    """Callbacks that report the start and the end of a server."""
 
     on_ready: Callable[[ReadyServer], None]
+    """Called when the server accepts requests."""
     on_stopping: Callable[[], None]
     """Called on the first signal."""
 
 
 def run_server(settings: Settings, *, workers: bool, hooks: ServerHooks) -> int | None:
-    """Serve until a signal. Returns the number of the last signal.
+    """Serve requests until a signal. Return the number of the last signal.
 
-    `workers`: also run a context builder and agent runners in this process.
+    `workers` also runs a context builder and agent runners in this process.
     """
     configure_logs(settings)
     _exit_on_sigterm()
     with _open_listener(settings) as listener:
         if settings.redis is not None:
             return run_async(_serve(settings, settings.redis, listener, workers=workers, hooks=hooks))
-        # Started before the event loop: with much data it takes a while, and Ctrl-C must end it.
+        # Start the embedded server before the event loop. Loading much data takes a while, and Ctrl-C must be able to
+        # end it.
         with EmbeddedServer(data_directory(settings)) as embedded:
             return run_async(_serve(settings, embedded.url, listener, embedded, workers=workers, hooks=hooks))
 
 
 def _exit_on_sigterm() -> None:
-    """Exit with clean-up on a SIGTERM that arrives before the HTTP server handles signals."""
+    """Clean up and exit on a SIGTERM that arrives before the HTTP server handles signals."""
 
-    def leave(sig: int, frame: FrameType | None) -> None:
+    def exit_process(sig: int, frame: FrameType | None) -> None:
         sys.exit(0)
 
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_process)
 
 
 async def _serve(
@@ -117,7 +119,7 @@ async def _serve(
 
 @dataclass(frozen=True, slots=True)
 class ServerServices:
-    """The services of one server process."""
+    """Services of one server process."""
 
     store: Store
     hub: EventHub
@@ -127,7 +129,10 @@ class ServerServices:
 
 @asynccontextmanager
 async def assembled_services(settings: Settings, url: str, *, workers: bool) -> AsyncIterator[ServerServices]:
-    """Open the store, start the background tasks and wire the app. Stops and closes them at the end."""
+    """Open the store, start the background tasks and build the app.
+
+    Stop and close them at the end.
+    """
     store = await open_store(settings, url)
     reader = EventReader(store)
     try:
@@ -166,7 +171,7 @@ async def assembled_services(settings: Settings, url: str, *, workers: bool) -> 
 
 
 class _HookedServer(HttpServer):
-    """The HTTP server. Calls the hooks, and records which signal or failure ended it."""
+    """HTTP server that calls the hooks and records the signal or failure that ended it."""
 
     def __init__(
         self, services: ServerServices, limits: ConnectionLimits, hooks: ServerHooks, ready: ReadyServer
@@ -187,19 +192,22 @@ class _HookedServer(HttpServer):
         if self.exit_signal is None:
             self._hooks.on_stopping()
         self.exit_signal = sig
-        # uvicorn raises captured signals again at its end. That would kill this process before it has stopped
-        # the embedded server.
+        # uvicorn raises captured signals again when it ends. That would kill this process before it has stopped the
+        # embedded server.
         self._captured_signals.clear()
 
     def give_up(self, failure: StartupError) -> None:
-        """Stop serving because of a failure."""
+        """Stop the server because of a failure. `run_server` raises it."""
         self.failure = failure
         self._on_exit()
         self.should_exit = True
 
 
 async def _keep_alive(embedded: EmbeddedServer, server: _HookedServer) -> None:
-    """Restart the embedded server when it dies. Confirmed writes are in its append-only file."""
+    """Restart the embedded server when it dies.
+
+    Its append-only file contains all confirmed writes.
+    """
     address, failures = embedded.url, 0
     while True:
         await anyio.sleep(0.25)
@@ -207,18 +215,18 @@ async def _keep_alive(embedded: EmbeddedServer, server: _HookedServer) -> None:
             failures = 0
             continue
         code = embedded.process.poll() if embedded.process else None
-        _log.error("the embedded server died, starting it again", code=code, log=str(embedded.log_file))
+        _log.error("embedded server died, restarting it", code=code, log=str(embedded.log_file))
         try:
             await anyio.to_thread.run_sync(embedded.start)
             if embedded.url != address:
-                raise StartupError("the embedded server came back at another address")
-            _log.warning("the embedded server runs again; nothing it had confirmed is lost", pid=embedded.pid)
+                raise StartupError("the embedded server restarted at another address")
+            _log.warning("embedded server restarted, no confirmed writes are lost", pid=embedded.pid)
         except StartupError as error:
             failures += 1
             if failures == _MAX_RESTARTS:
-                server.give_up(StartupError(f"the embedded server died and does not start again: {error}"))
+                server.give_up(StartupError(f"the embedded server died and could not be restarted: {error}"))
                 return
-            _log.error("the embedded server does not start", error=str(error), attempt=failures)
+            _log.error("restart of the embedded server failed", error=str(error), attempt=failures)
             await anyio.sleep(0.25 * 2**failures)
 
 
@@ -226,7 +234,10 @@ async def _keep_alive(embedded: EmbeddedServer, server: _HookedServer) -> None:
 
 
 def _open_listener(settings: Settings) -> socket.socket:
-    """Bind the port first, so that a port in use is reported before anything is started."""
+    """Open the listening socket.
+
+    This is done first, so that a port in use is reported before anything starts.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -237,11 +248,11 @@ def _open_listener(settings: Settings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Listen now, not when the start is complete: in between, another process could take the port.
+        # Listen now. If this waited until the start is complete, another process could take the port.
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        advice = _LISTEN_ADVICE.get(error.errno or 0, "choose another one with --port")
+        advice = _LISTEN_ADVICE.get(error.errno or 0, "choose another port with --port")
         raise StartupError(
             f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; {advice}"
         ) from None
@@ -250,9 +261,9 @@ def _open_listener(settings: Settings) -> socket.socket:
 
 
 _LISTEN_ADVICE = {
-    errno.EADDRINUSE: "stop what listens there, or choose another port: --port 0 takes any free one",
-    errno.EACCES: "ports below 1024 are for root: choose another one with --port",
-    errno.EADDRNOTAVAIL: "this machine has no such address: choose another one with --host",
+    errno.EADDRINUSE: "stop the process that uses it, or choose another port: --port 0 takes any free one",
+    errno.EACCES: "ports below 1024 need root: choose another port with --port",
+    errno.EADDRNOTAVAIL: "this machine does not have that address: choose another one with --host",
 }
 
 

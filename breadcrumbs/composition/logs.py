@@ -1,4 +1,7 @@
-"""Configures logging to standard error: text on a terminal, otherwise JSON lines. Secrets are removed."""
+"""Logging to standard error: text on a terminal, otherwise JSON lines.
+
+Tokens, keys and passwords are removed from log entries, including tracebacks.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ from breadcrumbs.runtime.settings.settings import Settings
 _SECRET_NAMES = frozenset(
     ("token", "access_token", "authorization", "api_key", "x_api_key", "password", "secret", "token_secret")
 )
+# Credentials in a URL: `token=…` in the query, or the password before the host.
 _IN_URL = re.compile(r"((?:token|access_token|password)=)[^&\s\"']+|(://[^/@\s:]*:)[^@\s/]+(?=@)")
 _BEARER = re.compile(r"(?i)(bearer\s+)\S+")
 
 
 def configure_logs(settings: Settings) -> None:
-    """Configure logging for this process. Call once, at start."""
+    """Configure logging for this process. Call it once, at startup."""
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
-    before: list[Any] = [
+    shared_processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -32,7 +36,7 @@ def configure_logs(settings: Settings) -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *before,
+            *shared_processors,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -42,7 +46,7 @@ def configure_logs(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.PositionalArgumentsFormatter(), *before],
+            foreign_pre_chain=[structlog.stdlib.PositionalArgumentsFormatter(), *shared_processors],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_render_processors(as_text),
@@ -50,20 +54,25 @@ def configure_logs(settings: Settings) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
-    # Their debug output is not about this program, and contains the URL of each request.
-    for chatty in ("httpx", "httpcore", "asyncio", "uvicorn.access"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # The debug output of these libraries is not useful here, and contains the URL of each request.
+    for library in ("httpx", "httpcore", "asyncio", "uvicorn.access"):
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def _render_processors(as_text: bool) -> list[Any]:
     if as_text:
         colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-        return [without_secrets, structlog.dev.ConsoleRenderer(colors=colours)]
-    return [structlog.processors.format_exc_info, without_secrets, structlog.processors.JSONRenderer()]
+        renderer: Any = structlog.dev.ConsoleRenderer(
+            colors=colours, exception_formatter=structlog.dev.plain_traceback
+        )
+    else:
+        renderer = structlog.processors.JSONRenderer()
+    # The traceback becomes text first, so that its secrets are removed too.
+    return [structlog.processors.format_exc_info, without_secrets, renderer]
 
 
 def without_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Replace tokens, keys and passwords in a log entry."""
+    """Replace tokens, keys and passwords in a log entry with `…`."""
     for name, value in event.items():
         if name.lower().replace("-", "_") in _SECRET_NAMES:
             event[name] = "…"

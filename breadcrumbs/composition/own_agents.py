@@ -20,38 +20,45 @@ from breadcrumbs.runtime.breadcrumb.validation import error_lines
 from breadcrumbs.runtime.errors import StartupError
 
 OwnAgent: TypeAlias = FunctionAgent | AgentDefinition | Mapping[str, Any]
-"""A function with `@agent`, or a definition (as in an `agent.def.v1`) that a model answers for."""
+"""Function with `@agent`, or a definition (as in an `agent.def.v1`) of an agent that uses a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAgents:
-    """A user's own agents, and the tools that they bring along."""
+    """A user's own agents, and the tools that are loaded with them."""
 
     agents: tuple[ActiveAgent, ...] = ()
     tools: tuple[Tool, ...] = ()
 
 
 def load_agents(modules: Iterable[str]) -> OwnAgents:
-    """Import modules and collect their functions with `@agent` and `@tool`, and their definitions."""
+    """Import modules, and collect their agents and tools.
+
+    These are functions with `@agent` or `@tool`, and agent definitions.
+    """
     found: dict[int, object] = {}
     for name in modules:
-        here = [value for value in vars(_import_module(name)).values() if _is_agent_or_tool(value)]
-        if not here:
+        matching = [value for value in vars(_import_module(name)).values() if _is_agent_or_tool(value)]
+        if not matching:
             raise StartupError(
-                f"the module {name!r} holds no agent and no tool (a function with @agent, @tool)"
+                f"module {name!r} contains no agents or tools: add a function with @agent or @tool"
             )
-        found |= {id(value): value for value in here}  # an object imported into several modules counts once
+        # Use the identity as the key, so that an object imported into several modules counts once.
+        found |= {id(value): value for value in matching}
     tools = [value for value in found.values() if isinstance(value, Tool)]
     agents = [value for value in found.values() if isinstance(value, FunctionAgent | AgentDefinition)]
     return collect_agents(agents, tools)
 
 
 def collect_agents(agents: Iterable[OwnAgent], tools: Iterable[Tool] = ()) -> OwnAgents:
-    """Check agents and tools that the caller already has as objects."""
+    """Validate agents that are given as objects, and combine them with their tools.
+
+    Raise `StartupError` for an invalid definition or a duplicate `agent_id`.
+    """
     ready = tuple(_as_agent(one) for one in agents)
     names = [agent.definition.agent_id for agent in ready]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise StartupError(f"there are two agents called {twice[0]!r}: give one of them another agent_id")
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise StartupError(f"two agents have the agent_id {duplicates[0]!r}: change one of them")
     return OwnAgents(ready, tuple(tools))
 
 
@@ -64,7 +71,7 @@ def _as_agent(one: OwnAgent) -> ActiveAgent:
         return ActiveAgent(AgentDefinition.model_validate(definition_fields(dict(one))), trusted=True)
     except ValidationError as error:
         raise StartupError(
-            f"{one.get('agent_id', 'this')!r} is no agent definition:\n{error_lines(error)}"
+            f"the agent definition {one.get('agent_id', '(no agent_id)')!r} is invalid:\n{error_lines(error)}"
         ) from None
 
 
@@ -73,11 +80,11 @@ def _is_agent_or_tool(value: object) -> bool:
 
 
 def _import_module(name: str) -> Any:
-    # The search path of a script starts with the folder of the script. Users keep their modules in the
+    # The search path of an installed command starts with the folder of its script. Users keep their modules in the
     # current directory.
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     try:
         return import_module(name)
     except (Exception, SystemExit) as error:  # user code runs on import
-        raise StartupError(f"the module {name!r} cannot be imported: {error_text(error)}") from error
+        raise StartupError(f"importing module {name!r} failed: {error_text(error)}") from error

@@ -1,4 +1,7 @@
-"""Runs worker processes until a signal: a context builder, an agent runner, or a user's own agents."""
+"""Worker processes that run until a signal.
+
+A process runs a context builder, an agent runner, or a user's own agents.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def run_context_builder(settings: Settings) -> None:
 
 
 def run_agent_runner(settings: Settings) -> None:
-    """Run one agent runner until a signal. With `settings.load`, run the agents of those modules only."""
+    """Run one agent runner until a signal.
+
+    With `settings.load`, run only the agents of those modules.
+    """
     if settings.load:
         run_own_agents(settings, load_agents(settings.load))
         return
@@ -67,7 +73,10 @@ def run_own_agents(settings: Settings, own: OwnAgents) -> None:
 
 @asynccontextmanager
 async def hosted_agents(settings: Settings, own: OwnAgents) -> AsyncIterator[None]:
-    """Run a user's own agents, and no others, as tasks of this event loop."""
+    """Run a user's own agents, and no others, as tasks of this event loop.
+
+    Running turns are finished at the end.
+    """
     _require_agents(own)
     async with (
         _attached_parts(settings) as parts,
@@ -89,8 +98,8 @@ async def _attached_parts(settings: Settings) -> AsyncIterator[WorkerParts]:
 def _require_agents(own: OwnAgents) -> None:
     if not own.agents:
         raise StartupError(
-            "there is no agent to run: add a function with @agent, or an AgentDefinition. Tools for the agents that "
-            "run already go into the setting `tools`"
+            "no agents to run: add a function with @agent, or an AgentDefinition. To add tools for agents that are "
+            "already running, use the setting `tools`"
         )
 
 
@@ -100,7 +109,7 @@ def _run_process(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
 
 
 async def _work_until_signal(settings: Settings, *workers: Worker) -> None:
-    """Run workers until SIGTERM or SIGINT. They finish the turns they have begun."""
+    """Run workers until SIGTERM or SIGINT. Running turns are finished first."""
     async with anyio.create_task_group() as tasks:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as announcing:
@@ -120,7 +129,10 @@ async def _announce_ready(settings: Settings, worker: Worker) -> None:
 
 
 def print_ready_line(settings: Settings, worker: Worker) -> None:
-    """Print that a worker is ready: a sentence on a terminal, otherwise one line of JSON."""
+    """Report that a worker is ready.
+
+    Print a sentence on a terminal, otherwise one line of JSON.
+    """
     kind = worker.handler.kind
     if not sys.stdout.isatty():
         ready = {"event": "ready", "kind": kind, "worker": worker.name, "pid": os.getpid()}
@@ -132,4 +144,4 @@ def print_ready_line(settings: Settings, worker: Worker) -> None:
     at = shown_address(settings.redis) if settings.redis is not None else "the server of crumb up"
     does = "building contexts" if kind == ContextBuilder.kind else f"running {kind}"
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold green]{does}[/] on {at}. Ctrl-C finishes what is begun and ends.")
+    console.print(f"[bold green]{does}[/] on {at}. Press Ctrl-C to finish the running turns and stop.")

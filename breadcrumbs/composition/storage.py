@@ -1,4 +1,7 @@
-"""Finds and opens the store: on a given Redis server, on a running embedded server, or on a new one."""
+"""Finds the Redis server of a process, and opens the store on it.
+
+The server is a given Redis server, an embedded server that is already running, or a new embedded server.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from breadcrumbs.runtime.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """An embedded server that another process has started."""
+    """Embedded server that another process has started."""
 
     pid: int
     url: str
@@ -30,23 +33,26 @@ class RunningServer:
 
 
 def data_directory(settings: Settings) -> Path:
-    """Return the absolute path of the embedded server's data."""
+    """Return the absolute path of the embedded server's data directory."""
     return (settings.data or default_data_dir()).expanduser().absolute()
 
 
 def has_data(directory: Path) -> bool:
-    """Check whether an embedded server has ever run on a directory."""
+    """Return whether an embedded server has ever run on a directory."""
     return (directory / "appendonlydir").exists()
 
 
 def running_server(directory: Path) -> RunningServer | None:
-    """Find the server that runs on a data directory, from its lock file (see runtime/backend/embedded.py)."""
+    """Return the server that runs on a data directory, or None.
+
+    The server writes its pid and its socket into a lock file, see runtime/backend/embedded.py.
+    """
     try:
         lines = os.fsdecode((directory / "server.lock").read_bytes()).splitlines()
     except OSError:
         return None
-    # A killed server leaves its lock file behind, so the socket is tried. Locking the file would also tell, but a
-    # `crumb up` that starts during the lock would believe that the directory is in use.
+    # A killed server leaves its lock file behind, so connect to the socket to check. Locking the file would also work,
+    # but a `crumb up` that starts during the lock would report that the directory is in use.
     if len(lines) != 2 or not lines[0].isdigit() or not _accepts_connections(lines[1]):
         return None
     return RunningServer(int(lines[0]), f"unix://{quote(lines[1])}")
@@ -64,9 +70,10 @@ def _accepts_connections(path: str) -> bool:
 
 @contextmanager
 def server_address(settings: Settings, *, create: bool) -> Iterator[str]:
-    """Provide the URL of the Redis server. Starts an embedded server if none runs, and stops it at the end.
+    """Provide the URL of the Redis server.
 
-    `create`: allow a data directory without data. Otherwise it is a `StartupError`.
+    If no server is running, start an embedded server and stop it at the end. `create` allows a data
+    directory without data. Without `create`, such a directory raises `StartupError`.
     """
     if settings.redis is not None:
         yield settings.redis
@@ -77,14 +84,14 @@ def server_address(settings: Settings, *, create: bool) -> Iterator[str]:
         return
     if not create and not has_data(directory):
         raise StartupError(
-            f"there is no data in {directory}: name another directory with --data, or a server with --redis"
+            f"no data in {directory}: specify another directory with --data, or a server with --redis"
         )
     with EmbeddedServer(directory) as server:
         yield server.url
 
 
 def shown_address(url: str) -> str:
-    """Return a Redis URL without user, password and options."""
+    """Return a Redis URL without user, password and options, for messages."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
@@ -96,7 +103,7 @@ def shown_address(url: str) -> str:
 
 
 async def has_store(settings: Settings, url: str) -> bool:
-    """Check whether the server holds a store, without creating one."""
+    """Return whether the server has a store, without creating one."""
     try:
         return await store_exists(url, settings.namespace)
     except StoreUnavailable as error:
@@ -104,7 +111,10 @@ async def has_store(settings: Settings, url: str) -> bool:
 
 
 async def open_store(settings: Settings, url: str) -> Store:
-    """Open the store on a server. Creates it if there is none. The caller closes it."""
+    """Open the store on a server, and create it if it does not exist.
+
+    The caller must close it.
+    """
     try:
         return await Store.open(
             url,
@@ -124,14 +134,15 @@ async def open_store(settings: Settings, url: str) -> Store:
 
 @asynccontextmanager
 async def attached_store(settings: Settings) -> AsyncIterator[Store]:
-    """Open the store of a server that already runs: the given Redis server, or that of `crumb up`."""
+    """Open the store of a running server, and close it at the end.
+
+    The server is the given Redis server, or the server of `crumb up`. Raise `StartupError` if neither is running.
+    """
     url = settings.redis
     if url is None:
         running = running_server(data_directory(settings))
         if running is None:
-            raise StartupError(
-                "no server to work on: name one with --redis, or start crumb up (its server is found by itself)"
-            )
+            raise StartupError("no running server found: start crumb up, or specify a server with --redis")
         url = running.url
     store = await open_store(settings, url)
     try:
@@ -143,5 +154,5 @@ async def attached_store(settings: Settings) -> AsyncIterator[Store]:
 def _unusable_server(url: str, error: StoreUnavailable) -> StartupError:
     return StartupError(
         f"the Redis server at {shown_address(url)} cannot be used: {error}. "
-        "Check the address and that it runs, or leave --redis out to use the embedded server"
+        "Check its address and that it is running, or omit --redis to use the embedded server"
     )

@@ -1,4 +1,7 @@
-"""Wires the workers: context builders and agent runners."""
+"""Composition of workers: context builders and agent runners.
+
+Creates their handlers with models, tools and configs, as the settings specify.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ from breadcrumbs.runtime.workers.worker import Worker
 
 
 def config_path(settings: Settings) -> Path:
-    """Return the path of the context config: the configured file, or the one that ships with the package."""
+    """Return the path of the context config: the configured file, or the built-in one."""
     if settings.context_config is not None:
         return settings.context_config
     with as_file(files("breadcrumbs.config").joinpath("context-builder-config.json")) as path:
@@ -51,39 +54,40 @@ def config_path(settings: Settings) -> Path:
 
 
 def config_file(settings: Settings, *, builds: bool) -> ConfigFile | None:
-    """Return the config file for editing over HTTP.
+    """Return the config file that the HTTP API shows and edits.
 
-    `builds`: this process builds contexts. None is returned if it does not and no file is configured.
+    The file is read-only if it is the built-in one, or if several owners share it. `builds` tells whether this process
+    builds contexts. If it does not and no file is configured, return None.
     """
     if settings.context_config is None:
         return ConfigFile(config_path(settings), locked="this is the built-in config") if builds else None
     owners = {key.owner_id for key in settings.api_keys}
-    shared = "several owners share this server, and the file holds for all of them"
+    shared = "several owners share this server, and the file applies to all of them"
     return ConfigFile(settings.context_config, locked=shared if len(owners) > 1 else "")
 
 
 def open_configs(store: Store, settings: Settings) -> ConfigsInForce:
-    """Load the context configs. A file that is invalid at start is a `StartupError`."""
+    """Load the context configs. Raise `StartupError` if the file is invalid."""
     configs = ConfigsInForce(store, config_path(settings))
     try:
         configs.load()
     except ConfigError as error:
-        raise StartupError(f"the context config cannot be used:\n{error}") from None
+        raise StartupError(f"the context config is invalid:\n{error}") from None
     return configs
 
 
-# One worker
+# Single workers
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """Parts that all workers of a process share."""
+    """Objects that all workers of a process share."""
 
     store: Store
     reader: EventReader
     settings: Settings
     configs: ConfigsInForce
-    """The context configs in force."""
+    """Context configs in force."""
 
 
 def context_worker(parts: WorkerParts) -> Worker:
@@ -101,19 +105,20 @@ async def agent_worker(
     tools: Iterable[Tool] = (),
     kind: str | None = None,
 ) -> AsyncIterator[Worker]:
-    """Create a worker that runs agents, with its models open. `agents` are added to the definitions.
+    """Create a worker that runs agents, and close its models at the end.
 
-    `kind`: run only `agents`, as workers of this kind, beside the workers that run the others.
+    Without `kind`, the worker runs the agents of the settings and of breadcrumbs, and also `agents`. With `kind`, it
+    runs only `agents`, as a worker of this kind.
     """
     store, settings, configs = parts.store, parts.settings, parts.configs
     models = ModelPool({**settings.models, **({"default": settings.model} if settings.model else {})})
     adk = AdkServers(settings.adk)
     try:
         toolbox = open_toolbox(settings, tools)
-        known = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
-        for agent in known:
+        configured = [*(load_definitions(settings.agents) if kind is None else ()), *agents]
+        for agent in configured:
             _check_agent(agent, models, toolbox, adk)
-        await adk.check_apps(known)
+        await adk.check_apps(configured)
         builder = ContextBuilder(store, configs, inherited=settings.inherited_tags)
         hints = SchemaHints(store)
 
@@ -141,7 +146,7 @@ async def agent_worker(
         )
         runner = AgentRunner(
             store,
-            AgentsInForce(store, known, breadcrumbs=kind is None),
+            AgentsInForce(store, configured, breadcrumbs=kind is None),
             turns,
             consumers=consumers,
             inherited=settings.inherited_tags,
@@ -165,15 +170,21 @@ def _make_worker(parts: WorkerParts, handler: Handler) -> Worker:
 
 
 def open_toolbox(settings: Settings, tools: Iterable[Tool] = ()) -> Toolbox:
-    """Collect the shipped tools, those of the settings, and `tools`. A duplicate name is a `StartupError`."""
+    """Collect the built-in tools, those of the settings, and `tools`.
+
+    Raise `StartupError` for duplicate names.
+    """
     try:
         return Toolbox([*shipped_tools(), *load_tools(settings.tools), *tools])
     except InvalidInput as error:
-        raise StartupError(f"the tools cannot be used together: {error}") from None
+        raise StartupError(f"the tools conflict: {error}") from None
 
 
 def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: AdkServers) -> None:
-    """Report an operator's invalid definition at start, before it fails in a session."""
+    """Check an agent of the operator at startup, before it fails in a session.
+
+    Raise `StartupError` if its model, its tools or its ADK server are invalid.
+    """
     try:
         toolbox.allowed(agent.definition.tools)
         models.resolve(agent.definition.model, trusted=agent.trusted)
@@ -188,9 +199,10 @@ def _check_agent(agent: ActiveAgent, models: ModelPool, toolbox: Toolbox, adk: A
 
 @asynccontextmanager
 async def own_workers(parts: WorkerParts, own: OwnAgents) -> AsyncIterator[list[Worker]]:
-    """Create one worker for each of a user's own agents. Each has its own kind, so its own progress.
+    """Create one worker for each of a user's own agents.
 
-    An agent that runs for the first time answers new messages only.
+    Each worker has its own kind and therefore its own progress. An agent that runs for the first time answers only new
+    messages.
     """
     async with AsyncExitStack() as stack:
         workers = []
@@ -204,7 +216,10 @@ async def own_workers(parts: WorkerParts, own: OwnAgents) -> AsyncIterator[list[
 
 @asynccontextmanager
 async def running_workers(parts: WorkerParts) -> AsyncIterator[None]:
-    """Run a context builder and agent runners as tasks. At the end they finish the turns they have begun."""
+    """Run a context builder, an agent runner and the user's own agents as tasks.
+
+    At the end the workers finish their running turns.
+    """
     own = load_agents(parts.settings.load)
     async with (
         agent_worker(parts, tools=own.tools) as runner,
@@ -217,7 +232,7 @@ async def running_workers(parts: WorkerParts) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def running(*workers: Worker) -> AsyncIterator[None]:
-    """Run workers as tasks. At the end they finish the turns they have begun."""
+    """Run workers as tasks. At the end the workers finish their running turns."""
     async with anyio.create_task_group() as tasks:
         for worker in workers:
             tasks.start_soon(worker.run)

@@ -1,4 +1,4 @@
-"""The client of a server."""
+"""The client: breadcrumbs, events, sessions and tokens of one server."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ from breadcrumbs.client.values import (
 
 
 class AsyncClient:
-    """A Breadcrumbs server.
+    """Client of a Breadcrumbs server.
 
         async with AsyncClient() as client:
             answer = await client.session("demo").say("Hello")
 
-    Missing arguments come from `CRUMB_URL`, `CRUMB_TOKEN` and `CRUMB_API_KEY`; the default is a server on this
-    machine. Reads, and writes with an idempotency key (`create`, `post` and `say` always send one), are retried
-    when the connection breaks or the server is unavailable. Nothing is ever written twice.
+    Missing arguments are read from `CRUMB_URL`, `CRUMB_TOKEN` and `CRUMB_API_KEY`. The default URL is a server on
+    this machine. Reads, and writes with an idempotency key, are retried if the connection breaks or the server is
+    unavailable. Methods that create breadcrumbs or sessions always send a key, so a retry never writes twice.
+
+    `timeout` is the httpx timeout of each attempt, in seconds. `retries` is the number of attempts after the first.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class AsyncClient:
 
     @property
     def url(self) -> str:
+        """The address of the server, without a slash at the end."""
         return self._connection.url
 
     async def close(self) -> None:
@@ -87,66 +90,71 @@ class AsyncClient:
         idempotency_key: str | None = None,
         **fields: Any,
     ) -> Written:
-        """Write a new breadcrumb. `fields` are those of the HTTP interface: `ttl`, `visibility`, …
+        """Create a breadcrumb. `fields` are further fields of the HTTP API: `ttl`, `visibility`, …
 
-        The same `idempotency_key` a second time returns the first result again. Without one, a new key is made.
+        A second call with the same `idempotency_key` returns the result of the first. By default a new key is
+        generated.
         """
         document = {"schema_name": schema_name, "title": title, "tags": tags, "context": context, **fields}
         request = create_request(document, session=session, idempotency_key=idempotency_key)
         return await self._connection.write(request)
 
     async def post(self, text: str, session: str | None = None, **message: Unpack[Message]) -> Written:
-        """Post a user's message without waiting. `client.session(…).say(text)` waits for the answer."""
+        """Post a user's message without waiting for the answer. `client.session(…).say(text)` waits."""
         return await self._connection.write(message_request(text, session, message))
 
     async def get(self, id: str) -> Breadcrumb:
-        """Return a breadcrumb as a model sees it, its hints applied."""
+        """Return a breadcrumb as models see it, with its hints applied."""
         return await self._connection.fetch(get_request(breadcrumb_path(id)), breadcrumb_of)
 
     async def get_full(self, id: str) -> Breadcrumb:
-        """Return a breadcrumb as it was written. Owner, TTL and the rest are in its `document`."""
+        """Return a breadcrumb as it is stored. Its `document` also has owner, visibility and TTL."""
         return await self._connection.fetch(get_request(f"{breadcrumb_path(id)}/full"), breadcrumb_of)
 
     async def update(
         self, id: str, *, expected_version: int | None = None, merge_context: bool = False, **fields: Any
     ) -> Written:
-        """Replace fields: `title`, `tags`, `context`, … With `merge_context` the context is merged (RFC 7396).
+        """Replace fields such as `title`, `tags` and `context`.
 
-        Raises `VersionMismatch` if `expected_version` is no longer the newest. Without one the last write wins.
+        With `merge_context` the context is merged instead (RFC 7396). Raises `VersionMismatch` if
+        `expected_version` is not the current version. Without it, the last write wins.
         """
         request = update_request(id, fields, expected_version=expected_version, merge_context=merge_context)
         return await self._connection.write(request)
 
     async def delete(self, id: str, *, expected_version: int | None = None) -> None:
-        """Delete a breadcrumb with all its versions."""
+        """Delete a breadcrumb and all its versions.
+
+        Raises `VersionMismatch` if `expected_version` is not the current version.
+        """
         await self._connection.perform(delete_request(breadcrumb_path(id), expected_version))
 
     async def history(self, id: str) -> tuple[Version, ...]:
-        """Return all versions, the newest first."""
+        """Return all versions of a breadcrumb, newest first."""
         return await list_versions(self._connection, id)
 
     def list(self, **wanted: Unpack[Listing]) -> AsyncGenerator[Breadcrumb, None]:
-        """Yield breadcrumbs that match all filters, the newest first, over as many pages as it takes."""
+        """Yield all breadcrumbs that match the filters, newest first by default."""
         return list_breadcrumbs(self._connection, **wanted)
 
     def events(self, **wanted: Unpack[EventOptions]) -> AsyncGenerator[Event, None]:
-        """Yield events from now on, or since an event, without end. Reconnects and misses nothing.
+        """Yield events without end, from now on or after `last_event_id`.
 
-        Besides writes there are `Delta`s (pieces of answers, which may get lost) and, after an absence that was
-        too long, a `Gap`.
+        Reconnects without missing events. Also yields `Delta`s, which are pieces of answers and can get lost, and
+        a `Gap` if the server no longer has all events since the last connection.
         """
         return follow_events(self._connection, wanted)
 
     # Sessions
 
     def session(self, id: str | None = None) -> AsyncSession:
-        """Return a session, whether it exists or not. Without an id, a new one."""
+        """Return a session, which need not exist yet. Without an id, a new one."""
         return AsyncSession(self._connection, id or str(uuid4()))
 
     def sessions(
         self, *, user_id: str | None = None, limit: int | None = None
     ) -> AsyncGenerator[SessionInfo, None]:
-        """Yield the sessions, the last active one first. With a `user_id`, those of one user."""
+        """Yield sessions, last active first, optionally only those of one user."""
         return list_sessions(self._connection, user_id, limit)
 
     async def create_session(
@@ -158,15 +166,18 @@ class AsyncClient:
         state: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncSession:
-        """Create a session with a title, a user, a state. Otherwise not needed: the first message creates it."""
+        """Create a session with a title, a user or a state.
+
+        A session without these need not be created: its first message does that.
+        """
         fields = {"id": id, "title": title, "user_id": user_id, "state": state}
         request = create_session_request(fields, idempotency_key)
         return self.session((await self._connection.fetch(request, session_info_of)).id)
 
-    # Everything else
+    # Tokens and other requests
 
     async def token(self, **wanted: Unpack[TokenRequest]) -> Token:
-        """Return a token for somebody else, narrowed to a session or a user if asked for."""
+        """Issue a token, optionally limited to one session or one user."""
         return await self._connection.fetch(token_request(wanted), parse_token)
 
     async def request(  # noqa: PLR0913 - the same keywords as httpx
@@ -180,11 +191,11 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         idempotent: bool | None = None,
     ) -> Reply:
-        """Send a request to any path of the HTTP interface, with the credentials of this client.
+        """Send a request to any path of the HTTP API.
 
-        Raises the error of a refused request, like every other method. An `idempotent` request is retried;
-        by default that is one with a safe method or with an `idempotency-key` header. A successful reply must be
-        JSON unless `headers` has an `accept` of its own.
+        The request has the credentials of this client. Raises the same errors as the other methods. An `idempotent`
+        request is retried. By default a request is idempotent if its method is safe or it has an `idempotency-key`
+        header. A successful reply must be JSON unless `headers` contains `accept`.
         """
         payload = Payload(json, content, headers)
         return await self._connection.perform(custom_request(method, path, params, payload, idempotent))

@@ -1,4 +1,4 @@
-"""The connection to one server: sends requests with retries, and opens event streams."""
+"""Connection to one server. Sends requests with retries and opens event streams."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _MIN_TIMEOUT_SECONDS: Final = 0.05
 
 
 class AsyncByteStream:
-    """A response whose bytes arrive over time."""
+    """Body of a streamed response."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
         self._pieces = response.aiter_raw()
 
     async def read(self) -> bytes:
-        """Return the next bytes; none when the server has ended the stream."""
+        """Return the next bytes, or `b""` at the end of the stream."""
         try:
             return await anext(self._pieces, b"")
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 
     async def close(self) -> None:
-        with async_shield():  # a cancelled reader must not leave its connection behind
+        with async_shield():  # close the connection also if the reader was cancelled
             await self._response.aclose()
 
 
@@ -66,7 +66,7 @@ class AsyncServerConnection:
         await self.http.aclose()
 
     async def fetch(self, request: Request, convert: Callable[[Any], T]) -> T:
-        """Perform a request and return the value that `convert` makes of the JSON in the reply."""
+        """Perform a request and return its JSON reply, converted by `convert`."""
         return self.replies.read(await self.perform(request), convert)
 
     async def write(self, request: Request, *, deadline: float | None = None) -> Written:
@@ -74,9 +74,9 @@ class AsyncServerConnection:
         return self.replies.read_written(await self.perform(request, deadline=deadline))
 
     async def perform(self, request: Request, *, deadline: float | None = None) -> Reply:
-        """Send a request, retry it if it is idempotent, and raise the error of a refused one.
+        """Send a request, with retries if it is idempotent. Raise the error of the last attempt.
 
-        `deadline` is a time of the monotonic clock.
+        `deadline` is a time of the monotonic clock. No retry starts after it.
         """
         attempt = 0
         while True:
@@ -100,14 +100,14 @@ class AsyncServerConnection:
             attempt += 1
 
     async def send(self, request: Request, timeout: float | None) -> Reply:
-        """Send a request once. Without a `timeout`, that of the client applies."""
+        """Send a request once. The `timeout` of the client applies if it is shorter, or if this one is None."""
         try:
             return to_reply(await self.http.request(**send_options(request, timeout, self.http.timeout)))
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 
     async def open_stream(self, request: Request, read_timeout: float) -> AsyncByteStream | Reply:
-        """Open an event stream. Return the reply where the server did not begin one."""
+        """Open an event stream. Return the reply instead if it is not a stream."""
         try:
             opening = self.http.build_request(**stream_options(request, read_timeout))
             response = await self.http.send(opening, stream=True)

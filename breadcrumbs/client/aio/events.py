@@ -1,4 +1,4 @@
-"""Follows the event stream of a server, across reconnects."""
+"""Event stream of a server, continued across reconnects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from breadcrumbs.client.values import Event, event_of
 from breadcrumbs.runtime.sse import Parser
 
 _MAX_SILENCE_SECONDS: Final = 60.0
-"""The server sends a ping at least every `ping_interval` (10 s): a longer silence is a dead connection."""
+"""A connection without data for this long is dead. The server pings every `ping_interval`, 10 s by default."""
 
 
 class DeadlinePassed(Exception):
@@ -25,7 +25,7 @@ class DeadlinePassed(Exception):
 
 
 class AsyncEventFollower:
-    """Reads an event stream and reconnects at the last position."""
+    """Reads an event stream. Reconnects after the last event received."""
 
     def __init__(
         self,
@@ -41,27 +41,29 @@ class AsyncEventFollower:
         self._last_id = last_event_id
         self._timeout = timeout
         self.deadline: float | None = None
-        """A time of the monotonic clock."""
+        """A time of the monotonic clock. None until `connect`, or without a timeout."""
         self._slack = 0.0 if timeout is None else max(0.25, timeout / 10)
+        """Seconds by which a read can exceed the deadline before the stream is opened again."""
         self._on_connection = on_connection
         self._stream: AsyncByteStream | None = None
         self._parser = Parser()
         self._read_timeout = _MAX_SILENCE_SECONDS
         self._failures = 0
+        """Failed connections in a row."""
         self._was_connected = False
         self._was_greeted = False
-        """A stream begins with a ping. A server that always breaks off after it does not work."""
+        """Whether the first message of this connection was received. It is always a ping."""
         self._events: deque[Event] = deque()
 
     async def connect(self) -> None:
-        """Connect. No later event is missed. The timeout counts from here."""
+        """Connect. Every event from now on will be received. The timeout starts here."""
         if self._timeout is not None:
             self.deadline = time.monotonic() + self._timeout
         while self._last_id is None or not self._was_connected:
             await self._advance()
 
     async def next_event(self) -> Event:
-        """Return the next event, however often the connection breaks before it."""
+        """Return the next event. Reconnects as often as needed."""
         while not self._events:
             await self._advance()
         return self._events.popleft()
@@ -77,11 +79,11 @@ class AsyncEventFollower:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     async def _advance(self) -> None:
-        """Do one step: connect, or read a piece."""
+        """Do one step: open the stream, close it, or read from it."""
         if self._stream is None:
             await self._open_stream()
         elif self.deadline is not None and self._read_timeout > self._seconds_left() + self._slack:
-            # The read timeout was set when the stream was opened, and is now too long.
+            # The read timeout was set when the stream was opened and now exceeds the deadline. Open it again.
             await self.close()
         else:
             await self._read_piece(self._stream)
@@ -101,7 +103,8 @@ class AsyncEventFollower:
             if message.data and message.event != "ping":
                 self._events.append(event_of(orjson.loads(message.text), self._last_id))
             if message.data and (self._was_greeted or message.event != "ping"):
-                self._failures = 0  # the stream has done more than accept the connection
+                # The first ping alone does not prove that the stream works: a broken server can end it after that.
+                self._failures = 0
             self._was_greeted = True
 
     async def _open_stream(self) -> None:
@@ -126,13 +129,13 @@ class AsyncEventFollower:
     async def _handle_refusal(self, reply: Reply, request: Request) -> None:
         error = self._connection.replies.error_in(reply, request)
         if error is None:
-            raise self._connection.replies.unreachable(ConnectionLost("the server did not begin to stream"))
+            raise self._connection.replies.unreachable(ConnectionLost("the server sent no event stream"))
         if not is_retryable(error) or self._gives_up():
             raise error
         await self._reconnect_later(error.detail, retry_after(reply))
 
     def _gives_up(self) -> bool:
-        """Whether to stop trying. A client that was never connected may have the wrong address."""
+        """Return whether to stop retrying. Only a client that was never connected stops: its URL can be wrong."""
         return not self._was_connected and self._failures >= self._connection.retries
 
     async def _reconnect_later(self, reason: str, wait: float | None = None) -> None:
@@ -157,7 +160,7 @@ class AsyncEventFollower:
 async def follow_events(
     connection: AsyncServerConnection, wanted: EventOptions
 ) -> AsyncGenerator[Event, None]:
-    """Yield events without end."""
+    """Yield events without end, and close the connection afterwards."""
     follower = AsyncEventFollower(
         connection,
         event_params(wanted),

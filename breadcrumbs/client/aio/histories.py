@@ -1,4 +1,4 @@
-"""Histories of agent frameworks: one breadcrumb per entry, in the order of the framework."""
+"""Message histories of agent frameworks. Each entry is a breadcrumb, in the order of the framework."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class AsyncHistory:
     """The entries of one framework in one session."""
 
     def __init__(self, client: AsyncClient, session: str, schema_name: str, mark: str) -> None:
-        """Every entry carries the tag `mark`. An entry that is being removed loses it first."""
+        """Entries have the tag `mark`. Removing an entry first removes this tag, so that it is not listed."""
         self._client = client
         self._session = session
         self._schema_name = schema_name
         self._mark = mark
 
     async def read(self, limit: int | None = None) -> list[Any]:
-        """Return the last entries, the oldest first. Without a limit, all of them."""
+        """Return the last `limit` entries, oldest first. Without a limit, all entries."""
         if limit is not None and limit <= 0:
             return []
         found = await self._list(tags=[self._mark], limit=limit, sort="-created_at")
         return [crumb.context["entry"] for crumb in reversed(found)]
 
     async def add(self, entries: Iterable[Entry]) -> None:
-        """Add entries one after the other, each whole or not at all."""
+        """Add entries in order. Each write is atomic. Entries with an id that are already stored are skipped."""
         given = [(entry, entry_digest(entry)) for entry in entries]
-        # The server forgets idempotency keys after a day, so stored entries are looked up.
+        # Idempotency keys expire, by default after a day. Look up the stored entries too.
         stored = await self._stored_digests([digest for _, digest in given if digest is not None])
         for entry, digest in given:
             if digest not in stored:
                 await self._add_one(entry, digest)
 
     async def pop(self) -> Any | None:
-        """Remove and return the newest entry. Concurrent callers each get another one."""
+        """Remove and return the newest entry. Concurrent callers get different entries."""
         while True:
             newest = await self._list(tags=[self._mark], limit=1, sort="-created_at")
             if not newest:
@@ -67,7 +67,8 @@ class AsyncHistory:
             written = await self._create(entry, digest, key)
             if key is None or not written.replayed or await self._is_stored(written.id):
                 return
-            # The entry was removed and is added again: once, however many callers add it now.
+            # The entry was removed after its key was used. Derive the next key from the removed breadcrumb, so that
+            # concurrent callers still add the entry once.
             key = sha256(f"{key} {written.id}".encode()).hexdigest()
 
     async def _create(self, entry: Entry, digest: str | None, key: str | None) -> Written:
@@ -89,7 +90,7 @@ class AsyncHistory:
         return stored
 
     async def _claim(self, crumb: Breadcrumb) -> bool:
-        """Take an entry for this caller alone. False if somebody else was faster."""
+        """Claim an entry for this caller. Return False if another caller claimed it first."""
         claim = f"taken:{uuid4()}"
         try:
             await self._client.request(
@@ -100,7 +101,7 @@ class AsyncHistory:
                 idempotent=True,
             )
         except VersionMismatch:
-            # A lost reply to our own claim looks the same: then the entry is ours.
+            # Also raised if our own claim succeeded but its reply was lost. Our tag distinguishes the two cases.
             return await self._has_tag(crumb.id, claim)
         except NotFound:
             return False
@@ -119,7 +120,7 @@ class AsyncHistory:
         try:
             await self._client.delete(crumb.id)
         except NotFound:
-            pass  # deleted by another caller that clears the same session
+            pass  # another caller has deleted it
 
     async def _list(self, **wanted: Unpack[Listing]) -> list[Breadcrumb]:
         filters: Listing = {**wanted, "session": self._session, "schema_name": self._schema_name}

@@ -1,4 +1,4 @@
-"""Lists that come in pages."""
+"""Paginated lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from breadcrumbs.client.values import Breadcrumb, SessionInfo, Version
 async def list_breadcrumbs(
     connection: AsyncServerConnection, **wanted: Unpack[Listing]
 ) -> AsyncGenerator[Breadcrumb, None]:
-    """Yield every breadcrumb that matches, page by page."""
+    """Yield all matching breadcrumbs, reading page by page."""
     params, limit, given, cursor = list_params(wanted), wanted.get("limit"), 0, None
     while limit is None or given < limit:
         request = list_request(params, limit=limit, given=given, cursor=cursor)
@@ -29,7 +29,7 @@ async def list_breadcrumbs(
 
 
 async def list_versions(connection: AsyncServerConnection, id: str) -> tuple[Version, ...]:
-    """Return all versions of a breadcrumb, the newest first."""
+    """Return all versions of a breadcrumb, newest first."""
     found: list[Version] = []
     cursor: str | None = None
     while True:
@@ -43,7 +43,7 @@ async def list_versions(connection: AsyncServerConnection, id: str) -> tuple[Ver
 async def list_sessions(
     connection: AsyncServerConnection, user_id: str | None, limit: int | None
 ) -> AsyncGenerator[SessionInfo, None]:
-    """Yield the sessions, the last active one first, page by page."""
+    """Yield sessions, last active first, reading page by page."""
     given, cursor = 0, None
     while limit is None or given < limit:
         request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)

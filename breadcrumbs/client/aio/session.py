@@ -1,4 +1,4 @@
-"""One session of a server."""
+"""A session: messages, answers, state and turns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from breadcrumbs.runtime.schema_names import AGENT_RESPONSE, USER_MESSAGE
 
 
 class AsyncSession:
-    """One conversation. Messages here are seen here and nowhere else."""
+    """One conversation. Its messages are not visible in other sessions."""
 
     def __init__(self, connection: AsyncServerConnection, id: str) -> None:
         self._connection = connection
@@ -48,9 +48,10 @@ class AsyncSession:
     @overload
     async def say(self, text: str, *, wait: Literal[False], **options: Unpack[Saying]) -> Written: ...
     async def say(self, text: str, *, wait: bool = True, **options: Unpack[Saying]) -> Answer | Written:
-        """Post a message and wait for its answer: the first one, or that of one `agent`.
+        """Post a message and wait for its answer.
 
-        Raises `AgentFailed` with the reason if there is none, and `NoAnswer` after the time limit.
+        This is the first answer, or the answer of one `agent`. Raises `AgentFailed` with the reason if the agent
+        failed, and `NoAnswer` after the timeout. Without `wait`, returns as soon as the message is stored.
         """
         if not wait:
             return await self._connection.write(message_request(text, self.id, options))
@@ -60,15 +61,15 @@ class AsyncSession:
         return answer
 
     def stream(self, text: str, **options: Unpack[Saying]) -> AsyncGenerator[Delta | Answer, None]:
-        """Like `say`, with the pieces of the answer while it is made. The whole answer comes last."""
+        """Like `say`, but also yield pieces of the answer while it is written. The answer comes last."""
         return AsyncAnswerFollower(self._connection, self.id, "pieces", options).say(text, options)
 
     def turn(
         self, text: str, *, last_event_id: str | None = None, **options: Unpack[Saying]
     ) -> AsyncGenerator[Written | Event | Answer, None]:
-        """Like `stream`, with every event of the session: tools, contexts, other people's messages.
+        """Like `stream`, but yield every event of the session: tools, contexts, messages of other users.
 
-        The first item is the `Written` message. With a `last_event_id`, the events since then come too.
+        The first item is the `Written` message. With `last_event_id`, events after that one are also yielded.
         """
         turn = AsyncAnswerFollower(
             self._connection, self.id, "everything", options, last_event_id=last_event_id
@@ -76,14 +77,14 @@ class AsyncSession:
         return turn.say(text, options)
 
     async def wait(self, message_id: str, **options: Unpack[Waiting]) -> Answer:
-        """Wait for the answer to a message that was posted before, unless it is stored already."""
+        """Return the answer to a message that was posted earlier. Waits if it is not stored yet."""
         turn = AsyncAnswerFollower(self._connection, self.id, "answer", options)
         async with aclosing(turn.wait(message_id)) as items:
             answer: Answer = await anext(items)
         return answer
 
     async def messages(self, last: int | None = None) -> tuple[ChatMessage, ...]:
-        """Return the messages of users and agents, the oldest first: all of them, or the `last` so many."""
+        """Return the messages of users and agents, oldest first. `last` limits them to that many of the newest."""
         found: list[Breadcrumb] = []
         for schema in (USER_MESSAGE, AGENT_RESPONSE):
             newest = list_breadcrumbs(
@@ -94,7 +95,7 @@ class AsyncSession:
         return tuple(chat_message(crumb) for crumb in (found if last is None else found[-last:]))
 
     async def cancel(self, reason: str | None = None) -> Written:
-        """Stop the answers in progress. A waiter gets an `AgentFailed` that is `cancelled`."""
+        """Stop the answers in progress. Callers waiting for them get an `AgentFailed` with `cancelled` set."""
         return await self._connection.write(cancel_request(self.id, reason))
 
     async def info(self) -> SessionInfo:
@@ -104,14 +105,14 @@ class AsyncSession:
     async def change(
         self, *, expected_version: int | None = None, **changes: Unpack[SessionChange]
     ) -> SessionInfo:
-        """Change the title or the state, pause or resume the session: all that is given, or nothing."""
+        """Change the title or the state, pause or resume the session. All changes are one atomic write."""
         request = change_session_request(self.id, changes, expected_version)
         return await self._connection.fetch(request, session_info_of)
 
     async def delete(self, *, expected_version: int | None = None) -> int:
-        """Delete the session with everything in it, and return how many breadcrumbs it had.
+        """Delete the session and everything in it. Return the number of deleted breadcrumbs.
 
-        Answers in progress stop.
+        Answers in progress are stopped.
         """
         request = delete_request(session_path(self.id), expected_version)
         return await self._connection.fetch(request, parse_deleted)
@@ -119,13 +120,13 @@ class AsyncSession:
     async def fork(
         self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
     ) -> AsyncSession:
-        """Create a session with the messages of this one: up to and including a message, or all of them."""
+        """Create a session with copies of the messages, all or up to and including `message_id`."""
         fields = {"message_id": message_id, "id": id, "title": title}
-        made = await self._connection.fetch(fork_request(self.id, fields), session_info_of)
-        return AsyncSession(self._connection, made.id)
+        info = await self._connection.fetch(fork_request(self.id, fields), session_info_of)
+        return AsyncSession(self._connection, info.id)
 
     async def retry(self, message_id: str | None = None) -> Retried:
-        """Run a failed turn again, by default the newest. Return the id of its message, for `wait`."""
+        """Run a failed turn again, by default the newest. Return the id of its message for `wait`."""
         return await self._connection.fetch(retry_request(self.id, message_id), parse_retried)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Turns: post a message and wait for its answer."""
+"""Turns of a session: posting a message and waiting for its answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from breadcrumbs.client.values import Answer, Delta, Event, Gap, Written
 _DEFAULT_TIMEOUT_SECONDS: Final = 120.0
 
 Show: TypeAlias = Literal["everything", "pieces", "answer"]
-"""The part of a turn that the caller sees: each event of the session, the pieces of the answer, or only the answer."""
+"""Items to yield: every event of the session, pieces of the answer, or only the answer."""
 
 
 class AsyncAnswerFollower:
-    """Waits for the answer to one message of a session, and yields what happens until then."""
+    """Waits for the answer to one message of a session, and yields events until then."""
 
     def __init__(
         self,
@@ -47,28 +47,28 @@ class AsyncAnswerFollower:
         self._shown = ShownText()
 
     async def say(self, text: str, message: Message) -> AsyncGenerator[Any, None]:
-        """Post a message and yield what happens from there on; the answer comes last."""
+        """Post a message and yield items until it is answered. The answer comes last."""
         try:
-            # Connected before the message is posted, the follower misses no event about it.
+            # Connect before posting, so that no event about the message is missed.
             await self._connect()
             written = await self._post(text, message)
             if self._show == "everything":
                 yield written
-            # A replayed message was posted before: its answer may be stored, and no event will tell.
-            async with aclosing(self._until_answered(written.id, look_first=written.replayed)) as items:
+            # A replayed message was posted before. Its answer can be stored already, and no event would follow.
+            async with aclosing(self._until_answered(written.id, check_stored=written.replayed)) as items:
                 async for item in items:
                     yield item
         finally:
             await self._events.close()
 
     async def wait(self, message_id: str) -> AsyncGenerator[Any, None]:
-        """Yield what happens until a message that was posted before is answered."""
+        """Yield items until a message that was posted earlier is answered. The answer comes last."""
         try:
             try:
                 await self._events.connect()
             except DeadlinePassed:
                 raise self._no_answer(message_id) from None
-            async with aclosing(self._until_answered(message_id, look_first=True)) as items:
+            async with aclosing(self._until_answered(message_id, check_stored=True)) as items:
                 async for item in items:
                     yield item
         finally:
@@ -88,11 +88,11 @@ class AsyncAnswerFollower:
             if not self._events.is_over:
                 raise
             raise NoAnswer(
-                f"{self._timeout_message()}: it may have the message or not", trigger_id=""
+                f"{self._timeout_message()}. It is unknown whether the message was stored", trigger_id=""
             ) from error
 
-    async def _until_answered(self, message_id: str, *, look_first: bool) -> AsyncGenerator[Any, None]:
-        answer = await self._stored_outcome(message_id) if look_first else None
+    async def _until_answered(self, message_id: str, *, check_stored: bool) -> AsyncGenerator[Any, None]:
+        answer = await self._stored_outcome(message_id) if check_stored else None
         while answer is None:
             try:
                 event = await self._events.next_event()
@@ -120,7 +120,7 @@ class AsyncAnswerFollower:
         return None
 
     async def _stored_outcome(self, message_id: str) -> Answer | None:
-        """Return the stored answer, or None. The server leaves out errors from before a retry."""
+        """Return the stored answer, or None. The server ignores errors from before a retry."""
         request = outcome_request(self._session_id, message_id, self._agent)
         try:
             reply = await self._connection.perform(request, deadline=self._events.deadline)

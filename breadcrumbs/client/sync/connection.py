@@ -1,5 +1,5 @@
 # Generated from breadcrumbs/client/aio/connection.py by `python -m tests.support.sync_client`. Do not edit.
-"""The connection to one server: sends requests with retries, and opens event streams."""
+"""Connection to one server. Sends requests with retries and opens event streams."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ _MIN_TIMEOUT_SECONDS: Final = 0.05
 
 
 class ByteStream:
-    """A response whose bytes arrive over time."""
+    """Body of a streamed response."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
         self._pieces = response.iter_raw()
 
     def read(self) -> bytes:
-        """Return the next bytes; none when the server has ended the stream."""
+        """Return the next bytes, or `b""` at the end of the stream."""
         try:
             return next(self._pieces, b"")
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 
     def close(self) -> None:
-        with shield():  # a cancelled reader must not leave its connection behind
+        with shield():  # close the connection also if the reader was cancelled
             self._response.close()
 
 
@@ -67,7 +67,7 @@ class ServerConnection:
         self.http.close()
 
     def fetch(self, request: Request, convert: Callable[[Any], T]) -> T:
-        """Perform a request and return the value that `convert` makes of the JSON in the reply."""
+        """Perform a request and return its JSON reply, converted by `convert`."""
         return self.replies.read(self.perform(request), convert)
 
     def write(self, request: Request, *, deadline: float | None = None) -> Written:
@@ -75,9 +75,9 @@ class ServerConnection:
         return self.replies.read_written(self.perform(request, deadline=deadline))
 
     def perform(self, request: Request, *, deadline: float | None = None) -> Reply:
-        """Send a request, retry it if it is idempotent, and raise the error of a refused one.
+        """Send a request, with retries if it is idempotent. Raise the error of the last attempt.
 
-        `deadline` is a time of the monotonic clock.
+        `deadline` is a time of the monotonic clock. No retry starts after it.
         """
         attempt = 0
         while True:
@@ -101,14 +101,14 @@ class ServerConnection:
             attempt += 1
 
     def send(self, request: Request, timeout: float | None) -> Reply:
-        """Send a request once. Without a `timeout`, that of the client applies."""
+        """Send a request once. The `timeout` of the client applies if it is shorter, or if this one is None."""
         try:
             return to_reply(self.http.request(**send_options(request, timeout, self.http.timeout)))
         except httpx.HTTPError as error:
             raise connection_lost(error) from error
 
     def open_stream(self, request: Request, read_timeout: float) -> ByteStream | Reply:
-        """Open an event stream. Return the reply where the server did not begin one."""
+        """Open an event stream. Return the reply instead if it is not a stream."""
         try:
             opening = self.http.build_request(**stream_options(request, read_timeout))
             response = self.http.send(opening, stream=True)

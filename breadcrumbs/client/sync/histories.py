@@ -1,5 +1,5 @@
 # Generated from breadcrumbs/client/aio/histories.py by `python -m tests.support.sync_client`. Do not edit.
-"""Histories of agent frameworks: one breadcrumb per entry, in the order of the framework."""
+"""Message histories of agent frameworks. Each entry is a breadcrumb, in the order of the framework."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ class History:
     """The entries of one framework in one session."""
 
     def __init__(self, client: Client, session: str, schema_name: str, mark: str) -> None:
-        """Every entry carries the tag `mark`. An entry that is being removed loses it first."""
+        """Entries have the tag `mark`. Removing an entry first removes this tag, so that it is not listed."""
         self._client = client
         self._session = session
         self._schema_name = schema_name
         self._mark = mark
 
     def read(self, limit: int | None = None) -> list[Any]:
-        """Return the last entries, the oldest first. Without a limit, all of them."""
+        """Return the last `limit` entries, oldest first. Without a limit, all entries."""
         if limit is not None and limit <= 0:
             return []
         found = self._list(tags=[self._mark], limit=limit, sort="-created_at")
         return [crumb.context["entry"] for crumb in reversed(found)]
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Add entries one after the other, each whole or not at all."""
+        """Add entries in order. Each write is atomic. Entries with an id that are already stored are skipped."""
         given = [(entry, entry_digest(entry)) for entry in entries]
-        # The server forgets idempotency keys after a day, so stored entries are looked up.
+        # Idempotency keys expire, by default after a day. Look up the stored entries too.
         stored = self._stored_digests([digest for _, digest in given if digest is not None])
         for entry, digest in given:
             if digest not in stored:
                 self._add_one(entry, digest)
 
     def pop(self) -> Any | None:
-        """Remove and return the newest entry. Concurrent callers each get another one."""
+        """Remove and return the newest entry. Concurrent callers get different entries."""
         while True:
             newest = self._list(tags=[self._mark], limit=1, sort="-created_at")
             if not newest:
@@ -68,7 +68,8 @@ class History:
             written = self._create(entry, digest, key)
             if key is None or not written.replayed or self._is_stored(written.id):
                 return
-            # The entry was removed and is added again: once, however many callers add it now.
+            # The entry was removed after its key was used. Derive the next key from the removed breadcrumb, so that
+            # concurrent callers still add the entry once.
             key = sha256(f"{key} {written.id}".encode()).hexdigest()
 
     def _create(self, entry: Entry, digest: str | None, key: str | None) -> Written:
@@ -90,7 +91,7 @@ class History:
         return stored
 
     def _claim(self, crumb: Breadcrumb) -> bool:
-        """Take an entry for this caller alone. False if somebody else was faster."""
+        """Claim an entry for this caller. Return False if another caller claimed it first."""
         claim = f"taken:{uuid4()}"
         try:
             self._client.request(
@@ -101,7 +102,7 @@ class History:
                 idempotent=True,
             )
         except VersionMismatch:
-            # A lost reply to our own claim looks the same: then the entry is ours.
+            # Also raised if our own claim succeeded but its reply was lost. Our tag distinguishes the two cases.
             return self._has_tag(crumb.id, claim)
         except NotFound:
             return False
@@ -120,7 +121,7 @@ class History:
         try:
             self._client.delete(crumb.id)
         except NotFound:
-            pass  # deleted by another caller that clears the same session
+            pass  # another caller has deleted it
 
     def _list(self, **wanted: Unpack[Listing]) -> list[Breadcrumb]:
         filters: Listing = {**wanted, "session": self._session, "schema_name": self._schema_name}

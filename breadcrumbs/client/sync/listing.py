@@ -1,5 +1,5 @@
 # Generated from breadcrumbs/client/aio/listing.py by `python -m tests.support.sync_client`. Do not edit.
-"""Lists that come in pages."""
+"""Paginated lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from breadcrumbs.client.values import Breadcrumb, SessionInfo, Version
 def list_breadcrumbs(
     connection: ServerConnection, **wanted: Unpack[Listing]
 ) -> Generator[Breadcrumb, None, None]:
-    """Yield every breadcrumb that matches, page by page."""
+    """Yield all matching breadcrumbs, reading page by page."""
     params, limit, given, cursor = list_params(wanted), wanted.get("limit"), 0, None
     while limit is None or given < limit:
         request = list_request(params, limit=limit, given=given, cursor=cursor)
@@ -29,7 +29,7 @@ def list_breadcrumbs(
 
 
 def list_versions(connection: ServerConnection, id: str) -> tuple[Version, ...]:
-    """Return all versions of a breadcrumb, the newest first."""
+    """Return all versions of a breadcrumb, newest first."""
     found: list[Version] = []
     cursor: str | None = None
     while True:
@@ -43,7 +43,7 @@ def list_versions(connection: ServerConnection, id: str) -> tuple[Version, ...]:
 def list_sessions(
     connection: ServerConnection, user_id: str | None, limit: int | None
 ) -> Generator[SessionInfo, None, None]:
-    """Yield the sessions, the last active one first, page by page."""
+    """Yield sessions, last active first, reading page by page."""
     given, cursor = 0, None
     while limit is None or given < limit:
         request = list_sessions_request(user_id, limit=limit, given=given, cursor=cursor)

@@ -1,5 +1,5 @@
 # Generated from breadcrumbs/client/aio/session.py by `python -m tests.support.sync_client`. Do not edit.
-"""One session of a server."""
+"""A session: messages, answers, state and turns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from breadcrumbs.runtime.schema_names import AGENT_RESPONSE, USER_MESSAGE
 
 
 class Session:
-    """One conversation. Messages here are seen here and nowhere else."""
+    """One conversation. Its messages are not visible in other sessions."""
 
     def __init__(self, connection: ServerConnection, id: str) -> None:
         self._connection = connection
@@ -49,9 +49,10 @@ class Session:
     @overload
     def say(self, text: str, *, wait: Literal[False], **options: Unpack[Saying]) -> Written: ...
     def say(self, text: str, *, wait: bool = True, **options: Unpack[Saying]) -> Answer | Written:
-        """Post a message and wait for its answer: the first one, or that of one `agent`.
+        """Post a message and wait for its answer.
 
-        Raises `AgentFailed` with the reason if there is none, and `NoAnswer` after the time limit.
+        This is the first answer, or the answer of one `agent`. Raises `AgentFailed` with the reason if the agent
+        failed, and `NoAnswer` after the timeout. Without `wait`, returns as soon as the message is stored.
         """
         if not wait:
             return self._connection.write(message_request(text, self.id, options))
@@ -61,28 +62,28 @@ class Session:
         return answer
 
     def stream(self, text: str, **options: Unpack[Saying]) -> Generator[Delta | Answer, None, None]:
-        """Like `say`, with the pieces of the answer while it is made. The whole answer comes last."""
+        """Like `say`, but also yield pieces of the answer while it is written. The answer comes last."""
         return AnswerFollower(self._connection, self.id, "pieces", options).say(text, options)
 
     def turn(
         self, text: str, *, last_event_id: str | None = None, **options: Unpack[Saying]
     ) -> Generator[Written | Event | Answer, None, None]:
-        """Like `stream`, with every event of the session: tools, contexts, other people's messages.
+        """Like `stream`, but yield every event of the session: tools, contexts, messages of other users.
 
-        The first item is the `Written` message. With a `last_event_id`, the events since then come too.
+        The first item is the `Written` message. With `last_event_id`, events after that one are also yielded.
         """
         turn = AnswerFollower(self._connection, self.id, "everything", options, last_event_id=last_event_id)
         return turn.say(text, options)
 
     def wait(self, message_id: str, **options: Unpack[Waiting]) -> Answer:
-        """Wait for the answer to a message that was posted before, unless it is stored already."""
+        """Return the answer to a message that was posted earlier. Waits if it is not stored yet."""
         turn = AnswerFollower(self._connection, self.id, "answer", options)
         with closing(turn.wait(message_id)) as items:
             answer: Answer = next(items)
         return answer
 
     def messages(self, last: int | None = None) -> tuple[ChatMessage, ...]:
-        """Return the messages of users and agents, the oldest first: all of them, or the `last` so many."""
+        """Return the messages of users and agents, oldest first. `last` limits them to that many of the newest."""
         found: list[Breadcrumb] = []
         for schema in (USER_MESSAGE, AGENT_RESPONSE):
             newest = list_breadcrumbs(
@@ -93,7 +94,7 @@ class Session:
         return tuple(chat_message(crumb) for crumb in (found if last is None else found[-last:]))
 
     def cancel(self, reason: str | None = None) -> Written:
-        """Stop the answers in progress. A waiter gets an `AgentFailed` that is `cancelled`."""
+        """Stop the answers in progress. Callers waiting for them get an `AgentFailed` with `cancelled` set."""
         return self._connection.write(cancel_request(self.id, reason))
 
     def info(self) -> SessionInfo:
@@ -101,14 +102,14 @@ class Session:
         return self._connection.fetch(get_request(session_path(self.id)), session_info_of)
 
     def change(self, *, expected_version: int | None = None, **changes: Unpack[SessionChange]) -> SessionInfo:
-        """Change the title or the state, pause or resume the session: all that is given, or nothing."""
+        """Change the title or the state, pause or resume the session. All changes are one atomic write."""
         request = change_session_request(self.id, changes, expected_version)
         return self._connection.fetch(request, session_info_of)
 
     def delete(self, *, expected_version: int | None = None) -> int:
-        """Delete the session with everything in it, and return how many breadcrumbs it had.
+        """Delete the session and everything in it. Return the number of deleted breadcrumbs.
 
-        Answers in progress stop.
+        Answers in progress are stopped.
         """
         request = delete_request(session_path(self.id), expected_version)
         return self._connection.fetch(request, parse_deleted)
@@ -116,13 +117,13 @@ class Session:
     def fork(
         self, message_id: str | None = None, *, id: str | None = None, title: str | None = None
     ) -> Session:
-        """Create a session with the messages of this one: up to and including a message, or all of them."""
+        """Create a session with copies of the messages, all or up to and including `message_id`."""
         fields = {"message_id": message_id, "id": id, "title": title}
-        made = self._connection.fetch(fork_request(self.id, fields), session_info_of)
-        return Session(self._connection, made.id)
+        info = self._connection.fetch(fork_request(self.id, fields), session_info_of)
+        return Session(self._connection, info.id)
 
     def retry(self, message_id: str | None = None) -> Retried:
-        """Run a failed turn again, by default the newest. Return the id of its message, for `wait`."""
+        """Run a failed turn again, by default the newest. Return the id of its message for `wait`."""
         return self._connection.fetch(retry_request(self.id, message_id), parse_retried)
 
     def __repr__(self) -> str:
