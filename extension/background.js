@@ -1,5 +1,5 @@
-// The service worker: opens the side panel, and tells it where the user clicked. It holds no state, because
-// Chrome stops it after half a minute.
+// Service worker. Opens the side panel and passes clicks on to it. It has no state, because Chrome stops it after 30 s
+// without events.
 
 import { ATTACH, OPEN, leaveClick } from "./src/clicks.js";
 
@@ -7,13 +7,13 @@ chrome.runtime.onInstalled.addListener(async () => {
   await chrome.contextMenus.removeAll();
   chrome.contextMenus.create({
     id: "attach",
-    title: "Attach to the Breadcrumbs chat",
+    title: "Attach to Breadcrumbs chat",
     contexts: ["page", "selection"],
   });
 });
 
-// Not `openPanelOnActionClick`: a click that the extension handles itself also lets it read the page
-// (activeTab), and that is what attaching needs.
+// `openPanelOnActionClick` is not used: only a click that the extension handles itself grants `activeTab`, which is
+// needed to read the page.
 chrome.action.onClicked.addListener((tab) => show(tab, OPEN));
 chrome.contextMenus.onClicked.addListener((_info, tab) => show(tab, ATTACH));
 
@@ -23,7 +23,7 @@ chrome.contextMenus.onClicked.addListener((_info, tab) => show(tab, ATTACH));
  */
 function show(tab, kind) {
   if (tab?.id === undefined) return;
-  // First of all, and without waiting for anything: Chrome opens it only while the click is being handled.
-  chrome.sidePanel.open({ windowId: tab.windowId }).catch((error) => console.warn("no side panel:", error));
+  // First, and without an await before it: Chrome opens the panel only while it handles the click.
+  chrome.sidePanel.open({ windowId: tab.windowId }).catch((error) => console.warn("side panel not opened:", error));
   leaveClick({ kind, tabId: tab.id, windowId: tab.windowId });
 }

@@ -1,1 +1,1 @@
-"""The page that the API serves, as built files in `dist/`; what they are built from is beside them."""
+"""The web page that the API serves. `dist/` has the built files, the sources are beside it."""

@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { defineConfig, type Plugin } from "vite";
 
-// Where `npm run dev` sends what is not a file of the page: a running `crumb up`.
+// `npm run dev` forwards API requests to this server, a running `crumb up`.
 const api = process.env["CRUMB_URL"] ?? "http://127.0.0.1:8081";
 
 const apiPaths = [
@@ -19,9 +19,9 @@ export default defineConfig({
   },
   build: {
     target: "es2022",
-    // The policy allows no data: in style sheets or scripts, and one file more costs nothing here.
+    // The content security policy forbids data: URLs, so assets stay separate files.
     assetsInlineLimit: 0,
-    // Chromium and Safari know modulepreload; the polyfill would be an inline script's worth of nothing.
+    // Current browsers support modulepreload.
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
   },
@@ -33,7 +33,7 @@ export default defineConfig({
         {
           target: api,
           changeOrigin: true,
-          // The server refuses pages of another origin, and this one comes from Vite's port.
+          // The server refuses other origins, and this page is served from the port of Vite.
           configure: (proxy) => proxy.on("proxyReq", (request) => request.removeHeader("origin")),
         },
       ]),
@@ -41,7 +41,7 @@ export default defineConfig({
   },
 });
 
-/** A few lines that run before the first paint, as a file, because the policy allows no inline script. */
+/** Adds the script that sets the theme before the first paint. A file, because the policy forbids inline scripts. */
 function earlyTheme(): Plugin {
   const source = () => readFileSync(new URL("./src/early-theme.js", import.meta.url), "utf8");
   const hash = createHash("sha256").update(source()).digest("base64url").slice(0, 8);

@@ -1,5 +1,5 @@
 //#region client/src/ids.ts
-/** Return a random id, for keys that must be unique. */
+/** Return a random unique id. */
 function newId() {
 	if (crypto.randomUUID) return crypto.randomUUID();
 	const bytes = crypto.getRandomValues(/* @__PURE__ */ new Uint8Array(16));
@@ -12,7 +12,7 @@ var Breadcrumbs = class {
 	constructor(client) {
 		this.#client = client;
 	}
-	/** Return one page, and the cursor of the next one if there is one. */
+	/** Return one page, and the cursor of the next page if there is one. */
 	async list(query, signal) {
 		const { data, response } = await this.#client.request("/breadcrumbs", {
 			query,
@@ -25,10 +25,11 @@ var Breadcrumbs = class {
 			next
 		};
 	}
+	/** Return a breadcrumb as it is stored, without hints applied. */
 	full(id, signal) {
 		return this.#client.json(`${pathOf$1(id)}/full`, { signal });
 	}
-	/** Return all versions. A long history is read in several pages. */
+	/** Return all versions. Reads as many pages as needed. */
 	async history(id, signal) {
 		const versions = [];
 		let cursor;
@@ -42,7 +43,7 @@ var Breadcrumbs = class {
 		} while (cursor !== void 0);
 		return versions;
 	}
-	/** Create a breadcrumb. Repeating this with the same key does not create a second one. */
+	/** Create a breadcrumb. A second call with the same key does not create a second one. */
 	async create(crumb, idempotencyKey = newId(), signal) {
 		const { data, response } = await this.#client.request("/breadcrumbs", {
 			body: crumb,
@@ -52,6 +53,7 @@ var Breadcrumbs = class {
 		if (typeof data?.id !== "string") throw this.#client.malformed(response);
 		return data;
 	}
+	/** Replace fields. With a `version`, fails if it is not the current one. */
 	update(id, changes, version) {
 		return this.#client.json(pathOf$1(id), {
 			method: "PATCH",
@@ -74,7 +76,7 @@ function nextCursor(response) {
 }
 //#endregion
 //#region client/src/errors.ts
-var STATUS_OF_MALFORMED = 406;
+var MALFORMED_STATUS = 406;
 var ApiError = class extends Error {
 	failure;
 	constructor(message, failure) {
@@ -82,32 +84,32 @@ var ApiError = class extends Error {
 		this.name = "ApiError";
 		this.failure = failure;
 	}
-	/** HTTP status. 0: there was no answer. 406 also stands for an answer that makes no sense. */
+	/** HTTP status. 0 without a reply, 406 also for a malformed reply. */
 	get status() {
-		return this.failure.kind === "malformed" ? STATUS_OF_MALFORMED : this.failure.status;
+		return this.failure.kind === "malformed" ? MALFORMED_STATUS : this.failure.status;
 	}
 	get problem() {
 		return this.failure.problem;
 	}
-	/** Seconds that the server asked to wait. */
+	/** Seconds to wait, from the `Retry-After` header. */
 	get retryAfter() {
 		return this.failure.retryAfter;
 	}
-	/** Whether the same request may succeed later. */
+	/** Whether the same request can succeed later. */
 	get isRetryable() {
 		return this.status === 0 || this.status === 408 || this.status === 429 || this.status >= 500;
 	}
 };
-/** Word a failure in one sentence. */
+/** Describe a failure in one sentence. */
 function describeFailure({ kind, status, problem }) {
 	switch (kind) {
 		case "unreachable": return "The server cannot be reached.";
-		case "timeout": return "The server does not answer.";
-		case "malformed": return "The answer is not from a Breadcrumbs server.";
-		case "refused": return sentence(problem?.detail ?? problem?.title ?? `The server answered ${status}.`);
+		case "timeout": return "The server does not respond.";
+		case "malformed": return "The reply is not from a Breadcrumbs server.";
+		case "refused": return sentence(problem?.detail ?? problem?.title ?? `The server replied with status ${status}.`);
 	}
 }
-/** Read why the server refused a request. */
+/** Read the reason why the server refused a request. */
 async function readRefusal(server, response) {
 	const retryAfter = Number(response.headers.get("retry-after")) || void 0;
 	const problem = await readProblem(response);
@@ -128,18 +130,18 @@ async function readProblem(response) {
 		return;
 	}
 }
-/** Return the text to show for anything that was thrown. */
+/** Return the message of any thrown value. */
 function messageOf(error) {
 	return error instanceof Error ? error.message : String(error);
 }
-/** Begin with a capital letter and end with a full stop. */
+/** Return the text with a capital letter at the start and a full stop at the end. */
 function sentence(text) {
 	const first = text.charAt(0).toUpperCase() + text.slice(1);
 	return /[.!?…]$/.test(first) ? first : `${first}.`;
 }
 //#endregion
 //#region client/src/sessions.ts
-/** The breadcrumbs of a session are deleted one by one, which takes time. */
+/** Deleting a session deletes its breadcrumbs one by one, so it gets a longer timeout. */
 var DELETE_TIMEOUT_FACTOR = 10;
 var Sessions = class {
 	#client;
@@ -197,11 +199,11 @@ var Sessions = class {
 	fork(id, body = {}) {
 		return this.#client.json(pathOf(id, "/fork"), { body });
 	}
-	/** Answer a message again whose turn failed: the last one, unless another is named. */
+	/** Run the failed turn of a message again, by default the newest. */
 	retry(id, messageId) {
 		return this.#client.json(pathOf(id, "/retry"), { body: messageId === void 0 ? {} : { message_id: messageId } });
 	}
-	/** Stop the answer that is being generated in a session. */
+	/** Stop the answers in progress in a session. */
 	cancel(id, key = newId()) {
 		return this.#client.breadcrumbs.create({
 			schema_name: "agent.cancel.v1",
@@ -223,7 +225,7 @@ function withDefaults(message) {
 }
 //#endregion
 //#region client/src/client.ts
-/** Requests to one server. A request that fails throws an `ApiError`. */
+/** HTTP client of one server. Failed requests throw an `ApiError`. */
 var TIMEOUT_MS = 3e4;
 var Client = class {
 	server;
@@ -239,11 +241,11 @@ var Client = class {
 	get timeoutMs() {
 		return this.#options.timeoutMs ?? TIMEOUT_MS;
 	}
-	/** Send a request and return the body of the answer. */
+	/** Send a request and return the body of the reply. */
 	async json(path, options = {}) {
 		return (await this.request(path, options)).data;
 	}
-	/** Send a request and return the body of the answer together with the response, for its headers. */
+	/** Send a request and return the body of the reply, and the response for its headers. */
 	async request(path, options = {}) {
 		const deadline = new AbortController();
 		const timer = setTimeout(() => deadline.abort(), options.timeoutMs ?? this.timeoutMs);
@@ -264,7 +266,7 @@ var Client = class {
 			clearTimeout(timer);
 		}
 	}
-	/** Send a request without a time limit and return the response, whose body is a stream. */
+	/** Send a request without a timeout and return the response. Its body is a stream. */
 	async open(path, options = {}) {
 		try {
 			return await this.#send(path, options);
@@ -273,7 +275,7 @@ var Client = class {
 			throw this.#asApiError(error, "unreachable");
 		}
 	}
-	/** Return the error for an answer that is not one of a Breadcrumbs server. */
+	/** Return the error for a reply that does not come from a Breadcrumbs server. */
 	malformed(response) {
 		return this.#error({
 			kind: "malformed",
@@ -327,7 +329,7 @@ var Client = class {
 		return new ApiError((this.#options.describeFailure ?? describeFailure)(failure), failure);
 	}
 };
-/** Add a query to a path. Parameters that are undefined or empty are left out. */
+/** Add a query to a path. Undefined and empty parameters are omitted. */
 function withQuery(path, query = {}) {
 	const pairs = new URLSearchParams();
 	for (const [name, value] of Object.entries(query)) {
@@ -339,7 +341,7 @@ function withQuery(path, query = {}) {
 }
 //#endregion
 //#region client/src/tokens.ts
-/** Decode the claims of a token without checking its signature. Returns null for an API key. */
+/** Return the claims of a token without checking its signature. Returns null for an API key. */
 function tokenClaims(token) {
 	const payload = /^[\w-]+\.([\w-]+)\.[\w-]+$/.exec(token)?.[1];
 	if (payload === void 0) return null;
@@ -353,7 +355,7 @@ function tokenClaims(token) {
 }
 //#endregion
 //#region client/src/sse.ts
-/** Parses server-sent events from text that arrives in pieces of any size. */
+/** Parser of server-sent events. The text can arrive in pieces of any size. */
 var SseParser = class {
 	#rest = "";
 	#event = "message";
@@ -389,14 +391,14 @@ var SseParser = class {
 };
 //#endregion
 //#region client/src/retries.ts
-/** Return the delay before the next retry: doubled with each failure, up to the longest. */
+/** Return the delay before the next retry. It doubles with each failure, up to `longestMs`. */
 function retryDelay({ firstMs, longestMs, jitter = .25 }, failures) {
 	return Math.min(longestMs, firstMs * 2 ** failures) * (1 - jitter + 2 * jitter * Math.random());
 }
-/** Waits for a time, or until it is ended. */
+/** A wait that ends after some time or when `end` is called. */
 var Pause = class {
 	#end = () => {};
-	/** Wait for `ms`. Without it: until `end` is called. */
+	/** Wait for `ms`, or until `end` is called. */
 	wait(ms) {
 		return new Promise((resolve) => {
 			const timer = ms === void 0 ? void 0 : setTimeout(resolve, ms);
@@ -427,7 +429,7 @@ var EventStream = class {
 	#connection = new AbortController();
 	#status = "connecting";
 	#lastId;
-	/** The server did not know our position: the next connection starts at the present. */
+	/** Whether the server rejected our position. The next connection then starts with new events. */
 	#positionLost = false;
 	#isSuspended = false;
 	#failures = 0;
@@ -446,17 +448,17 @@ var EventStream = class {
 		this.#connection.abort();
 		this.#pause.end();
 	}
-	/** Receive other events from here on. None in between is lost. */
+	/** Change the query. No event in between is lost. */
 	follow(query) {
 		this.#query = query;
 		this.reconnect();
 	}
-	/** End the pause before the next retry. */
+	/** Retry now, without waiting for the delay. */
 	retryNow() {
 		this.#failures = 0;
 		this.#pause.end();
 	}
-	/** Connect again at once, also where the stream is open. */
+	/** Connect again immediately, even if the stream is open. */
 	reconnect() {
 		this.#isSuspended = false;
 		if (this.#status !== "lost") this.#report({ status: "connecting" });
@@ -482,7 +484,7 @@ var EventStream = class {
 			await this.#waitAfter(state);
 		}
 	}
-	/** Follow the stream until it ends. Returns why it ended, or undefined if it has to be opened again at once. */
+	/** Read the stream until it ends. Return the reason, or undefined to open it again immediately. */
 	async #connect(connection) {
 		try {
 			await this.#follow(connection.signal);
@@ -583,7 +585,7 @@ var EventStream = class {
 		this.#handlers.onState?.(state);
 	}
 };
-/** Call a handler. Its error is reported as uncaught and does not end the connection. */
+/** Call a handler. Report its error as uncaught, so that it does not end the connection. */
 function reportErrors(handle) {
 	try {
 		handle();
@@ -596,12 +598,12 @@ function reportErrors(handle) {
 //#endregion
 //#region client/src/outbox.ts
 /**
-* Messages that the server has not confirmed. They are kept in a storage and sent in their order until the server
-* accepts or refuses them. Each has an idempotency key, so repeating a request never writes twice.
+* Queue of messages that the server has not confirmed. They are stored and sent in order until the server accepts or
+* refuses them. Each has an idempotency key, so a retry never writes twice.
 */
-/** The server forgets idempotency keys after a day by default. */
+/** Idempotency keys expire on the server after a day by default. One hour is a safety margin. */
 var KEY_LIFETIME_MS = 828e5;
-/** Whether sending an entry again could write it twice. */
+/** Whether a retry could write an entry twice, because its key has expired. */
 function isKeyExpired({ tried, at }) {
 	return tried && Date.now() - at > KEY_LIFETIME_MS;
 }
@@ -613,7 +615,7 @@ var Outbox = class {
 	constructor(options) {
 		this.#options = options;
 	}
-	/** Add an entry. With a synchronous storage it is stored when this returns. */
+	/** Add an entry. A synchronous storage has it when this returns. */
 	async add(fields) {
 		const entry = {
 			key: newId(),
@@ -633,11 +635,11 @@ var Outbox = class {
 		await this.#mark(key, fields);
 		this.wake();
 	}
-	/** Look at the entries now. */
+	/** Check the entries now. */
 	wake() {
 		this.#pause.end();
 	}
-	/** Look at the entries now, and begin with short delays again. */
+	/** Check the entries now, and reset the delay between retries. */
 	retryNow() {
 		this.#failures = 0;
 		this.wake();
@@ -646,7 +648,7 @@ var Outbox = class {
 		this.#end.abort();
 		this.wake();
 	}
-	/** Send entries until `stop` is called. Only one window may do this for a shared storage. */
+	/** Send entries until `stop` is called. Only one window may run this for a shared storage. */
 	async run() {
 		const { storage, isWaiting } = this.#options;
 		while (!this.#end.signal.aborted) {
@@ -697,9 +699,9 @@ var Outbox = class {
 };
 //#endregion
 //#region client/src/markdown.ts
-var DEEPEST = 8;
-var MOST_COLUMNS = 64;
-var LONGEST_ADDRESS = 1500;
+var MAX_DEPTH = 8;
+var MAX_COLUMNS = 64;
+var MAX_ADDRESS_LENGTH = 1500;
 var FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`]{0,40})[^`\n]*$/;
 var HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
 var RULE = /^ {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$/;
@@ -707,7 +709,7 @@ var QUOTE = /^ {0,3}> ?/;
 var ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:[ \t]+(.*))?$/;
 var TASK = /^\[([ xX])\][ \t]+/;
 var DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
-/** Split the text into its outermost blocks. While text is appended, only the last block changes. */
+/** Split the text into its top-level blocks. Appending text changes only the last block. */
 function splitMarkdown(text) {
 	const lines = text.replaceAll("\r\n", "\n").split("\n");
 	const found = [];
@@ -765,7 +767,7 @@ function blockAt(lines, at, depth) {
 		block: () => ({ type: "rule" }),
 		end: at + 1
 	};
-	if (QUOTE.test(line) && depth < DEEPEST) {
+	if (QUOTE.test(line) && depth < MAX_DEPTH) {
 		let end = at + 1;
 		while (end < lines.length && (QUOTE.test(lines[end] ?? "") || continues(lines[end] ?? ""))) end += 1;
 		const quoted = () => lines.slice(at, end).map((other) => other.replace(QUOTE, ""));
@@ -777,7 +779,7 @@ function blockAt(lines, at, depth) {
 			end
 		};
 	}
-	if (ITEM.test(line) && depth < DEEPEST) return listAt(lines, at, depth);
+	if (ITEM.test(line) && depth < MAX_DEPTH) return listAt(lines, at, depth);
 	if (line.includes("|") && DIVIDER.test(lines[at + 1] ?? "")) {
 		const head = cells(line);
 		if (cells(lines[at + 1] ?? "").length === head.length) return tableAt(lines, at, head);
@@ -797,7 +799,7 @@ function closes(line, mark) {
 	const text = line.trim();
 	return text.length >= mark.length && text === (mark[0] ?? "").repeat(text.length);
 }
-/** Whether a line goes on with the paragraph above it. */
+/** Whether a line continues the paragraph above it. */
 function continues(line) {
 	return line.trim() !== "" && !FENCE.test(line) && !HEADING.test(line) && !RULE.test(line) && !QUOTE.test(line) && !ITEM.test(line);
 }
@@ -864,7 +866,7 @@ function tableAt(lines, at, head) {
 	};
 }
 function cells(line) {
-	return line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "").split(/(?<!\\)\|/, MOST_COLUMNS).map((cell) => cell.trim().replaceAll("\\|", "|"));
+	return line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "").split(/(?<!\\)\|/, MAX_COLUMNS).map((cell) => cell.trim().replaceAll("\\|", "|"));
 }
 var PUNCTUATION = /[\p{P}\p{S}]/u;
 var SPECIAL = /[\\`*_~[\]!\n&h]/g;
@@ -940,7 +942,7 @@ function inline(text) {
 			const opener = brackets.pop();
 			const maybe = opener !== void 0 && text[at + 1] === "(";
 			if (maybe && paren >= 0 && paren < at + 2) paren = text.indexOf(")", at + 2);
-			const target = maybe && paren >= 0 && paren - at < LONGEST_ADDRESS ? targetAt(text, at + 2) : void 0;
+			const target = maybe && paren >= 0 && paren - at < MAX_ADDRESS_LENGTH ? targetAt(text, at + 2) : void 0;
 			if (opener && target) {
 				flush();
 				const label = emphasised(parts.splice(opener.part).slice(1));
@@ -964,9 +966,9 @@ function inline(text) {
 		} else if (char === "&") {
 			REFERENCE.lastIndex = at;
 			const found = REFERENCE.exec(text);
-			const meant = found && referred(found);
-			if (found && meant) {
-				plain += meant;
+			const resolved = found && resolveReference(found);
+			if (found && resolved) {
+				plain += resolved;
 				at += found[0].length;
 				continue;
 			}
@@ -982,7 +984,7 @@ function runAt(text, at) {
 	while (text[end] === text[at] && end < text.length) end += 1;
 	return end - at;
 }
-/** Where runs of backticks are, so that the end of a piece of code is looked up and not searched for. */
+/** Index all runs of backticks by length, so that finding the end of a code span takes constant time. */
 function tickRuns(text) {
 	const byLength = /* @__PURE__ */ new Map();
 	for (const found of text.matchAll(/`+/g)) {
@@ -1006,7 +1008,7 @@ function codeText(code) {
 function wordBefore(text, at) {
 	return at > 0 && /[\w/]/.test(text[at - 1] ?? "");
 }
-/** CommonMark's left- and right-flanking runs. */
+/** Return a delimiter run, with the left- and right-flanking rules of CommonMark. */
 function delimiter(text, at, mark, length) {
 	const before = text[at - 1] ?? " ";
 	const after = text[at + length] ?? " ";
@@ -1023,7 +1025,10 @@ function delimiter(text, at, mark, length) {
 	};
 }
 var isDelimiter = (part) => typeof part === "object" && "mark" in part;
-/** CommonMark's way to match what opens with what closes: what was found to have no opener is not looked for again. */
+/**
+* Match opening and closing delimiters with the algorithm of CommonMark. `bottoms` keeps the time linear: openers that
+* were searched without a match are not searched again.
+*/
 function emphasised(parts) {
 	const out = [];
 	const openers = [];
@@ -1075,7 +1080,7 @@ function asText(part) {
 var depthOf = (children) => children.reduce((most, child) => Math.max(most, typeof child === "object" && "depth" in child ? child.depth : 0), 0);
 function wrapped(type, children) {
 	const depth = depthOf(children) + 1;
-	return depth > DEEPEST ? children : [{
+	return depth > MAX_DEPTH ? children : [{
 		type,
 		depth,
 		children
@@ -1089,11 +1094,11 @@ function link(address, children) {
 		children
 	};
 }
-/** An address in parentheses, with a title that nobody sees. */
+/** Parse an address in parentheses. Its title, if any, is ignored. */
 function targetAt(text, from) {
 	let at = from;
 	let open = 0;
-	const limit = Math.min(text.length, from + LONGEST_ADDRESS);
+	const limit = Math.min(text.length, from + MAX_ADDRESS_LENGTH);
 	for (; at < limit; at += 1) {
 		const char = text[at] ?? "";
 		if (char.trim() === "" || char === "<") break;
@@ -1109,7 +1114,7 @@ function targetAt(text, from) {
 		end: at + 1
 	} : void 0;
 }
-/** What follows an address in a sentence is not a part of it. */
+/** Remove punctuation that follows an address in a sentence. */
 function withoutTail(address) {
 	let end = address.length;
 	let surplus = 0;
@@ -1121,7 +1126,7 @@ function withoutTail(address) {
 	}
 	return address.slice(0, end);
 }
-/** Return an address that may be followed: of a web page or of mail. Returns null for any other. */
+/** Return an address of a web page or an email. Returns null for any other address. */
 function safeAddress(address) {
 	if (!URL.canParse(address)) return null;
 	const url = new URL(address);
@@ -1148,8 +1153,8 @@ var NAMED = {
 	euro: "€",
 	deg: "°"
 };
-/** What a character reference stands for; undefined for what is none, which stays as it is. */
-function referred([, decimal, hex, name]) {
+/** Return the character of a character reference, or undefined if it is not valid. */
+function resolveReference([, decimal, hex, name]) {
 	if (name !== void 0) return Object.hasOwn(NAMED, name) ? NAMED[name] : void 0;
 	const point = decimal !== void 0 ? Number(decimal) : Number.parseInt(hex ?? "", 16);
 	return point > 0 && point <= 1114111 && !(point >= 55296 && point <= 57343) ? String.fromCodePoint(point) : void 0;
@@ -1157,10 +1162,10 @@ function referred([, decimal, hex, name]) {
 //#endregion
 //#region client/src/markdown-elements.ts
 /**
-* Renders a Markdown tree as elements of any kind: DOM nodes, or nodes of a framework. No HTML is written on the way,
-* so none can be injected.
+* Renders a Markdown tree as elements of any kind, such as DOM nodes or nodes of a framework. It never writes HTML, so
+* none can be injected.
 */
-/** The headings of the page around a message are `h1` and `h2`. */
+/** Headings in a message start at `h3`, because the page around it uses `h1` and `h2`. */
 var HEADING_OFFSET = 2;
 function renderMarkdown(blocks, factory) {
 	return blocks.map((block) => renderBlock(block, factory));
@@ -1180,14 +1185,14 @@ function renderBlock(block, factory) {
 		case "rule": return element("hr", {}, []);
 	}
 }
-/** The first paragraph of an item stands beside its mark, without an element of its own. */
+/** Render a list item. Its first paragraph is inline, next to the list marker. */
 function renderItem({ done, blocks }, factory) {
 	const [first, ...rest] = blocks;
-	const words = first?.type === "paragraph" ? renderInline(first.text, factory) : [];
+	const text = first?.type === "paragraph" ? renderInline(first.text, factory) : [];
 	const below = first?.type === "paragraph" ? rest : blocks;
 	return [
 		...renderTask(done, factory),
-		...words,
+		...text,
 		...renderMarkdown(below, factory)
 	];
 }

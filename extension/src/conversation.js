@@ -1,5 +1,4 @@
-// What is known of one session: its breadcrumbs as entries of a chat, and answers that are being made.
-// No network and no page in here.
+// State of one session: its breadcrumbs as entries of a chat, and answers in progress. No network, no DOM.
 
 import { plainText } from "./text.js";
 
@@ -17,32 +16,32 @@ const TOOL_RESPONSE = "tool.response.v1";
  * @property {string} id
  * @property {number} version
  * @property {"user" | "answer" | "error" | "tool" | "result" | "page"} kind
- * @property {string} at When it was created.
+ * @property {string} at Creation time.
  * @property {string} text
- * @property {string[]} answers The messages that it is an answer or an error to.
+ * @property {string[]} answers Ids of the messages that it answers, or whose turn failed.
  * @property {string} [agent]
  * @property {boolean} [cancelled]
  * @property {{title: string, url: string, selection: boolean, truncated: boolean}} [page]
  * @property {{name: string, request: string, input?: unknown, output?: unknown, error?: string}} [tool]
  */
 /**
- * An answer while it is being made.
+ * An answer that is being written.
  * @typedef {{id: string, message: string, agent: string, letters: string[], pieces: number}} Draft
  */
 
 export class Conversation {
   /** @type {Map<string, Entry>} */
   #entries = new Map();
-  /** Deleted: a list that was asked for before must not bring them back. @type {Set<string>} */
+  /** Ids of deleted breadcrumbs, so that a list requested earlier does not restore them. @type {Set<string>} */
   #gone = new Set();
   /** @type {Map<string, Draft>} */
   #drafts = new Map();
-  /** Edits of what is not known yet: a list that was asked for before has it as it was. @type {Map<string, any>} */
+  /** Updates of unknown breadcrumbs, because a list requested earlier has the old version. @type {Map<string, any>} */
   #edits = new Map();
-  /** Messages whose turn was asked for again, and when. @type {Map<string, string>} */
+  /** Retried messages, with the time of the error. @type {Map<string, string>} */
   #retried = new Map();
 
-  /** An event of the session's stream. @param {any} event */
+  /** Apply an event of the stream. @param {any} event */
   take(event) {
     if (event.type === "agent.response.delta") {
       this.#delta(event);
@@ -66,9 +65,9 @@ export class Conversation {
   }
 
   /**
-   * A breadcrumb of the session. What is known already in the same or a newer version stays.
+   * Add a breadcrumb. Ignored if the same or a newer version is known.
    * @param {import("./server.js").Crumb} crumb
-   * @returns {boolean} Whether it is something that a chat shows.
+   * @returns {boolean} Whether the chat shows it.
    */
   add(crumb) {
     const edit = this.#edits.get(crumb.id);
@@ -95,7 +94,7 @@ export class Conversation {
     this.#entries.delete(id);
   }
 
-  /** Begin anew: events were missed, and everything is listed again. */
+  /** Clear everything, because events were missed and everything is listed again. */
   forget() {
     this.#entries.clear();
     this.#gone.clear();
@@ -103,7 +102,7 @@ export class Conversation {
     this.#drafts.clear();
   }
 
-  /** Everything that is shown, in its order. @returns {Entry[]} */
+  /** Return all entries in order of time. @returns {Entry[]} */
   entries() {
     const all = [...this.#entries.values()].sort((a, b) => (a.at === b.at ? (a.id < b.id ? -1 : 1) : a.at < b.at ? -1 : 1));
     /** @type {Map<string, Entry>} */
@@ -116,7 +115,7 @@ export class Conversation {
       .map((entry) => {
         const result = entry.kind === "tool" ? results.get(entry.id) : undefined;
         if (!result?.tool || !entry.tool) return entry;
-        // One call, one entry: what it was asked and what came of it.
+        // One entry per tool call, with input and output.
         return { ...entry, version: entry.version + result.version, tool: { ...result.tool, ...entry.tool } };
       });
   }
@@ -127,7 +126,7 @@ export class Conversation {
   }
 
   /**
-   * The messages that wait for an answer, the oldest first: those after the last one that got one.
+   * Return the messages that wait for an answer, oldest first: those after the last answered one, and retried ones.
    * @returns {Entry[]}
    */
   unanswered() {
@@ -144,7 +143,7 @@ export class Conversation {
     return messages.filter((message, place) => place > last || (this.#retried.has(message.id) && !isAnswered(message)));
   }
 
-  /** Whether the turn of an error can be run again: nothing better has come of it since. @param {Entry} error */
+  /** Whether the turn of an error can be retried: it has no newer outcome. @param {Entry} error */
   canRetry(error) {
     if (error.kind !== "error" || !error.answers.length) return false;
     return ![...this.#entries.values()].some(
@@ -152,12 +151,12 @@ export class Conversation {
     );
   }
 
-  /** A failed turn was asked for again. @param {Entry} error */
+  /** Note that a failed turn is being retried. @param {Entry} error */
   retrying(error) {
     for (const message of error.answers) this.#retried.set(message, error.at);
   }
 
-  /** It did not work out. @param {Entry} error */
+  /** Note that the retry could not be started. @param {Entry} error */
   notRetrying(error) {
     for (const message of error.answers) this.#retried.delete(message);
   }
@@ -175,8 +174,7 @@ export class Conversation {
       draft = { id, message, agent, letters: [], pieces: draft?.pieces ?? 0 };
       this.#drafts.set(id, draft);
     }
-    // Offsets count characters as the server does, and not the halves of them that JavaScript counts. A piece
-    // that got lost leaves what is there until the answer comes.
+    // Offsets count code points, not UTF-16 units. After a lost delta the text stays as it is until the answer arrives.
     if (offset > draft.letters.length) return;
     draft.letters.length = offset;
     draft.letters.push(...text);
@@ -226,7 +224,7 @@ export function entryOf(crumb) {
         },
       };
     default: {
-      // An agent may give its answers a schema of its own.
+      // Agents can use their own schema for answers.
       const creator = context.creator;
       const byAgent = typeof creator === "object" && creator?.type === "agent" && common.answers.length > 0;
       if (crumb.schema_name !== ANSWER && !byAgent) return undefined;

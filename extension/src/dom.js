@@ -1,8 +1,9 @@
-// Elements, made one by one. Whatever comes from elsewhere goes in as text; nothing here parses HTML.
+// Helpers to create and find elements. Strings become text nodes and are never parsed as HTML.
 
 /** @typedef {Node | string | false | null | undefined} Child */
 
 /**
+ * Create an element.
  * @param {string} tag
  * @param {Record<string, string | boolean | ((event: any) => void) | undefined>} [attributes] A function is a listener.
  * @param {...Child} children
@@ -19,7 +20,7 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** One of the drawings at the end of the page. @param {string} name */
+/** Return one of the icons that the page defines. @param {string} name */
 export function icon(name) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("class", "icon");

@@ -1,4 +1,4 @@
-// Markdown as elements of the panel.
+// Renders Markdown as DOM elements.
 
 import { parseMarkdown, renderMarkdown } from "../client/index.js";
 import { h } from "./dom.js";
@@ -7,12 +7,12 @@ import { h } from "./dom.js";
 const ELEMENTS = {
   element: (tag, attributes, children) => {
     const element = h(tag, attributes);
-    for (const child of children) element.append(child); // too many for the arguments of one call
+    for (const child of children) element.append(child); // one by one, because the number of arguments of a call is limited
     return element;
   },
   codeBlock: (language, code) =>
     h("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code" }, h("code", {}, code)),
-  // A link that must not be followed stays the text that it was.
+  // An unsafe link is shown as its source text.
   unsafeLink: ({ address }, label) => ["[", ...label, `](${address})`],
 };
 

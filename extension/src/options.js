@@ -1,4 +1,4 @@
-// The options: which server, which token; tried out before they are needed.
+// Options page: address of the server and token, with a connection test.
 
 import { ApiError } from "../client/index.js";
 import { byId } from "./dom.js";
@@ -8,7 +8,7 @@ import { hostPattern, isThisMachine, loadSettings, saveSettings, serverAddress, 
 const server = /** @type {HTMLInputElement} */ (byId("server"));
 const token = /** @type {HTMLInputElement} */ (byId("token"));
 
-/** What is in the form, checked. @returns {import("./settings.js").Settings} */
+/** Return the validated content of the form. @returns {import("./settings.js").Settings} */
 function typed() {
   return { server: serverAddress(server.value), token: tokenText(token.value) };
 }
@@ -22,7 +22,7 @@ function say(text, outcome) {
   byId("result").dataset.outcome = outcome;
 }
 
-/** Runs what a button does, and shows what is wrong. @param {() => Promise<void>} action */
+/** Run the action of a button and show its error. @param {() => Promise<void>} action */
 async function attempt(action) {
   say("", "open");
   try {
@@ -33,12 +33,12 @@ async function attempt(action) {
 }
 
 /**
- * Ask Chrome for this server. Without it requests still go out, under the rules for web pages.
+ * Request access to a server. Without it, requests are still sent, with the restrictions of web pages (CORS).
  * @param {string} address
  */
 async function askChromeFor(address) {
   if (isThisMachine(address)) return true;
-  // Nothing may be awaited before this: Chrome asks the user only in answer to a click.
+  // No await before this: Chrome asks the user only while it handles a click.
   return chrome.permissions.request({ origins: [hostPattern(address)] });
 }
 
@@ -48,13 +48,13 @@ async function save() {
   await saveSettings(settings);
   server.value = settings.server;
   token.value = settings.token;
-  say(allowed ? "Saved." : "Saved. Chrome was not allowed to reach this server for the extension: if it does not connect, save again and allow it.", "good");
+  say(allowed ? "Saved." : "Saved. Chrome denied the extension access to this server. If it does not connect, save again and allow access.", "good");
 }
 
 async function test() {
   const settings = typed();
   await askChromeFor(settings.server);
-  say("Trying …", "open");
+  say("Testing …", "open");
   const { client } = new Server(settings);
   const { data: ready, response } = await client.request("/ready");
   if (typeof ready?.status !== "string") throw client.malformed(response);
@@ -63,11 +63,11 @@ async function test() {
     await client.breadcrumbs.list({ limit: 1, ...(session === undefined ? {} : { session_id: session }) });
   } catch (error) {
     if (!(error instanceof ApiError) || (error.status !== 401 && error.status !== 403)) throw error;
-    throw new Error(`The server is there, but does not let you in: ${error.message}`);
+    throw new Error(`The server is reachable, but access was denied: ${error.message}`);
   }
   const version = typeof ready.version === "string" ? ` ${ready.version}` : "";
-  const narrowed = session === undefined ? "" : ` The token is good for the session ${session} only.`;
-  say(`It works: Breadcrumbs${version} answers and lets you in.${narrowed}`, "good");
+  const narrowed = session === undefined ? "" : ` The token is limited to session ${session}.`;
+  say(`Connected to Breadcrumbs${version}.${narrowed}`, "good");
 }
 
 function warn() {
@@ -75,10 +75,10 @@ function warn() {
   try {
     const settings = typed();
     if (settings.token && settings.server.startsWith("http:") && !isThisMachine(settings.server)) {
-      words = "This address is not encrypted: whoever can listen on the way reads the token. Use https:// for servers elsewhere.";
+      words = "The connection is not encrypted, so others on the network can read the token. Use https:// for remote servers.";
     }
   } catch {
-    // It is said when it is saved; nobody wants to be corrected while typing.
+    // Input errors are shown on save, not while the user types.
   }
   byId("warning").hidden = !words;
   if (byId("warning").textContent !== words) byId("warning").textContent = words;

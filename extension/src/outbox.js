@@ -1,5 +1,5 @@
-// Breadcrumbs that the server has not confirmed. They are kept in the storage of the extension, which all panels
-// share, so nothing is lost when the connection breaks, the panel is closed or Chrome ends.
+// Breadcrumbs that the server has not confirmed. They are in the storage of the extension, which all panels share, so
+// nothing is lost if the connection breaks, the panel is closed or Chrome quits.
 
 import { Outbox, isKeyExpired } from "../client/index.js";
 
@@ -11,12 +11,12 @@ const BACKOFF = { firstMs: 400, longestMs: 10_000 };
 /**
  * @typedef {object} Parcel
  * @property {string} key
- * @property {string} target The server and the token that it was written for: it is not sent to another.
+ * @property {string} target Server and token that it was written for. It is not sent to another target.
  * @property {string} session
  * @property {import("./server.js").NewCrumb} crumb
  * @property {number} at
- * @property {boolean} tried Whether the server may have it already.
- * @property {string} [failed] Why the server refuses it.
+ * @property {boolean} tried Whether a request was sent. If so, the server may already have it.
+ * @property {string} [failed] Reason why it was refused.
  * @property {import("../client/index.js").CreatedBreadcrumb} [sent]
  */
 
@@ -40,7 +40,7 @@ async function change(edit) {
   });
 }
 
-/** The outbox of the panel. With several panels one of them sends for all. */
+/** Outbox of the panel. If there are several panels, one of them sends for all. */
 export class PanelOutbox {
   #target;
   #outbox;
@@ -61,7 +61,7 @@ export class PanelOutbox {
       isWaiting: (parcel) => parcel.target === target && !parcel.failed && !parcel.sent,
       objection: (parcel) =>
         isKeyExpired(parcel)
-          ? "Nobody knows any more whether this has arrived. Look before you send it again"
+          ? "It may have been sent already. Check the conversation before you retry"
           : undefined,
     });
   }
@@ -78,7 +78,7 @@ export class PanelOutbox {
     this.#outbox.stop();
   }
 
-  /** Send now: there is something new, or the server is reachable again. */
+  /** Send now, because there is a new entry or the server is reachable again. */
   retryNow() {
     this.#outbox.retryNow();
   }
@@ -93,7 +93,7 @@ export class PanelOutbox {
     await this.#outbox.remove(key);
   }
 
-  /** Send a parcel again that was refused, or written for another server. @param {string} key */
+  /** Send a parcel again that was refused or written for another server. @param {string} key */
   async resend(key) {
     await this.#outbox.update(key, { target: this.#target, at: Date.now(), failed: undefined });
     this.retryNow();
@@ -101,7 +101,7 @@ export class PanelOutbox {
 
   async #run() {
     onParcels(() => this.#outbox.wake());
-    await change((all) => all.filter((parcel) => !parcel.sent)); // left by a panel that was closed meanwhile
+    await change((all) => all.filter((parcel) => !parcel.sent)); // left by a panel that was closed before it removed them
     await this.#outbox.run();
   }
 }

@@ -1,21 +1,21 @@
-// The page in front of the user, as a breadcrumb: its title, its address, and what is selected or can be read.
+// Reads the active page as a breadcrumb: title, address, and the selected or visible text.
 
 import { PAGE } from "./conversation.js";
 import { oneLine } from "./text.js";
 
-/** About half of what the context builder gives a model by default. */
-export const MOST_LETTERS = 8_000;
+/** Limit of the text, about half of the default budget of a context. */
+export const MAX_TEXT_LENGTH = 8_000;
 
-/** Chrome has not let us read this page yet. */
+/** The extension needs a click on its toolbar icon before it may read this page. */
 export class NotAllowedYet extends Error {}
 
-/** There is nothing to attach, or Chrome lets nobody read it. */
+/** There is nothing to attach, or extensions may not read this page. */
 export class NotReadable extends Error {}
 
-/** The tab beside the panel. @returns {Promise<number>} */
+/** Return the active tab of this window. @returns {Promise<number>} */
 export async function currentTab() {
   const [tab] = await chrome.tabs.query({ active: true, currentWindow: true });
-  if (tab?.id === undefined) throw new NotReadable("There is no page in this window");
+  if (tab?.id === undefined) throw new NotReadable("This window has no page");
   return tab.id;
 }
 
@@ -41,23 +41,23 @@ export async function pageCrumb(tabId, session) {
 async function read(tabId) {
   let found;
   try {
-    [found] = await chrome.scripting.executeScript({ target: { tabId }, func: capture, args: [MOST_LETTERS] });
+    [found] = await chrome.scripting.executeScript({ target: { tabId }, func: capture, args: [MAX_TEXT_LENGTH] });
   } catch (error) {
     const reason = String(error);
     if (/must request permission|activeTab/.test(reason)) throw new NotAllowedYet(reason);
-    throw new NotReadable("Chrome lets no extension read this page");
+    throw new NotReadable("Chrome does not allow extensions to read this page");
   }
-  if (!found?.result) throw new NotReadable("There is no text on this page");
+  if (!found?.result) throw new NotReadable("This page has no text");
   return found.result;
 }
 
 /**
- * Runs in the page, so it brings along all that it needs.
+ * Read the page. This function runs inside the page, so it cannot use anything from this module.
  * @param {number} most
  */
 function capture(most) {
   const selected = String(getSelection() ?? "").trim();
-  // As it is on the screen: what is hidden, and what is in form fields, is not in it.
+  // The visible text only, without hidden text and form fields.
   const text = (selected || document.body?.innerText || "")
     .replace(/[^\S\n]+/g, " ")
     .replace(/ ?\n ?/g, "\n")
@@ -69,7 +69,7 @@ function capture(most) {
   return {
     title: document.title,
     url: address.href.slice(0, 2000),
-    // A cut may go through the middle of a character.
+    // The cut can split a surrogate pair.
     text: text.slice(0, most).replace(/[\uD800-\uDBFF]$/, "").toWellFormed(),
     selection: selected !== "",
     truncated: text.length > most,

@@ -1,4 +1,4 @@
-// The side panel: puts the parts together.
+// The side panel. Connects the server, the outbox, the conversation and the view.
 
 import { ApiError, EventStream } from "../client/index.js";
 import { ATTACH, onClick } from "./clicks.js";
@@ -13,7 +13,8 @@ import { oneLine } from "./text.js";
 import { EntryList, draftItem, entryItem, parcelItem, thinkingItem } from "./view.js";
 
 const PAGE_SIZE = 60;
-const PATIENCE_MS = 120_000;
+/** After this time, an unanswered message is shown as "No answer yet". */
+const ANSWER_TIMEOUT_MS = 120_000;
 const DRAW_MS = 40;
 const RELOAD_MS = 2_000;
 const NEAR_END_PX = 80;
@@ -24,13 +25,13 @@ const text = /** @type {HTMLTextAreaElement} */ (byId("text"));
 class Panel {
   /** @type {Server} */
   #server;
-  /** The one that was asked whether it has sessions. @type {Server | undefined} */
+  /** The server that was last checked for GET /sessions. @type {Server | undefined} */
   #asked;
   #target = "";
-  /** The only session that the token is good for, where it is narrowed. @type {string | undefined} */
+  /** The session that the token is limited to, if any. @type {string | undefined} */
   #onlySession;
   #session = "";
-  /** As the list calls it. @type {string | undefined} */
+  /** Name of the session in the list. @type {string | undefined} */
   #name;
   #conversation = new Conversation();
   /** @type {EventStream | undefined} */
@@ -39,28 +40,28 @@ class Panel {
   #outbox;
   /** @type {import("../client/index.js").StreamState} */
   #streamState = { status: "connecting" };
-  /** Why the history cannot be read. @type {string | undefined} */
+  /** Reason why the history could not be loaded. @type {string | undefined} */
   #loadProblem;
   /** @type {import("./outbox.js").Parcel[]} */
   #parcels = [];
-  /** What was there already with the same words when something was sent. @type {Map<string, Set<string>>} */
+  /** Ids of entries with the same text that existed before a parcel was sent. @type {Map<string, Set<string>>} */
   #before = new Map();
-  /** Ends what the session that is being left still loads. */
+  /** Aborts the requests of the session when the panel leaves it. */
   #leave = new AbortController();
   #loaded = false;
-  /** Where older entries go on; undefined: there are none. @type {string | undefined} */
+  /** Cursor of older entries. Undefined if there are none. @type {string | undefined} */
   #older;
   #entries = new EntryList();
   #sessions = new SessionsDialog((session) => this.go(session.id, session.name));
-  /** Attaching waits for a click on the toolbar icon. */
+  /** Whether attaching waits for a click on the toolbar icon. */
   #wantsPage = false;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #drawing;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #growingLate;
-  /** How far the server's clock is ahead of ours, in milliseconds. */
+  /** Milliseconds that the clock of the server is ahead of the local clock. */
   #ahead = 0;
-  /** Answers that were there, or were read out already. @type {Set<string>} */
+  /** Entries that need no announcement to screen readers. @type {Set<string>} */
   #announced = new Set();
 
   /** @param {import("./settings.js").Settings} settings */
@@ -80,7 +81,7 @@ class Panel {
       parcels(),
       chrome.storage.local.get("session"),
     ]);
-    if (server !== this.#server) return; // changed once more meanwhile
+    if (server !== this.#server) return; // the settings have changed again
     this.#target = target;
     this.#parcels = known;
     this.#onlySession = sessionOfToken(settings.token);
@@ -116,7 +117,7 @@ class Panel {
       conversation.take(event);
       this.draw();
     };
-    // Events are complete from here on: everything from before has to be listed.
+    // The stream sends all events from now on. Everything earlier has to be listed.
     const reload = () => {
       this.#fresh();
       this.#load();
@@ -142,7 +143,7 @@ class Panel {
     text.focus();
   }
 
-  // What was said before
+  // History
 
   #fresh() {
     this.#conversation.forget();
@@ -151,7 +152,7 @@ class Panel {
     this.#older = undefined;
   }
 
-  /** The newest entries of the session. What happens meanwhile comes as events. */
+  /** Load the newest entries of the session. Later changes arrive as events. */
   async #load() {
     const { signal } = this.#leave;
     const conversation = this.#conversation;
@@ -183,7 +184,7 @@ class Panel {
     this.#toEnd();
   }
 
-  /** Find out whether this server can run a failed turn again. */
+  /** Check whether this server can retry failed turns. */
   async #ask() {
     const server = this.#server;
     if (this.#asked === server) return;
@@ -192,7 +193,7 @@ class Panel {
       await server.titleOf(this.#session);
       this.draw();
     } catch (error) {
-      this.#asked = undefined; // the next time that something is shown
+      this.#asked = undefined; // check again at the next rendering
       if (!(error instanceof ApiError)) throw error;
     }
   }
@@ -212,7 +213,7 @@ class Panel {
       }
       const fromEnd = log.scrollHeight - log.scrollTop;
       this.#drawNow();
-      log.scrollTop = log.scrollHeight - fromEnd; // what was being read stays where it is
+      log.scrollTop = log.scrollHeight - fromEnd; // keep the visible position
     } catch (error) {
       if (!signal.aborted) this.#complain(error);
     } finally {
@@ -220,7 +221,7 @@ class Panel {
     }
   }
 
-  // What the user does
+  // Actions of the user
 
   /** @param {string} said */
   async say(said) {
@@ -243,7 +244,7 @@ class Panel {
     this.#drawNow();
   }
 
-  /** @param {number} [tabId] The tab in front, if it is not given. */
+  /** Attach a page. @param {number} [tabId] Default: the active tab. */
   async attach(tabId) {
     const session = this.#session;
     this.#advise(undefined);
@@ -256,7 +257,7 @@ class Panel {
     } catch (error) {
       this.#wantsPage = error instanceof NotAllowedYet;
       if (error instanceof NotAllowedYet) {
-        this.#advise("Chrome shows a page to an extension when you ask for it: click the Breadcrumbs icon in the toolbar, and this page is attached.");
+        this.#advise("Chrome needs your permission to read this page. Click the Breadcrumbs icon in the toolbar to attach the page.");
       } else if (error instanceof NotReadable) {
         this.#advise(`${error.message}.`);
       } else {
@@ -314,9 +315,9 @@ class Panel {
     },
   };
 
-  // What is shown
+  // Rendering
 
-  /** Soon, and once for all that happens until then. */
+  /** Schedule a rendering. Several calls are combined. */
   draw() {
     this.#drawing ??= setTimeout(() => this.#drawNow(), DRAW_MS);
   }
@@ -329,13 +330,13 @@ class Panel {
     const entries = conversation.entries();
     const unanswered = conversation.unanswered();
     const drafts = conversation.drafts();
-    const now = Date.now() + this.#ahead; // as the server counts it, like the times of messages
-    const isFresh = (/** @type {import("./conversation.js").Entry} */ message) => now - Date.parse(message.at) < PATIENCE_MS;
+    const now = Date.now() + this.#ahead; // the clock of the server, like the times of messages
+    const isFresh = (/** @type {import("./conversation.js").Entry} */ message) => now - Date.parse(message.at) < ANSWER_TIMEOUT_MS;
     const fresh = unanswered.filter(isFresh);
     const busy = fresh.length > 0 || drafts.length > 0 || unanswered.some((message) => conversation.isRetried(message));
     const queued = unanswered.slice(1);
     const noteOn = (/** @type {import("./conversation.js").Entry} */ entry) => {
-      if (busy) return queued.includes(entry) ? "Waits for its turn" : undefined;
+      if (busy) return queued.includes(entry) ? "Queued" : undefined;
       return unanswered.includes(entry) ? "No answer yet" : undefined;
     };
     const items = entries.map((entry) =>
@@ -364,13 +365,13 @@ class Panel {
     byId("to-end").hidden = this.#isAtEnd();
     clearTimeout(this.#growingLate);
     if (fresh.length) {
-      const left = Math.max(...fresh.map((message) => PATIENCE_MS - (now - Date.parse(message.at))));
+      const left = Math.max(...fresh.map((message) => ANSWER_TIMEOUT_MS - (now - Date.parse(message.at))));
       this.#growingLate = setTimeout(() => this.draw(), Math.max(1_000, left));
     }
   }
 
   /**
-   * What is on its way in this session.
+   * Return the items for unsent messages and pages of this session.
    * @param {import("./conversation.js").Entry[]} entries
    */
   #waiting(entries) {
@@ -380,13 +381,13 @@ class Panel {
       .map((parcel) => {
         const foreign = parcel.target !== this.#target;
         const failed = parcel.failed ?? (foreign ? "Written for another server or token" : undefined);
-        const note = failed ?? (this.#streamState.status === "open" ? "Sending …" : "Waits for the connection");
+        const note = failed ?? (this.#streamState.status === "open" ? "Sending …" : "Waiting for connection");
         return parcelItem(parcel, { note, failed: failed !== undefined }, this.#actions);
       });
   }
 
   /**
-   * The event of what we post may come before the reply to it: then it is not shown a second time.
+   * Whether the event of a parcel has arrived. It can arrive before the reply, and must not be shown twice.
    * @param {import("./outbox.js").Parcel} parcel
    * @param {import("./conversation.js").Entry[]} entries
    */
@@ -404,11 +405,11 @@ class Panel {
     const fallback = this.#loaded && !entries.length ? "New chat" : this.#session;
     const name = this.#name ?? (first ? oneLine(first.text, 80) : fallback);
     byId("session-name").textContent = name;
-    byId("sessions-button").title = `Sessions (Alt+S). This one: ${this.#session}`;
+    byId("sessions-button").title = `Sessions (Alt+S). Current session: ${this.#session}`;
     document.title = `${name} – Breadcrumbs chat`;
   }
 
-  /** Tell who does not see it what has come. @param {import("./conversation.js").Entry[]} entries */
+  /** Announce new entries to screen readers. @param {import("./conversation.js").Entry[]} entries */
   #announce(entries) {
     if (!this.#loaded) return;
     for (const entry of entries) {
@@ -434,8 +435,8 @@ class Panel {
     const broken = status === "lost" || status === "refused";
     byId("connection").hidden = !broken;
     const reason = /[.!?]$/.test(detail ?? "") ? detail : `${detail}.`;
-    const words = status === "refused" ? reason : `${reason} Trying again …`;
-    // Written only when it changes: it is read out each time.
+    const words = status === "refused" ? reason : `${reason} Retrying …`;
+    // Set only if it changes, because screen readers read every change.
     if (broken && byId("connection-text").textContent !== words) byId("connection-text").textContent = words ?? "";
     this.draw();
   }
@@ -460,7 +461,7 @@ class Panel {
     log.scrollTop = log.scrollHeight;
   }
 
-  // What is being written, kept for each session until the browser is closed
+  // Drafts, stored per session until the browser is closed
 
   #keepDraft() {
     if (this.#session) chrome.storage.session.set({ [`draft ${this.#session}`]: text.value });
@@ -488,11 +489,11 @@ class Panel {
     try {
       await this.say(said);
     } catch (error) {
-      // The browser has no room for it: it stays where it was written.
+      // The storage is full. Put the text back into the field.
       if (!text.value) text.value = said;
       this.#typed();
       this.#keepDraft();
-      this.#advise(`It could not be kept for sending: ${error instanceof Error ? error.message : error}`);
+      this.#advise(`The message could not be stored for sending: ${error instanceof Error ? error.message : error}`);
     }
   }
 
@@ -506,7 +507,7 @@ class Panel {
       this.#keepDraft();
     });
     text.addEventListener("keydown", (event) => {
-      // While an input method puts a character together, Enter is its own.
+      // During a composition, Enter belongs to the input method.
       if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
       event.preventDefault();
       this.#submit();
@@ -547,13 +548,13 @@ class Panel {
 
   /** @param {KeyboardEvent} event */
   #shortcut(event) {
-    if (isComposing(event)) return; // Escape is the input method's own then
+    if (isComposing(event)) return; // Escape belongs to the input method
     if (event.key === "Escape" && !byId("stop").hidden && !document.querySelector("dialog[open]")) {
       this.#stop();
       return;
     }
     if (!event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    // By the key and not by its letter: with Alt it has another one on a Mac.
+    // `code` instead of `key`, because Alt changes the letter on a Mac.
     const button = { KeyN: "new-button", KeyS: "sessions-button", KeyA: "attach" }[event.code];
     if (!button || byId(button).hidden || document.querySelector("dialog[open]")) return;
     event.preventDefault();
@@ -568,7 +569,7 @@ class Panel {
   }
 }
 
-/** An input method is putting a character together. @param {KeyboardEvent} event */
+/** Whether an input method is composing a character. @param {KeyboardEvent} event */
 function isComposing(event) {
   return event.isComposing || event.keyCode === 229;
 }

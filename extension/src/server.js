@@ -1,4 +1,4 @@
-// The server, as far as a chat needs it.
+// The server operations that the chat needs.
 
 import { ApiError, Client } from "../client/index.js";
 
@@ -27,12 +27,12 @@ export class Server {
       fetchOptions: { cache: "no-store", credentials: "omit" },
       describeFailure,
     });
-    /** Whether this server has GET /sessions; undefined until it was asked. @type {boolean | undefined} */
+    /** Whether this server has GET /sessions. Undefined until it is known. @type {boolean | undefined} */
     this.hasSessions = undefined;
   }
 
   /**
-   * Return the breadcrumbs of a session, the newest first.
+   * Return the breadcrumbs of a session, newest first.
    * @param {string} session
    * @param {{limit: number, cursor?: string, signal?: AbortSignal}} options
    */
@@ -41,7 +41,7 @@ export class Server {
   }
 
   /**
-   * Return the sessions page by page, the last active one first.
+   * Yield pages of sessions, last active first.
    * @returns {AsyncGenerator<{sessions: SessionInfo[], more: boolean}>}
    */
   async *sessions() {
@@ -95,7 +95,7 @@ export class Server {
     } while (cursor !== undefined);
   }
 
-  /** For servers without that route: find the sessions of the newest messages. */
+  /** Yield the sessions of the newest messages. For servers without GET /sessions. */
   async *#sessionsOfMessages() {
     const seen = new Set();
     /** @type {string | undefined} */
@@ -125,12 +125,12 @@ export class Server {
   }
 }
 
-/** Word why a request failed, for the user. @param {import("../client/index.js").Failure} failure */
+/** Return the message of a failed request for the user. @param {import("../client/index.js").Failure} failure */
 function describeFailure({ kind, server, status, statusText, problem }) {
-  if (kind === "malformed") return `What answers at ${server} is not a Breadcrumbs server`;
-  if (kind !== "refused") return `No server answers at ${server}. Is it running (crumb up)?`;
+  if (kind === "malformed") return `${server} is not a Breadcrumbs server`;
+  if (kind !== "refused") return `Cannot connect to ${server}. Start the server with: crumb up`;
   const reasons = problem ? reasonsIn(problem) : [];
-  return reasons.length ? reasons.join("; ") : `The server answered ${status} ${statusText}`.trim();
+  return reasons.length ? reasons.join("; ") : `The server replied with status ${status} ${statusText}`.trim();
 }
 
 /** @param {import("../client/index.js").Problem} problem */

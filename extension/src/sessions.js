@@ -1,4 +1,4 @@
-// The list of sessions: look, find, switch.
+// Dialog to search and select a session.
 
 import { ApiError } from "../client/index.js";
 import { byId, h } from "./dom.js";
@@ -22,7 +22,7 @@ export class SessionsDialog {
     this.#choose = choose;
     byId("sessions-close").addEventListener("click", () => this.#dialog.close());
     this.#dialog.addEventListener("click", (event) => {
-      if (event.target === this.#dialog) this.#dialog.close(); // on what is around it
+      if (event.target === this.#dialog) this.#dialog.close(); // a click on the backdrop
     });
     this.#filter.addEventListener("input", () => this.#draw());
     this.#more.addEventListener("click", () => this.#load());
@@ -67,8 +67,8 @@ export class SessionsDialog {
     const found = this.#known.filter(({ id, name }) => `${name}\n${id}`.toLocaleLowerCase().includes(wanted));
     this.#list.replaceChildren(...found.map((session) => this.#item(session)));
     if (found.length) this.#status.textContent = "";
-    else if (wanted) this.#status.textContent = "None of these sessions is called that";
-    else this.#status.textContent = "There are no sessions yet";
+    else if (wanted) this.#status.textContent = "No matching sessions";
+    else this.#status.textContent = "No sessions yet";
   }
 
   /** @param {import("./server.js").SessionInfo} session */
@@ -100,7 +100,7 @@ export class SessionsDialog {
     );
   }
 
-  /** The arrow keys go through the list. @param {KeyboardEvent} event */
+  /** Move the focus with the arrow keys. @param {KeyboardEvent} event */
   #move(event) {
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
     const items = [...this.#list.querySelectorAll("button")];

@@ -1,4 +1,4 @@
-// Where the server is, and what lets us in. Kept on this device: a token has no business in a synced account.
+// Address of the server and token. Stored on this device only, because a token must not be synced to an account.
 
 import { tokenClaims } from "../client/index.js";
 
@@ -25,7 +25,7 @@ export function onSettingsChanged(changed) {
 }
 
 /**
- * The address as we use it: with a scheme, without a slash at the end.
+ * Return the normalized address: with a scheme, without a slash at the end.
  * @param {string} text
  */
 export function serverAddress(text) {
@@ -34,25 +34,25 @@ export function serverAddress(text) {
   try {
     url = new URL(/^[a-z][a-z0-9+.-]*:\/\//i.test(typed) ? typed : `http://${typed}`);
   } catch {
-    throw new Error(`“${typed}” is not an address. It looks like ${DEFAULT_SERVER}`);
+    throw new Error(`“${typed}” is not an address. Use one such as ${DEFAULT_SERVER}`);
   }
   if (url.protocol !== "http:" && url.protocol !== "https:") {
-    throw new Error("The address begins with http:// or https://");
+    throw new Error("The address must start with http:// or https://");
   }
   if (url.username || url.password) {
-    throw new Error("Leave the name and the password out of the address; the token has a field of its own");
+    throw new Error("The address must not contain a user name or password. Use the token field instead");
   }
   return url.origin + url.pathname.replace(/\/+$/, "");
 }
 
 /**
- * The token without what gets in when it is copied.
+ * Return the token without spaces and a "Bearer" prefix, which are often copied along.
  * @param {string} text
  */
 export function tokenText(text) {
   const token = text.trim().replace(/^bearer\s+/i, "");
   if (/[^\x21-\x7e]/.test(token)) {
-    throw new Error("The token has a character in it that no token has: copy it again");
+    throw new Error("The token contains an invalid character. Copy it again");
   }
   return token;
 }
@@ -64,7 +64,7 @@ export function isThisMachine(server) {
 }
 
 /**
- * What Chrome has to allow for this server, as a match pattern; ports are not part of it.
+ * Return the match pattern of the host permission for a server. Match patterns have no port.
  * @param {string} server
  */
 export function hostPattern(server) {
@@ -73,7 +73,7 @@ export function hostPattern(server) {
 }
 
 /**
- * Return the session that a token is limited to. Only for display: the server decides.
+ * Return the session that a token is limited to, or undefined. The server enforces the limit.
  * @param {string} token
  * @returns {string | undefined}
  */
@@ -83,7 +83,7 @@ export function sessionOfToken(token) {
 }
 
 /**
- * A name for this server as seen with this token, which does not give the token away.
+ * Return an id for this combination of server and token. It is a hash, so it does not reveal the token.
  * @param {Settings} settings
  */
 export async function targetOf({ server, token }) {

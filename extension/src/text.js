@@ -1,18 +1,18 @@
-// Small things about text.
+// Helpers for text and times.
 
-const WORDS = ["message", "content", "text", "response_text", "formatted"];
+const TEXT_KEYS = ["message", "content", "text", "response_text", "formatted"];
 
 /**
- * The words in a breadcrumb as a person would read them; anything else as JSON.
+ * Return the text of a context, or the whole context as JSON if it has no text.
  * @param {Record<string, any>} context
  */
 export function plainText(context) {
-  for (const key of WORDS) if (typeof context[key] === "string") return context[key];
+  for (const key of TEXT_KEYS) if (typeof context[key] === "string") return context[key];
   return Object.keys(context).length ? JSON.stringify(context) : "";
 }
 
 /**
- * Fit for a title: one line, nothing invisible, not longer than this.
+ * Return a text as one line without control characters, shortened to `most` characters.
  * @param {string} text
  * @param {number} most
  */
@@ -31,7 +31,7 @@ const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" 
 const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
 
 /**
- * The time of day; with the date where it was not today.
+ * Format a time. The date is added if it is not today.
  * @param {string} iso
  */
 export function shortTime(iso) {

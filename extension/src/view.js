@@ -1,15 +1,15 @@
-// The conversation on the screen: one list item per entry, made again only when its entry has changed.
+// Renders the conversation, one list item per entry. An item is rendered again only if its entry has changed.
 
 import { byId, h, icon } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { fullTime, shortTime } from "./text.js";
 
-// A browser takes seconds to lay out a text of a million characters.
-const MOST_AT_ONCE = 30_000;
+// Longer texts are cut off at first: the layout of a million characters takes seconds.
+const MAX_SHOWN_LENGTH = 30_000;
 
 /** @typedef {import("./conversation.js").Entry} Entry */
 /**
- * What is to be shown, each with a key of its own and a mark that changes whenever it looks different.
+ * A list item. `key` identifies it, and `mark` changes whenever it has to be rendered again.
  * @typedef {{key: string, mark: string, make: () => HTMLElement}} Item
  */
 /**
@@ -20,7 +20,7 @@ const MOST_AT_ONCE = 30_000;
  * @property {(parcel: import("./outbox.js").Parcel) => void} takeBack
  */
 
-/** A list in which only what has changed is touched, so that selections, focus and open folds survive. */
+/** A list that replaces only changed items, so that selection, focus and open details are kept. */
 export class EntryList {
   #list = byId("entries");
   /** @type {Map<string, {mark: string, element: HTMLElement}>} */
@@ -86,7 +86,7 @@ function makeEntry(entry, state, actions) {
       );
     case "error":
       if (entry.cancelled) {
-        return h("li", { class: "entry stopped", "data-id": entry.id }, "The answer was stopped");
+        return h("li", { class: "entry stopped", "data-id": entry.id }, "Answer stopped");
       }
       return h(
         "li",
@@ -97,7 +97,7 @@ function makeEntry(entry, state, actions) {
           h(
             "div",
             { class: "entry-actions" },
-            h("button", { type: "button", class: "small-button", click: () => actions.retry(entry) }, "Try again"),
+            h("button", { type: "button", class: "small-button", click: () => actions.retry(entry) }, "Retry"),
           ),
       );
     case "page":
@@ -114,8 +114,8 @@ function makeEntry(entry, state, actions) {
               {
                 type: "button",
                 class: "icon-button",
-                "aria-label": `Take out the page ${entry.page?.title ?? ""}`,
-                title: "Take it out again",
+                "aria-label": `Remove page ${entry.page?.title ?? ""}`,
+                title: "Remove page",
                 click: () => actions.detach(entry),
               },
               icon("close"),
@@ -128,7 +128,7 @@ function makeEntry(entry, state, actions) {
 }
 
 /**
- * What has not been confirmed by the server yet.
+ * Return the item of a breadcrumb that the server has not confirmed.
  * @param {import("./outbox.js").Parcel} parcel
  * @param {{note: string, failed: boolean}} state
  * @param {Actions} actions
@@ -152,7 +152,7 @@ export function parcelItem(parcel, state, actions) {
         h(
           "div",
           { class: "entry-actions" },
-          h("button", { type: "button", class: "small-button", click: () => actions.sendAgain(parcel) }, "Send again"),
+          h("button", { type: "button", class: "small-button", click: () => actions.sendAgain(parcel) }, "Retry"),
           h("button", { type: "button", class: "small-button", click: () => actions.takeBack(parcel) }, "Discard"),
         ),
     );
@@ -160,7 +160,7 @@ export function parcelItem(parcel, state, actions) {
 }
 
 /**
- * An answer that is being made.
+ * Return the item of an answer that is being written.
  * @param {import("./conversation.js").Draft} draft
  * @returns {Item}
  */
@@ -181,33 +181,33 @@ export function thinkingItem() {
     h(
       "li",
       { class: "entry" },
-      h("div", { class: "thinking" }, h("i"), h("i"), h("i"), h("span", { class: "hidden" }, "An answer is being made")),
+      h("div", { class: "thinking" }, h("i"), h("i"), h("i"), h("span", { class: "hidden" }, "The agent is answering")),
     );
   return { key: "thinking", mark: "", make };
 }
 
-/** Exactly as it was written. @param {string} text */
+/** Render plain text. @param {string} text */
 function words(text) {
   return bounded(text, (part) => h("div", { class: "words" }, part));
 }
 
-/** @param {string} text */
+/** Render Markdown. @param {string} text */
 function rich(text) {
   return bounded(text, (part) => h("div", { class: "rich" }, markdown(part)));
 }
 
 /**
- * The beginning of what is very long, and the rest for who wants it.
+ * Render the start of a very long text, with a button for the rest.
  * @param {string} text
  * @param {(part: string) => HTMLElement} make
  */
 function bounded(text, make) {
-  if (text.length <= MOST_AT_ONCE) return make(text);
+  if (text.length <= MAX_SHOWN_LENGTH) return make(text);
   const box = h("div");
   const all = () => box.replaceChildren(make(text));
-  const label = `Show all of its ${text.length.toLocaleString()} characters`;
+  const label = `Show all ${text.length.toLocaleString()} characters`;
   box.append(
-    make(`${text.slice(0, MOST_AT_ONCE).toWellFormed()} …`),
+    make(`${text.slice(0, MAX_SHOWN_LENGTH).toWellFormed()} …`),
     h("div", { class: "entry-actions" }, h("button", { type: "button", class: "small-button", click: all }, label)),
   );
   return box;
@@ -216,7 +216,7 @@ function bounded(text, make) {
 /**
  * @param {string} who
  * @param {string | undefined} at
- * @param {boolean} [quiet] For screen readers only: others see it by its place.
+ * @param {boolean} [quiet] Show the name to screen readers only.
  */
 function head(who, at, quiet = false) {
   return h(
@@ -235,7 +235,7 @@ function head(who, at, quiet = false) {
  */
 function pageCard(page, text, state, button) {
   const what = page.selection ? "selected text" : "page";
-  const size = `${text.length.toLocaleString()} characters${page.truncated ? ", then cut off" : ""}`;
+  const size = `${text.length.toLocaleString()} characters${page.truncated ? ", truncated" : ""}`;
   return h(
     "div",
     { class: "page-card" },
@@ -264,17 +264,17 @@ function hostOf(url) {
 /** @param {Entry} entry */
 function toolCall({ tool, kind }) {
   if (!tool) return "";
-  const state = tool.error !== undefined ? "failed" : "output" in tool || kind === "result" ? "done" : "at work …";
+  const state = tool.error !== undefined ? "failed" : "output" in tool || kind === "result" ? "done" : "running …";
   const lines = [
-    "input" in tool && `asked: ${asText(tool.input)}`,
-    "output" in tool && `answered: ${asText(tool.output)}`,
-    tool.error !== undefined && `failed: ${tool.error}`,
+    "input" in tool && `input: ${asText(tool.input)}`,
+    "output" in tool && `output: ${asText(tool.output)}`,
+    tool.error !== undefined && `error: ${tool.error}`,
   ].filter((line) => line !== false);
   return h(
     "details",
     {},
     h("summary", {}, icon("tool"), h("span", {}, `${tool.name}: ${state}`)),
-    h("pre", { tabindex: "0", "aria-label": `What ${tool.name} was asked and answered` }, lines.join("\n")),
+    h("pre", { tabindex: "0", "aria-label": `Input and output of ${tool.name}` }, lines.join("\n")),
   );
 }
 

@@ -20,26 +20,26 @@ await replaceFolder(join(dirname(root), "extension", "client"), CLIENT_SOURCES, 
       outDir,
       emptyOutDir: true,
       target: "chrome123", // `minimum_chrome_version` in the manifest
-      minify: false, // the extension is meant to be read
+      minify: false, // keep the code of the extension readable
       lib: { entry: "client/src/index.ts", formats: ["es"], fileName: () => "index.js" },
     },
   });
-  // Type checkers read the sources.
+  // The type checker reads the sources.
   writeFileSync(join(outDir, "index.d.ts"), 'export * from "../../web/client/src/index.ts";\n');
 });
 
 /**
- * Build into a new folder and then move it to `target`. A server that starts meanwhile finds either the old files or
- * the new ones.
+ * Build into a new folder, then move it to `target`. A server that starts meanwhile finds either all old files or all
+ * new ones.
  */
 async function replaceFolder(target, sources, make) {
   const beside = mkdtempSync(join(dirname(target), ".building-"));
   try {
-    // Computed before the build: if a source changes meanwhile, the check reports an outdated build.
+    // Computed before the build. If a source changes during the build, the check then reports an outdated build.
     const hash = stamp(root, sources);
     await make(beside);
     writeFileSync(join(beside, "stamp.txt"), `${hash}\n`);
-    chmodSync(beside, 0o755); // temporary folders are readable by their owner only
+    chmodSync(beside, 0o755); // a temporary folder is readable by its owner only
     const old = `${beside}-old`;
     if (existsSync(target)) renameSync(target, old);
     renameSync(beside, target);

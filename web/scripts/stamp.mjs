@@ -1,5 +1,5 @@
-// Computes a hash over the sources of built files. The tests compute the same hash without Node, and fail if the
-// built files are older than their sources.
+// Computes a hash of the sources of built files. The tests compute the same hash without Node and fail if the built
+// files are outdated.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join, relative, sep } from "node:path";

@@ -1,4 +1,4 @@
-/** The shell: what is around every page. */
+/** The shell around all pages: navigation, connection state, theme, shortcuts, API key dialog. */
 
 import { render, type ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -21,7 +21,7 @@ interface PageModule {
   default: ComponentType;
 }
 
-// Each page comes when it is wanted: the first paint waits for none of them.
+// Each page is loaded on demand, so that none of them delays the first paint.
 const pages: Record<Page, { name: string; icon: IconName; key: string; load: () => Promise<PageModule> }> = {
   chat: { name: "Chat", icon: "chat", key: "g c", load: () => import("./pages/chat") },
   board: { name: "Blackboard", icon: "board", key: "g b", load: () => import("./pages/board") },
@@ -46,7 +46,7 @@ effect(() => {
       loaded.value = { ...loaded.peek(), [page]: module.default };
     },
     () => {
-      failed.value = "This part of the page did not load. The server may be away, or newer than this page.";
+      failed.value = "This page could not be loaded. The server may be down or may have been updated. Reload the page.";
     },
   );
 });
@@ -62,7 +62,7 @@ function Shell() {
         group: "Go to",
         run: () => go(href(name)),
       })),
-      { keys: "?", what: "Show this list", group: "Everywhere", run: () => (showKeys.value = true) },
+      { keys: "?", what: "Show shortcuts", group: "Everywhere", run: () => (showKeys.value = true) },
     ],
     [],
   );
@@ -76,7 +76,7 @@ function Shell() {
           document.getElementById("main")?.focus();
         }}
       >
-        Skip to the content
+        Skip to content
       </a>
       <header class="bar">
         <a class="brand" href={href("chat")} aria-label="Breadcrumbs">
@@ -127,22 +127,22 @@ function Failed({ text }: { text: string }) {
       <Icon name="alert" />
       <p>{text}</p>
       <button type="button" class="button" onClick={() => location.reload()}>
-        Load it again
+        Reload page
       </button>
     </div>
   );
 }
 
-const WORDS = { idle: "", connecting: "Connecting …", open: "Live", lost: "Reconnecting …" };
+const CONNECTION_TEXTS = { idle: "", connecting: "Connecting …", open: "Live", lost: "Reconnecting …" };
 
 function ConnectionState() {
   const state = connection.value;
   return (
-    <span class={`connection ${state}`} role="status" title={WORDS[state]}>
+    <span class={`connection ${state}`} role="status" title={CONNECTION_TEXTS[state]}>
       {state !== "idle" && (
         <>
           <span class="dot" />
-          <span class="words">{WORDS[state]}</span>
+          <span class="words">{CONNECTION_TEXTS[state]}</span>
         </>
       )}
     </span>
@@ -150,14 +150,14 @@ function ConnectionState() {
 }
 
 const THEMES: Record<Theme, { next: Theme; icon: IconName; name: string }> = {
-  system: { next: "light", icon: "system", name: "as the system" },
+  system: { next: "light", icon: "system", name: "system" },
   light: { next: "dark", icon: "sun", name: "light" },
   dark: { next: "system", icon: "moon", name: "dark" },
 };
 
 function ThemeButton() {
   const { next, icon, name } = THEMES[theme.value];
-  const label = `Colours: ${name}. Change to: ${THEMES[next].name}`;
+  const label = `Theme: ${name}. Change to ${THEMES[next].name}`;
   return (
     <button
       type="button"
@@ -218,7 +218,7 @@ function CredentialDialog({ reason }: { reason: string }) {
       });
       useCredential(given, await ownerOf(given));
     } catch (error) {
-      // What it may not do it will be told there and then.
+      // Accept a credential that may not list breadcrumbs: it can have other permissions.
       if (error instanceof ApiError && error.status === 403) useCredential(given, await ownerOf(given));
       else setProblem(messageOf(error));
     } finally {
@@ -226,7 +226,7 @@ function CredentialDialog({ reason }: { reason: string }) {
     }
   };
   return (
-    <Dialog title="This server wants a key" onClose={() => {}} closable={false}>
+    <Dialog title="API key required" onClose={() => {}} closable={false}>
       <form onSubmit={submit}>
         <p class="soft small">{reason}</p>
         <label class="label" for="credential">
@@ -242,7 +242,7 @@ function CredentialDialog({ reason }: { reason: string }) {
           aria-describedby="credential-note"
         />
         <p id="credential-note" class="soft small">
-          It stays in this tab and goes to this server only. Closing the tab forgets it.
+          Stored in this tab only, and sent to this server only. It is deleted when you close the tab.
         </p>
         {problem && (
           <p class="notice bad" role="alert">
@@ -251,7 +251,7 @@ function CredentialDialog({ reason }: { reason: string }) {
         )}
         <div class="actions">
           <button type="submit" class="button main" disabled={busy}>
-            Use it
+            Sign in
           </button>
         </div>
       </form>

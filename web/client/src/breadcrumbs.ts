@@ -24,7 +24,7 @@ export interface NewBreadcrumb {
   [more: string]: unknown;
 }
 
-/** The server's answer to a new breadcrumb. */
+/** Reply of the server to a new breadcrumb. */
 export interface CreatedBreadcrumb {
   id: string;
   version: number;
@@ -54,7 +54,7 @@ export class Breadcrumbs {
     this.#client = client;
   }
 
-  /** Return one page, and the cursor of the next one if there is one. */
+  /** Return one page, and the cursor of the next page if there is one. */
   async list(query: BreadcrumbQuery, signal?: AbortSignal): Promise<{ items: Breadcrumb[]; next?: string }> {
     const { data, response } = await this.#client.request<Breadcrumb[]>("/breadcrumbs", { query, signal });
     if (!Array.isArray(data)) throw this.#client.malformed(response);
@@ -62,11 +62,12 @@ export class Breadcrumbs {
     return next === undefined ? { items: data } : { items: data, next };
   }
 
+  /** Return a breadcrumb as it is stored, without hints applied. */
   full(id: string, signal?: AbortSignal): Promise<Breadcrumb> {
     return this.#client.json(`${pathOf(id)}/full`, { signal });
   }
 
-  /** Return all versions. A long history is read in several pages. */
+  /** Return all versions. Reads as many pages as needed. */
   async history(id: string, signal?: AbortSignal): Promise<BreadcrumbVersion[]> {
     const versions: BreadcrumbVersion[] = [];
     let cursor: string | undefined;
@@ -81,7 +82,7 @@ export class Breadcrumbs {
     return versions;
   }
 
-  /** Create a breadcrumb. Repeating this with the same key does not create a second one. */
+  /** Create a breadcrumb. A second call with the same key does not create a second one. */
   async create(crumb: NewBreadcrumb, idempotencyKey = newId(), signal?: AbortSignal): Promise<CreatedBreadcrumb> {
     const { data, response } = await this.#client.request<CreatedBreadcrumb>("/breadcrumbs", {
       body: crumb,
@@ -92,6 +93,7 @@ export class Breadcrumbs {
     return data;
   }
 
+  /** Replace fields. With a `version`, fails if it is not the current one. */
   update(
     id: string,
     changes: Partial<NewBreadcrumb>,

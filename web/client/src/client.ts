@@ -1,4 +1,4 @@
-/** Requests to one server. A request that fails throws an `ApiError`. */
+/** HTTP client of one server. Failed requests throw an `ApiError`. */
 
 import { Breadcrumbs } from "./breadcrumbs.ts";
 import { ApiError, describeFailure, readRefusal, type Failure } from "./errors.ts";
@@ -7,17 +7,17 @@ import { Sessions } from "./sessions.ts";
 export type Query = Record<string, string | number | boolean | readonly string[] | undefined>;
 
 export interface ClientOptions {
-  /** Address of the server, without a slash at the end. Empty: the origin of the page. */
+  /** Address of the server, without a slash at the end. If empty, the origin of the page. */
   server?: string;
-  /** API key or token, or a function that returns the one in use. Empty: none. */
+  /** API key or token, or a function that returns the current one. Empty if there is none. */
   token?: string | (() => string);
-  /** Default: the global `fetch`. */
+  /** Defaults to the global `fetch`. */
   fetch?: (address: string, init: RequestInit) => Promise<Response>;
-  /** Added to each call of `fetch`. */
+  /** Passed to each call of `fetch`. */
   fetchOptions?: Pick<RequestInit, "cache" | "credentials">;
-  /** How long a request may take. A connection may break without notice. */
+  /** Timeout of a request. Needed because a connection can break without an error. */
   timeoutMs?: number;
-  /** Words the message of an error. */
+  /** Returns the message of an error. */
   describeFailure?: (failure: Failure) => string;
   /** Called when the server refuses the token of a request that is not `quiet`. */
   onUnauthorized?: (error: ApiError, token: string) => void;
@@ -26,7 +26,7 @@ export interface ClientOptions {
 export interface RequestOptions {
   method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   query?: Query;
-  /** Sent as JSON. Makes it a POST unless `method` is given. */
+  /** Sent as JSON. The default method is then POST. */
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal | undefined;
@@ -56,12 +56,12 @@ export class Client {
     return this.#options.timeoutMs ?? TIMEOUT_MS;
   }
 
-  /** Send a request and return the body of the answer. */
+  /** Send a request and return the body of the reply. */
   async json<T>(path: string, options: RequestOptions = {}): Promise<T> {
     return (await this.request<T>(path, options)).data;
   }
 
-  /** Send a request and return the body of the answer together with the response, for its headers. */
+  /** Send a request and return the body of the reply, and the response for its headers. */
   async request<T>(path: string, options: RequestOptions = {}): Promise<{ data: T; response: Response }> {
     const deadline = new AbortController();
     const timer = setTimeout(() => deadline.abort(), options.timeoutMs ?? this.timeoutMs);
@@ -77,7 +77,7 @@ export class Client {
     }
   }
 
-  /** Send a request without a time limit and return the response, whose body is a stream. */
+  /** Send a request without a timeout and return the response. Its body is a stream. */
   async open(path: string, options: RequestOptions = {}): Promise<Response> {
     try {
       return await this.#send(path, options);
@@ -87,7 +87,7 @@ export class Client {
     }
   }
 
-  /** Return the error for an answer that is not one of a Breadcrumbs server. */
+  /** Return the error for a reply that does not come from a Breadcrumbs server. */
   malformed(response: Response): ApiError {
     return this.#error({
       kind: "malformed",
@@ -143,7 +143,7 @@ export class Client {
   }
 }
 
-/** Add a query to a path. Parameters that are undefined or empty are left out. */
+/** Add a query to a path. Undefined and empty parameters are omitted. */
 export function withQuery(path: string, query: Query = {}): string {
   const pairs = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {

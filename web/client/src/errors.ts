@@ -1,4 +1,4 @@
-/** Errors of requests. Each has a message that can be shown to people. */
+/** Errors of requests, with messages for the user. */
 
 /** An RFC 9457 problem document. */
 export interface Problem {
@@ -11,24 +11,24 @@ export interface Problem {
   [more: string]: unknown;
 }
 
-/** Why a request failed, for the code that words the message. */
+/** Why a request failed. `describeFailure` turns it into a message. */
 export interface Failure {
   /**
-   * `unreachable`: there is no connection. `timeout`: there was no answer in time. `refused`: the server answered
-   * with an error. `malformed`: the answer is not one of a Breadcrumbs server.
+   * `unreachable`: no connection. `timeout`: no reply in time. `refused`: the server replied with an error.
+   * `malformed`: the reply does not come from a Breadcrumbs server.
    */
   kind: "unreachable" | "timeout" | "refused" | "malformed";
-  /** Address of the server; empty for the origin of the page. */
+  /** Address of the server, or empty for the origin of the page. */
   server: string;
-  /** HTTP status; 0 where there was no answer. */
+  /** HTTP status, or 0 without a reply. */
   status: number;
   statusText: string;
   problem?: Problem;
-  /** Seconds that the server asked to wait. */
+  /** Seconds to wait, from the `Retry-After` header. */
   retryAfter?: number;
 }
 
-const STATUS_OF_MALFORMED = 406;
+const MALFORMED_STATUS = 406;
 
 export class ApiError extends Error {
   readonly failure: Failure;
@@ -39,41 +39,41 @@ export class ApiError extends Error {
     this.failure = failure;
   }
 
-  /** HTTP status. 0: there was no answer. 406 also stands for an answer that makes no sense. */
+  /** HTTP status. 0 without a reply, 406 also for a malformed reply. */
   get status(): number {
-    return this.failure.kind === "malformed" ? STATUS_OF_MALFORMED : this.failure.status;
+    return this.failure.kind === "malformed" ? MALFORMED_STATUS : this.failure.status;
   }
 
   get problem(): Problem | undefined {
     return this.failure.problem;
   }
 
-  /** Seconds that the server asked to wait. */
+  /** Seconds to wait, from the `Retry-After` header. */
   get retryAfter(): number | undefined {
     return this.failure.retryAfter;
   }
 
-  /** Whether the same request may succeed later. */
+  /** Whether the same request can succeed later. */
   get isRetryable(): boolean {
     return this.status === 0 || this.status === 408 || this.status === 429 || this.status >= 500;
   }
 }
 
-/** Word a failure in one sentence. */
+/** Describe a failure in one sentence. */
 export function describeFailure({ kind, status, problem }: Failure): string {
   switch (kind) {
     case "unreachable":
       return "The server cannot be reached.";
     case "timeout":
-      return "The server does not answer.";
+      return "The server does not respond.";
     case "malformed":
-      return "The answer is not from a Breadcrumbs server.";
+      return "The reply is not from a Breadcrumbs server.";
     case "refused":
-      return sentence(problem?.detail ?? problem?.title ?? `The server answered ${status}.`);
+      return sentence(problem?.detail ?? problem?.title ?? `The server replied with status ${status}.`);
   }
 }
 
-/** Read why the server refused a request. */
+/** Read the reason why the server refused a request. */
 export async function readRefusal(server: string, response: Response): Promise<Failure> {
   const retryAfter = Number(response.headers.get("retry-after")) || undefined;
   const problem = await readProblem(response);
@@ -92,16 +92,16 @@ async function readProblem(response: Response): Promise<Problem | undefined> {
     const document: unknown = await response.json();
     return typeof document === "object" && document !== null ? (document as Problem) : undefined;
   } catch {
-    return undefined; // an answer of a proxy
+    return undefined; // not JSON: probably the reply of a proxy
   }
 }
 
-/** Return the text to show for anything that was thrown. */
+/** Return the message of any thrown value. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** Begin with a capital letter and end with a full stop. */
+/** Return the text with a capital letter at the start and a full stop at the end. */
 export function sentence(text: string): string {
   const first = text.charAt(0).toUpperCase() + text.slice(1);
   return /[.!?…]$/.test(first) ? first : `${first}.`;

@@ -1,4 +1,4 @@
-/** Client for a Breadcrumbs server. It needs `fetch` and web streams, and no framework. */
+/** Client for a Breadcrumbs server. Needs `fetch` and web streams, but no framework. */
 
 // Requests
 export { Client, withQuery, type ClientOptions, type Query, type RequestOptions } from "./client.ts";

@@ -1,6 +1,6 @@
 /**
- * Renders a Markdown tree as elements of any kind: DOM nodes, or nodes of a framework. No HTML is written on the way,
- * so none can be injected.
+ * Renders a Markdown tree as elements of any kind, such as DOM nodes or nodes of a framework. It never writes HTML, so
+ * none can be injected.
  */
 
 import { safeAddress, type Block, type Inline, type Item, type Link } from "./markdown.ts";
@@ -13,7 +13,7 @@ export interface ElementFactory<N> {
   unsafeLink(link: Link, label: (N | string)[]): (N | string)[];
 }
 
-/** The headings of the page around a message are `h1` and `h2`. */
+/** Headings in a message start at `h3`, because the page around it uses `h1` and `h2`. */
 const HEADING_OFFSET = 2;
 
 export function renderMarkdown<N>(blocks: readonly Block[], factory: ElementFactory<N>): N[] {
@@ -42,12 +42,12 @@ function renderBlock<N>(block: Block, factory: ElementFactory<N>): N {
   }
 }
 
-/** The first paragraph of an item stands beside its mark, without an element of its own. */
+/** Render a list item. Its first paragraph is inline, next to the list marker. */
 function renderItem<N>({ done, blocks }: Item, factory: ElementFactory<N>): (N | string)[] {
   const [first, ...rest] = blocks;
-  const words = first?.type === "paragraph" ? renderInline(first.text, factory) : [];
+  const text = first?.type === "paragraph" ? renderInline(first.text, factory) : [];
   const below = first?.type === "paragraph" ? rest : blocks;
-  return [...renderTask(done, factory), ...words, ...renderMarkdown(below, factory)];
+  return [...renderTask(done, factory), ...text, ...renderMarkdown(below, factory)];
 }
 
 function renderTask<N>(done: boolean | undefined, { element }: ElementFactory<N>): N[] {
@@ -66,7 +66,7 @@ function renderTable<N>({ head, rows }: Extract<Block, { type: "table" }>, facto
     element("thead", {}, [renderRow("th", head)]),
     element("tbody", {}, rows.map((row) => renderRow("td", row))),
   ]);
-  // A wide table scrolls by itself, also with the keyboard.
+  // A wide table scrolls in its own box, which is focusable for keyboard users.
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" }, [table]);
 }
 

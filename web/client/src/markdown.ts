@@ -1,9 +1,9 @@
 /**
- * Parses Markdown into a tree: CommonMark's blocks, emphasis, code and links, with GitHub's tables, task lists and
- * strikethrough. HTML is not supported: a tag is plain text.
+ * Parses Markdown into a tree. Supports the blocks, emphasis, code and links of CommonMark, and the tables, task lists
+ * and strikethrough of GitHub. HTML tags are plain text.
  *
- * The text is not trusted. Parsing takes time linear in its length, and the depth of the tree is bounded. This is
- * why the parser is written here, and why it has no reference links.
+ * The input is not trusted: parsing takes time linear in its length, and the depth of the tree is limited. No library
+ * was used for this reason, and reference links are not supported.
  */
 
 export type Block =
@@ -16,7 +16,7 @@ export type Block =
   | { type: "rule" };
 
 export interface Item {
-  /** Of a task: whether it is done. */
+  /** Whether a task is done. Undefined if the item is not a task. */
   done?: boolean;
   blocks: Block[];
 }
@@ -35,9 +35,9 @@ export type Inline =
   | { type: "code"; code: string }
   | { type: "break" };
 
-const DEEPEST = 8;
-const MOST_COLUMNS = 64;
-const LONGEST_ADDRESS = 1_500;
+const MAX_DEPTH = 8;
+const MAX_COLUMNS = 64;
+const MAX_ADDRESS_LENGTH = 1_500;
 
 // --- Blocks -------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:[ \t]+(.*))?$/;
 const TASK = /^\[([ xX])\][ \t]+/;
 const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 
-/** Split the text into its outermost blocks. While text is appended, only the last block changes. */
+/** Split the text into its top-level blocks. Appending text changes only the last block. */
 export function splitMarkdown(text: string): string[] {
   const lines = text.replaceAll("\r\n", "\n").split("\n");
   const found: string[] = [];
@@ -77,7 +77,7 @@ function blocksOf(lines: readonly string[], depth: number): Block[] {
 }
 
 interface Found {
-  /** Makes the block; not called by who only wants to know where it ends. */
+  /** Parses the block. Not called if only its end is needed. */
   block?: () => Block;
   end: number;
 }
@@ -90,7 +90,7 @@ function blockAt(lines: readonly string[], at: number, depth: number): Found {
   if (fence) {
     const [, mark = "", language = ""] = fence;
     let stop = at + 1;
-    while (stop < lines.length && !closes(lines[stop] ?? "", mark)) stop += 1; // may be missing while it is written
+    while (stop < lines.length && !closes(lines[stop] ?? "", mark)) stop += 1; // the end can be missing while the text is streamed
     return { block: () => ({ type: "code", language, code: lines.slice(at + 1, stop).join("\n") }), end: stop + 1 };
   }
 
@@ -103,14 +103,14 @@ function blockAt(lines: readonly string[], at: number, depth: number): Found {
 
   if (RULE.test(line)) return { block: () => ({ type: "rule" }), end: at + 1 };
 
-  if (QUOTE.test(line) && depth < DEEPEST) {
+  if (QUOTE.test(line) && depth < MAX_DEPTH) {
     let end = at + 1;
     while (end < lines.length && (QUOTE.test(lines[end] ?? "") || continues(lines[end] ?? ""))) end += 1;
     const quoted = () => lines.slice(at, end).map((other) => other.replace(QUOTE, ""));
     return { block: () => ({ type: "quote", blocks: blocksOf(quoted(), depth + 1) }), end };
   }
 
-  if (ITEM.test(line) && depth < DEEPEST) return listAt(lines, at, depth);
+  if (ITEM.test(line) && depth < MAX_DEPTH) return listAt(lines, at, depth);
 
   if (line.includes("|") && DIVIDER.test(lines[at + 1] ?? "")) {
     const head = cells(line);
@@ -128,7 +128,7 @@ function closes(line: string, mark: string): boolean {
   return text.length >= mark.length && text === (mark[0] ?? "").repeat(text.length);
 }
 
-/** Whether a line goes on with the paragraph above it. */
+/** Whether a line continues the paragraph above it. */
 function continues(line: string): boolean {
   return (
     line.trim() !== "" &&
@@ -158,7 +158,7 @@ function listAt(lines: readonly string[], from: number, depth: number): Found {
         own.push("");
         continue;
       }
-      // Two spaces more are enough for what belongs to an item, as most people and models write it.
+      // An indentation of two spaces is enough to continue an item, because most people and models write it so.
       const belongs = indentOf(line) >= indent + 2 || (!blank && continues(line));
       if (!belongs) break;
       blank = false;
@@ -194,17 +194,17 @@ function tableAt(lines: readonly string[], at: number, head: string[]): Found {
 function cells(line: string): string[] {
   const inner = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
   return inner
-    .split(/(?<!\\)\|/, MOST_COLUMNS)
+    .split(/(?<!\\)\|/, MAX_COLUMNS)
     .map((cell) => cell.trim().replaceAll("\\|", "|"));
 }
 
-// --- Inside a line --------------------------------------------------------------------------------------------
+// --- Inline content -------------------------------------------------------------------------------------------
 
 interface Delimiter {
   mark: string;
-  /** How many of them are left. */
+  /** Number of marks that are not used yet. */
   count: number;
-  /** How many there were. */
+  /** Number of marks in the text. */
   length: number;
   opens: boolean;
   closes: boolean;
@@ -213,7 +213,7 @@ interface Delimiter {
 interface Bracket {
   bracket: true;
   image: boolean;
-  /** Where its label begins. */
+  /** Index of the part where its label starts. */
   part: number;
 }
 
@@ -229,7 +229,7 @@ function inline(text: string): Inline[] {
   const parts: Part[] = [];
   const brackets: Bracket[] = [];
   const ticks = tickRuns(text);
-  let paren = 0; // a closing one, at or behind where an address begins
+  let paren = 0; // index of the next closing parenthesis after the start of an address, or -1
   let plain = "";
   let at = 0;
 
@@ -291,13 +291,13 @@ function inline(text: string): Inline[] {
       const opener = brackets.pop();
       const maybe = opener !== undefined && text[at + 1] === "(";
       if (maybe && paren >= 0 && paren < at + 2) paren = text.indexOf(")", at + 2);
-      const near = maybe && paren >= 0 && paren - at < LONGEST_ADDRESS;
+      const near = maybe && paren >= 0 && paren - at < MAX_ADDRESS_LENGTH;
       const target = near ? targetAt(text, at + 2) : undefined;
       if (opener && target) {
         flush();
         const label = emphasised(parts.splice(opener.part).slice(1));
         parts.push(link(target.address, label));
-        if (!opener.image) brackets.length = 0; // no link inside of a link
+        if (!opener.image) brackets.length = 0; // links cannot be nested
         at = target.end;
         continue;
       }
@@ -316,9 +316,9 @@ function inline(text: string): Inline[] {
     } else if (char === "&") {
       REFERENCE.lastIndex = at;
       const found = REFERENCE.exec(text);
-      const meant = found && referred(found);
-      if (found && meant) {
-        plain += meant;
+      const resolved = found && resolveReference(found);
+      if (found && resolved) {
+        plain += resolved;
         at += found[0].length;
         continue;
       }
@@ -336,7 +336,7 @@ function runAt(text: string, at: number): number {
   return end - at;
 }
 
-/** Where runs of backticks are, so that the end of a piece of code is looked up and not searched for. */
+/** Index all runs of backticks by length, so that finding the end of a code span takes constant time. */
 function tickRuns(text: string): { closing(length: number, after: number): number | undefined } {
   const byLength = new Map<number, number[]>();
   for (const found of text.matchAll(/`+/g)) {
@@ -365,14 +365,14 @@ function wordBefore(text: string, at: number): boolean {
   return at > 0 && /[\w/]/.test(text[at - 1] ?? "");
 }
 
-/** CommonMark's left- and right-flanking runs. */
+/** Return a delimiter run, with the left- and right-flanking rules of CommonMark. */
 function delimiter(text: string, at: number, mark: string, length: number): Delimiter {
   const before = text[at - 1] ?? " ";
   const after = text[at + length] ?? " ";
   const space = (char: string) => char.trim() === "";
   const left = !space(after) && (!PUNCTUATION.test(after) || space(before) || PUNCTUATION.test(before));
   const right = !space(before) && (!PUNCTUATION.test(before) || space(after) || PUNCTUATION.test(after));
-  const word = mark === "_"; // inside of a word it is a part of it
+  const word = mark === "_"; // an underscore inside a word is plain text
   return {
     mark,
     count: length,
@@ -384,10 +384,13 @@ function delimiter(text: string, at: number, mark: string, length: number): Deli
 
 const isDelimiter = (part: Part): part is Delimiter => typeof part === "object" && "mark" in part;
 
-/** CommonMark's way to match what opens with what closes: what was found to have no opener is not looked for again. */
+/**
+ * Match opening and closing delimiters with the algorithm of CommonMark. `bottoms` keeps the time linear: openers that
+ * were searched without a match are not searched again.
+ */
 function emphasised(parts: readonly Part[]): Inline[] {
   const out: Part[] = [];
-  const openers: number[] = []; // places in `out`
+  const openers: number[] = []; // indexes in `out`
   const bottoms = new Map<string, number>();
   for (const part of parts) {
     if (!isDelimiter(part)) {
@@ -442,7 +445,7 @@ const depthOf = (children: readonly Inline[]): number =>
 
 function wrapped(type: "strong" | "em" | "del", children: Inline[]): Inline[] {
   const depth = depthOf(children) + 1;
-  return depth > DEEPEST ? children : [{ type, depth, children }];
+  return depth > MAX_DEPTH ? children : [{ type, depth, children }];
 }
 
 // --- Links ------------------------------------------------------------------------------------------------------
@@ -451,11 +454,11 @@ function link(address: string, children: Inline[]): Inline {
   return { type: "link", depth: depthOf(children) + 1, address, children };
 }
 
-/** An address in parentheses, with a title that nobody sees. */
+/** Parse an address in parentheses. Its title, if any, is ignored. */
 function targetAt(text: string, from: number): { address: string; end: number } | undefined {
   let at = from;
   let open = 0;
-  const limit = Math.min(text.length, from + LONGEST_ADDRESS);
+  const limit = Math.min(text.length, from + MAX_ADDRESS_LENGTH);
   for (; at < limit; at += 1) {
     const char = text[at] ?? "";
     if (char.trim() === "" || char === "<") break;
@@ -469,7 +472,7 @@ function targetAt(text: string, from: number): { address: string; end: number } 
   return address && text[at] === ")" ? { address, end: at + 1 } : undefined;
 }
 
-/** What follows an address in a sentence is not a part of it. */
+/** Remove punctuation that follows an address in a sentence. */
 function withoutTail(address: string): string {
   let end = address.length;
   let surplus = 0;
@@ -482,7 +485,7 @@ function withoutTail(address: string): string {
   return address.slice(0, end);
 }
 
-/** Return an address that may be followed: of a web page or of mail. Returns null for any other. */
+/** Return an address of a web page or an email. Returns null for any other address. */
 export function safeAddress(address: string): string | null {
   if (!URL.canParse(address)) return null;
   const url = new URL(address);
@@ -494,8 +497,8 @@ const NAMED: Record<string, string> = {
   times: "×", rarr: "→", larr: "←", euro: "€", deg: "°",
 };
 
-/** What a character reference stands for; undefined for what is none, which stays as it is. */
-function referred([, decimal, hex, name]: RegExpExecArray): string | undefined {
+/** Return the character of a character reference, or undefined if it is not valid. */
+function resolveReference([, decimal, hex, name]: RegExpExecArray): string | undefined {
   if (name !== undefined) return Object.hasOwn(NAMED, name) ? NAMED[name] : undefined;
   const point = decimal !== undefined ? Number(decimal) : Number.parseInt(hex ?? "", 16);
   const real = point > 0 && point <= 0x10ffff && !(point >= 0xd800 && point <= 0xdfff);

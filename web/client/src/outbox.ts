@@ -1,6 +1,6 @@
 /**
- * Messages that the server has not confirmed. They are kept in a storage and sent in their order until the server
- * accepts or refuses them. Each has an idempotency key, so repeating a request never writes twice.
+ * Queue of messages that the server has not confirmed. They are stored and sent in order until the server accepts or
+ * refuses them. Each has an idempotency key, so a retry never writes twice.
  */
 
 import { ApiError, messageOf } from "./errors.ts";
@@ -10,23 +10,23 @@ import { Pause, retryDelay, type Backoff } from "./retries.ts";
 export interface OutboxEntry {
   /** The idempotency key. */
   key: string;
-  /** When it was added, or released for sending again, in milliseconds by the local clock. */
+  /** When it was added or released for another attempt, in milliseconds of the local clock. */
   at: number;
-  /** Whether a request was sent: the server may have it already. */
+  /** Whether a request was sent. If so, the server may already have it. */
   tried: boolean;
 }
 
-/** Where the entries are kept. It may be shared by several windows. */
+/** Storage of the entries. Several windows can share it. */
 export interface OutboxStorage<E> {
   read(): readonly E[] | Promise<readonly E[]>;
-  /** Replace the entries by what `edit` returns. */
+  /** Replace the entries by the result of `edit`. */
   change(edit: (entries: readonly E[]) => readonly E[]): void | Promise<void>;
 }
 
-/** The fields that an outbox sets on an entry when its state changes. */
+/** Fields that the outbox sets on an entry when its state changes. */
 export interface OutboxMarks<E, R> {
   refused(reason: string, error?: unknown): Partial<E>;
-  /** The request failed and is repeated after a pause. */
+  /** The request failed and is retried after a delay. */
   waiting?(reason: string): Partial<E>;
   /** Set before the entry is removed, so that other windows see the result. */
   sent?(result: R): Partial<E>;
@@ -37,18 +37,18 @@ export interface OutboxOptions<E, R> {
   backoff: Backoff;
   marks: OutboxMarks<E, R>;
   send(entry: E, signal: AbortSignal): Promise<R>;
-  /** Whether an entry waits to be sent: not refused, not sent, and meant for this server. */
+  /** Whether an entry has to be sent: not refused, not sent yet, and written for this server. */
   isWaiting(entry: E): boolean;
-  /** Returns why an entry must not be sent without asking the user. */
+  /** Returns the reason why an entry needs a decision of the user before it is sent. */
   objection?(entry: E): string | undefined;
   /** Called before the entry is removed. */
   onSent?(entry: E, result: R): void;
 }
 
-/** The server forgets idempotency keys after a day by default. */
+/** Idempotency keys expire on the server after a day by default. One hour is a safety margin. */
 const KEY_LIFETIME_MS = 23 * 3600_000;
 
-/** Whether sending an entry again could write it twice. */
+/** Whether a retry could write an entry twice, because its key has expired. */
 export function isKeyExpired({ tried, at }: OutboxEntry): boolean {
   return tried && Date.now() - at > KEY_LIFETIME_MS;
 }
@@ -63,7 +63,7 @@ export class Outbox<E extends OutboxEntry, R> {
     this.#options = options;
   }
 
-  /** Add an entry. With a synchronous storage it is stored when this returns. */
+  /** Add an entry. A synchronous storage has it when this returns. */
   async add(fields: Omit<E, keyof OutboxEntry>): Promise<void> {
     const entry = { key: newId(), ...fields, at: Date.now(), tried: false } as unknown as E;
     await this.#options.storage.change((entries) => [...entries, entry]);
@@ -81,12 +81,12 @@ export class Outbox<E extends OutboxEntry, R> {
     this.wake();
   }
 
-  /** Look at the entries now. */
+  /** Check the entries now. */
   wake(): void {
     this.#pause.end();
   }
 
-  /** Look at the entries now, and begin with short delays again. */
+  /** Check the entries now, and reset the delay between retries. */
   retryNow(): void {
     this.#failures = 0;
     this.wake();
@@ -97,11 +97,11 @@ export class Outbox<E extends OutboxEntry, R> {
     this.wake();
   }
 
-  /** Send entries until `stop` is called. Only one window may do this for a shared storage. */
+  /** Send entries until `stop` is called. Only one window may run this for a shared storage. */
   async run(): Promise<void> {
     const { storage, isWaiting } = this.#options;
     while (!this.#end.signal.aborted) {
-      const change = this.#pause.wait(); // begun before reading: a change in between is not missed
+      const change = this.#pause.wait(); // started before the read, so that no change in between is missed
       const next = (await storage.read()).find((entry) => isWaiting(entry));
       if (next) await this.#process(next);
       else await change;

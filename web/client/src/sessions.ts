@@ -49,10 +49,10 @@ export interface MessagePage {
   after?: string;
 }
 
-/** A message as the server sends it: without the text and the context that the token may not read. */
+/** A message as the server sends it. Text and context are missing if the token may not read them. */
 type SentMessage = Omit<Message, "text" | "context"> & Partial<Pick<Message, "text" | "context">>;
 
-/** The breadcrumbs of a session are deleted one by one, which takes time. */
+/** Deleting a session deletes its breadcrumbs one by one, so it gets a longer timeout. */
 const DELETE_TIMEOUT_FACTOR = 10;
 
 export class Sessions {
@@ -111,14 +111,14 @@ export class Sessions {
     return this.#client.json(pathOf(id, "/fork"), { body });
   }
 
-  /** Answer a message again whose turn failed: the last one, unless another is named. */
+  /** Run the failed turn of a message again, by default the newest. */
   retry(id: string, messageId?: string): Promise<{ ok: true; message_id: string }> {
     return this.#client.json(pathOf(id, "/retry"), {
       body: messageId === undefined ? {} : { message_id: messageId },
     });
   }
 
-  /** Stop the answer that is being generated in a session. */
+  /** Stop the answers in progress in a session. */
   cancel(id: string, key = newId()): Promise<CreatedBreadcrumb> {
     return this.#client.breadcrumbs.create(
       { schema_name: "agent.cancel.v1", title: "Cancel", tags: ["agent:cancel", `session:${id}`], context: {} },

@@ -2,11 +2,11 @@
 export interface ServerSentEvent {
   event: string;
   data: string;
-  /** The last id that the server has sent. */
+  /** The last id that the server sent. */
   id: string | undefined;
 }
 
-/** Parses server-sent events from text that arrives in pieces of any size. */
+/** Parser of server-sent events. The text can arrive in pieces of any size. */
 export class SseParser {
   #rest = "";
   #event = "message";

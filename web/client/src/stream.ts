@@ -1,8 +1,8 @@
 /**
- * The event stream of a server. It reconnects by itself and continues after the last event that it received, so no
- * event is lost. If the server no longer has the events in between, `onGap` is called.
+ * Event stream of a server. It reconnects automatically and continues after the last received event, so no event is
+ * lost. If the server no longer has the events in between, it calls `onGap`.
  *
- * It is read with `fetch`, because `EventSource` cannot send headers and hides the server's error messages.
+ * It uses `fetch`, because `EventSource` cannot send headers and hides the error messages of the server.
  */
 
 import type { Client, Query } from "./client.ts";
@@ -25,14 +25,14 @@ export interface BreadcrumbEvent {
   context?: JsonObject;
 }
 
-/** A part of an answer that is being generated. Parts may be lost: `offset` is the position of this one. */
+/** A piece of an answer that is being written. Deltas can get lost. `offset` is the position of this one. */
 export interface AnswerDelta {
   type: "agent.response.delta";
   owner_id: string;
   session_id?: string;
   agent_id: string;
   trigger_id: string;
-  /** The id of the finished answer. */
+  /** Id of the future answer. */
   breadcrumb_id: string;
   /** In code points. */
   offset: number;
@@ -44,19 +44,19 @@ export interface StreamQuery extends Query {
   schema_name?: string;
   any_tags?: readonly string[];
   all_tags?: readonly string[];
-  /** A selector as JSON. */
+  /** A selector, as JSON. */
   filters?: string;
 }
 
 /**
- * `connecting`: not yet connected. `open`: live. `lost`: not connected, and tried again after a pause. `refused`: the
- * server refuses the stream; it is not tried again before `retryNow` or `reconnect`.
+ * `connecting`: not connected yet. `open`: connected. `lost`: disconnected, with a retry after a delay. `refused`: the
+ * server refused the stream; no retry until `retryNow` or `reconnect` is called.
  */
 export type StreamStatus = "connecting" | "open" | "lost" | "refused";
 
 export interface StreamState {
   status: StreamStatus;
-  /** Why the stream is lost or refused. */
+  /** Reason why the stream is lost or refused. */
   detail?: string;
   error?: ApiError;
 }
@@ -64,11 +64,11 @@ export interface StreamState {
 export interface StreamHandlers {
   onEvent(event: BreadcrumbEvent): void;
   onDelta?(delta: AnswerDelta): void;
-  /** The stream is open. Unless it is `resumed`, events from before now are missing and have to be listed. */
+  /** The stream is open. If it is not `resumed`, list the breadcrumbs: earlier events are not sent. */
   onOpen?(resumed: boolean): void;
-  /** Events were lost: list everything again. */
+  /** Events were lost. List everything again. */
   onGap?(): void;
-  /** The server's time, as ISO 8601. */
+  /** The time of the server, as ISO 8601. */
   onTime?(time: string): void;
   onState?(state: StreamState): void;
 }
@@ -77,9 +77,9 @@ export interface StreamOptions {
   backoff?: Backoff;
   /** A connection without data for this long is dead. The server sends a ping every 10 s by default. */
   silenceMs?: number;
-  /** Retry also after an error that is not temporary. */
+  /** Also retry after errors that are not temporary. */
   retryRefusals?: boolean;
-  /** Returns a token for the address of the stream, sent instead of the client's token. Empty: none. */
+  /** Returns a token for the address of the stream, sent instead of the token of the client. Empty if there is none. */
   accessToken?: () => Promise<string>;
 }
 
@@ -96,7 +96,7 @@ export class EventStream {
   #connection = new AbortController();
   #status: StreamStatus = "connecting";
   #lastId: string | undefined;
-  /** The server did not know our position: the next connection starts at the present. */
+  /** Whether the server rejected our position. The next connection then starts with new events. */
   #positionLost = false;
   #isSuspended = false;
   #failures = 0;
@@ -119,19 +119,19 @@ export class EventStream {
     this.#pause.end();
   }
 
-  /** Receive other events from here on. None in between is lost. */
+  /** Change the query. No event in between is lost. */
   follow(query: StreamQuery): void {
     this.#query = query;
     this.reconnect();
   }
 
-  /** End the pause before the next retry. */
+  /** Retry now, without waiting for the delay. */
   retryNow(): void {
     this.#failures = 0;
     this.#pause.end();
   }
 
-  /** Connect again at once, also where the stream is open. */
+  /** Connect again immediately, even if the stream is open. */
   reconnect(): void {
     this.#isSuspended = false;
     if (this.#status !== "lost") this.#report({ status: "connecting" });
@@ -160,7 +160,7 @@ export class EventStream {
     }
   }
 
-  /** Follow the stream until it ends. Returns why it ended, or undefined if it has to be opened again at once. */
+  /** Read the stream until it ends. Return the reason, or undefined to open it again immediately. */
   async #connect(connection: AbortController): Promise<StreamState | undefined> {
     try {
       await this.#follow(connection.signal);
@@ -168,7 +168,7 @@ export class EventStream {
     } catch (error) {
       if (!(error instanceof ApiError)) return { status: "lost", detail: "The connection broke." };
       if (error.status === 422 && this.#lastId !== undefined) {
-        this.#lastId = undefined; // another store than before
+        this.#lastId = undefined; // the position is from another store
         this.#positionLost = true;
         return undefined;
       }
@@ -204,7 +204,7 @@ export class EventStream {
         clearTimeout(timer);
         timer = watch();
         for (const message of parser.feed(value)) {
-          // A connection that sends no message before it ends was none: only a message resets the delays.
+          // Only a message resets the delay. A connection that ends without one counts as a failure.
           this.#failures = 0;
           if (message.id) this.#lastId = message.id;
           if (!isOpen) this.#opened(false);
@@ -259,7 +259,7 @@ export class EventStream {
   }
 }
 
-/** Call a handler. Its error is reported as uncaught and does not end the connection. */
+/** Call a handler. Report its error as uncaught, so that it does not end the connection. */
 function reportErrors(handle: () => void): void {
   try {
     handle();

@@ -1,6 +1,6 @@
 import type { JsonObject } from "./json.ts";
 
-/** Decode the claims of a token without checking its signature. Returns null for an API key. */
+/** Return the claims of a token without checking its signature. Returns null for an API key. */
 export function tokenClaims(token: string): JsonObject | null {
   const payload = /^[\w-]+\.([\w-]+)\.[\w-]+$/.exec(token)?.[1];
   if (payload === undefined) return null;

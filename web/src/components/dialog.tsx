@@ -1,4 +1,4 @@
-/** Dialogs: the browser's own, so that focus, Escape and what lies behind are taken care of. */
+/** Dialogs, built on the `dialog` element, which handles focus, Escape and the page behind it. */
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
@@ -9,7 +9,7 @@ interface DialogProps {
   title: string;
   onClose: () => void;
   children: ComponentChildren;
-  /** For one that must be answered. */
+  /** False if the user has to answer. */
   closable?: boolean;
 }
 
@@ -31,10 +31,10 @@ export function Dialog({ title, onClose, children, closable = true }: DialogProp
         event.preventDefault();
         if (closable) onClose();
       }}
-      // A browser closes it all the same when Escape comes twice.
+      // Browsers close the dialog at the second Escape even if `cancel` was prevented.
       onClose={() => (closable ? onClose() : element.current?.showModal())}
       onClick={(event) => {
-        if (closable && event.target === element.current) onClose(); // beside it
+        if (closable && event.target === element.current) onClose(); // a click on the backdrop
       }}
     >
       <div class="head">
@@ -53,10 +53,10 @@ export function Dialog({ title, onClose, children, closable = true }: DialogProp
 interface Question {
   title: string;
   text?: string;
-  /** What the button that does it says. */
+  /** Label of the confirming button. */
   action: string;
   danger?: boolean;
-  /** Asks for a line of text, beginning with this one. */
+  /** Initial text of the input field. Without it, there is no field. */
   value?: string;
   label?: string;
   answer: (given: string | null) => void;
@@ -64,12 +64,12 @@ interface Question {
 
 const question = signal<Question | null>(null);
 
-/** Ask before doing something. True: do it. */
+/** Ask for a confirmation. Return whether the user confirmed. */
 export async function confirmed(asked: { title: string; text?: string; action: string; danger?: boolean }): Promise<boolean> {
   return (await ask(asked)) !== null;
 }
 
-/** Ask for a line of text; null: it was cancelled. */
+/** Ask for a line of text. Return null if the user cancelled. */
 export function ask(asked: Omit<Question, "answer">): Promise<string | null> {
   return new Promise((resolve) => {
     question.value?.answer(null);
@@ -83,7 +83,7 @@ export function ask(asked: Omit<Question, "answer">): Promise<string | null> {
   });
 }
 
-/** Where questions are shown; once in the shell. */
+/** Shows the current question. Rendered once, in the shell. */
 export function Questions() {
   const asked = question.value;
   const field = useRef<HTMLInputElement>(null);

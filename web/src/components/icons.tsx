@@ -1,4 +1,4 @@
-/** Icons, drawn on a 24 × 24 grid. They are decoration: what they stand for is said in words beside them. */
+/** Icons on a 24 × 24 grid. They are decorative, so each needs a text or a label next to it. */
 
 const PATHS = {
   chat: "M4 5h16v11H9l-5 4z",

@@ -1,4 +1,4 @@
-/** JSON that can be opened and closed piece by piece. What is closed is not in the document. */
+/** JSON as a tree whose branches can be opened and closed. Closed branches are not rendered. */
 
 import { useState } from "preact/hooks";
 import { plural } from "../lib/format";
@@ -7,13 +7,13 @@ import { Icon } from "./icons";
 interface TreeProps {
   value: unknown;
   label: string;
-  /** How many levels are open at first. */
+  /** Number of levels that are open initially. */
   open?: number;
 }
 
 const LONG_TEXT = 600;
-const MANY = 100;
-/** Longer lists are closed at first. */
+const PAGE_SIZE = 100;
+/** Longer lists are closed initially. */
 const SHORT_LIST = 20;
 
 export function JsonTree({ value, label, open = 2 }: TreeProps) {
@@ -47,7 +47,7 @@ function Branch({ value, open, name }: { value: object; open: number; name?: str
   const list = Array.isArray(value);
   const entries: [string, unknown][] = list ? value.map((item, place) => [String(place), item]) : Object.entries(value);
   const [shown, setShown] = useState(open > 0 && entries.length > 0 && (!list || entries.length <= SHORT_LIST));
-  const [most, setMost] = useState(MANY);
+  const [most, setMost] = useState(PAGE_SIZE);
   if (entries.length === 0) {
     return (
       <div class="json-line">
@@ -70,8 +70,8 @@ function Branch({ value, open, name }: { value: object; open: number; name?: str
             <Value key={key} value={inside} open={open - 1} name={key} />
           ))}
           {entries.length > most && (
-            <button type="button" class="button bare tiny" onClick={() => setMost(most + MANY)}>
-              {plural(entries.length - most, "more", "more")}
+            <button type="button" class="button bare tiny" onClick={() => setMost(most + PAGE_SIZE)}>
+              Show {plural(entries.length - most, "more", "more")}
             </button>
           )}
         </div>
@@ -80,7 +80,7 @@ function Branch({ value, open, name }: { value: object; open: number; name?: str
   );
 }
 
-/** What is inside, so that it need not be opened to know. */
+/** Return a short preview of the content of a closed branch. */
 function hint(entries: [string, unknown][], list: boolean): string {
   const first = entries.slice(0, 4).map(([key, value]) => (list ? short(value) : key));
   return `${first.join(", ")}${entries.length > 4 ? ", …" : ""}`;
@@ -102,7 +102,7 @@ function Leaf({ value }: { value: unknown }) {
           <>
             {"… "}
             <button type="button" class="button bare tiny" onClick={() => setWhole(true)}>
-              all {plural(value.length, "character")}
+              Show all {plural(value.length, "character")}
             </button>
           </>
         )}

@@ -1,4 +1,4 @@
-/** JSON as people read it, coloured; text stays text. */
+/** JSON with syntax colours. Never renders HTML. */
 
 import type { ComponentChildren } from "preact";
 

@@ -1,4 +1,4 @@
-/** Shows Markdown. Images are shown as links, because the policy of the page loads nothing from other hosts. */
+/** Renders Markdown. Images become links, because the content security policy forbids other hosts. */
 
 import { h, type VNode } from "preact";
 import { useMemo } from "preact/hooks";
@@ -22,7 +22,7 @@ export function Markdown({ text }: { text: string }) {
   );
 }
 
-/** While an answer is written only its last piece changes. */
+/** Renders one block. Memoized, because only the last block changes while an answer is written. */
 function Piece({ text }: { text: string }) {
   return useMemo(() => <>{renderMarkdown(parseMarkdown(text), ELEMENTS)}</>, [text]);
 }
@@ -31,13 +31,13 @@ function CodeBlock({ language, code }: { language: string; code: string }) {
   const copy = () =>
     navigator.clipboard?.writeText(code).then(
       () => toast("Copied."),
-      () => toast("The browser does not let this page copy.", true),
+      () => toast("Copying failed: the browser denied access to the clipboard.", true),
     );
   return (
     <div class="code">
       <div class="code-head">
         <span>{language}</span>
-        <button type="button" class="button bare tiny square" aria-label="Copy the code" title="Copy" onClick={copy}>
+        <button type="button" class="button bare tiny square" aria-label="Copy code" title="Copy" onClick={copy}>
           <Icon name="copy" />
         </button>
       </div>

@@ -1,4 +1,4 @@
-/** A button that opens a list of actions. The list is a popover, so nothing around it can cut it off. */
+/** A button that opens a menu of actions. The menu is a popover, so that no parent element clips it. */
 
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon, type IconName } from "./icons";

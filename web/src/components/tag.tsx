@@ -1,4 +1,4 @@
-/** A tag, `namespace:value`; a button where there is something to do with it. */
+/** A tag such as `namespace:value`. It is a button if it has an action. */
 
 interface TagProps {
   tag: string;

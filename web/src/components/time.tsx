@@ -1,6 +1,6 @@
 import { wholeTime } from "../lib/format";
 
-/** A time in short, whole when pointed at. */
+/** A short time. The tooltip shows the full date and time. */
 export function Time({ iso, children }: { iso: string; children: string }) {
   return (
     <time dateTime={iso} title={wholeTime(iso)}>

@@ -1,4 +1,4 @@
-/** Short notes that go away by themselves. */
+/** Short notifications that disappear after a few seconds. */
 
 import { signal } from "@preact/signals";
 import { messageOf } from "@breadcrumbs/client";
@@ -19,7 +19,7 @@ export function toast(text: string, bad = false): void {
   setTimeout(() => dismiss(id), bad ? 12_000 : 5_000);
 }
 
-/** Do something, and say so when it fails. */
+/** Run an action. If it fails, show the error and return undefined. */
 export async function attempt<T>(what: string, action: () => Promise<T>): Promise<T | undefined> {
   try {
     return await action();
@@ -33,7 +33,7 @@ function dismiss(id: number): void {
   toasts.value = toasts.value.filter((one) => one.id !== id);
 }
 
-/** Where they are shown; once in the shell. */
+/** Shows the notifications. Rendered once, in the shell. */
 export function Toasts() {
   return (
     <div class="toasts" role="status" aria-live="polite">

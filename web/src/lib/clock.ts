@@ -1,27 +1,27 @@
 /**
- * The time as the server has it, for what changes by itself: reading it in a component draws that again twice a
- * minute. A clock of ours that is wrong would make what was just said look old.
+ * The time of the server, updated every 30 seconds. A component that reads it is rendered again at each update. With
+ * the local clock, a wrong local time would make new messages look old.
  */
 
 import { signal } from "@preact/signals";
 
-/** How far the server's clock is ahead of ours, in milliseconds. */
+/** Milliseconds that the clock of the server is ahead of the local clock. */
 let ahead = 0;
 
 export const now = signal(Date.now());
 
-const tell = () => {
+const update = () => {
   if (!document.hidden) now.value = Date.now() + ahead;
 };
-setInterval(tell, 30_000);
-document.addEventListener("visibilitychange", tell);
+setInterval(update, 30_000);
+document.addEventListener("visibilitychange", update);
 
-/** The server has said what time it is. */
+/** Set the time of the server. Ignores a value that is not a time. */
 export function setServerTime(iso: string | undefined): void {
   const ms = Date.parse(iso ?? "");
   if (Number.isNaN(ms)) return;
   const before = ahead;
   ahead = ms - Date.now();
-  // What the way takes is no reason to draw everything again.
+  // Network latency alone must not render everything again.
   if (Math.abs(ahead - before) > 5_000) now.value = ms;
 }

@@ -1,4 +1,4 @@
-/** What a model gets to see: contexts, what made them, and the configs that they are made by. */
+/** Contexts, their explanations, and context configs: API calls, types and texts. */
 
 import type { Json, JsonObject } from "@breadcrumbs/client";
 import { client } from "./server";
@@ -81,12 +81,12 @@ export interface Explanation {
   left_out_besides: number;
   notes: string[];
   parts?: Part[];
-  /** Of contexts that exist: byte for byte what was shown. */
+  /** Whether `parts` is exactly what the model got. Only for stored contexts. */
   parts_as_shown?: boolean;
   context_id?: string;
   version?: number;
   made_at?: string;
-  /** There is another page. */
+  /** Set if there is another page. */
   next_cursor?: string;
 }
 
@@ -146,7 +146,7 @@ export interface PreviewRequest {
 export const CONFIG_SCHEMA = "context.config.v1";
 
 export const contexts = {
-  /** All of an explanation. One about large breadcrumbs comes in several pages. */
+  /** Return a whole explanation. Large ones are read in several pages. */
   async explain(id: string, version?: number, signal?: AbortSignal, parts = true): Promise<Explanation> {
     const page = (cursor?: string) =>
       client.json<Explanation>(`/contexts/${encodeURIComponent(id)}/explain`, {
@@ -176,23 +176,23 @@ export const contexts = {
   },
 };
 
-// --- In words ---------------------------------------------------------------------------------------------
+// --- Texts ------------------------------------------------------------------------------------------------
 
 export const REASONS: Record<Reason, string> = {
-  "over budget": "It, or something newer in the conversation, did not fit.",
-  duplicate: "Another source had found it already.",
+  "over budget": "This item, or a newer item of the conversation, exceeds the token budget.",
+  duplicate: "Another source has already found it.",
   excluded: "The config excludes its schema or one of its tags.",
-  internal: "The system's own breadcrumbs are shown to no model.",
-  secret: "What is secret is shown to no model.",
-  private: "What is private is shown to no model.",
-  "not yet its turn": "It was said after what is being answered, and gets an answer of its own.",
+  internal: "Internal breadcrumbs are never shown to models.",
+  secret: "Secret breadcrumbs are never shown to models.",
+  private: "Private breadcrumbs are never shown to models.",
+  "not yet its turn": "It is newer than the message being answered and gets its own answer.",
 };
 
 const SCOPES = { current: "in this session", user: "in every session of this user", all: "in every session" };
 
-/** What a source looks for. */
+/** Describe what a source fetches. */
 export function sourceInWords(source: SourceView): string {
-  if (source.method === "event_data") return "the breadcrumb that is to be answered";
+  if (source.method === "event_data") return "the breadcrumb being answered";
   const what = [
     source.schema_name,
     source.all_tags?.length ? `with ${source.all_tags.join(" and ")}` : "",
@@ -200,10 +200,10 @@ export function sourceInWords(source: SourceView): string {
   ].filter(Boolean);
   const many = source.method === "recent" ? `the newest ${source.limit ?? ""}`.trim() : "the newest one";
   const where = source.scope ? SCOPES[source.scope] : "";
-  return [many, "of", ...what, where, source.shared ? "or of no session" : ""].filter(Boolean).join(" ");
+  return [many, "of", ...what, where, source.shared ? "or without a session" : ""].filter(Boolean).join(" ");
 }
 
-/** `newest`, `2nd newest`: how far back in what a source found. */
+/** Describe the rank of an item among those that a source found: `newest`, `2nd newest`. */
 export function rankInWords(rank: number): string {
   if (rank === 0) return "newest";
   const n = rank + 1;
@@ -211,7 +211,7 @@ export function rankInWords(rank: number): string {
   return `${n}${teen ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th")} newest`;
 }
 
-/** Who or what an item is, for a reader. */
+/** Return the author or the name of an item. */
 export function speakerOf(item: { schema_name?: string; title?: string }, creator?: string): string {
   switch (item.schema_name) {
     case "user.message.v1":
@@ -225,17 +225,17 @@ export function speakerOf(item: { schema_name?: string; title?: string }, creato
   }
 }
 
-const SPOKEN = ["message", "content", "text"];
+const TEXT_KEYS = ["message", "content", "text"];
 
-/** What an item says in plain words, and what else there is in it. */
+/** Return the plain text of an item, and its remaining fields. */
 export function wordsOf(content: JsonObject): { words: string; rest: JsonObject } {
   const rest = { ...content };
-  for (const name of SPOKEN) {
+  for (const name of TEXT_KEYS) {
     const value = content[name];
     if (typeof value !== "string") continue;
     delete rest[name];
-    // Answers say the same under two names.
-    for (const other of SPOKEN) if (rest[other] === value) delete rest[other];
+    // Answers contain the same text under two keys.
+    for (const other of TEXT_KEYS) if (rest[other] === value) delete rest[other];
     return { words: value, rest };
   }
   const names = Object.keys(content);
@@ -243,7 +243,7 @@ export function wordsOf(content: JsonObject): { words: string; rest: JsonObject 
   return typeof only === "string" ? { words: only, rest: {} } : { words: "", rest };
 }
 
-// --- A budget -----------------------------------------------------------------------------------------------
+// --- Token budget -------------------------------------------------------------------------------------------
 
 export interface Share {
   name: string;
@@ -251,7 +251,7 @@ export interface Share {
   tokens: number;
 }
 
-/** Tokens by part of the prompt, in its order. */
+/** Return the tokens of each part of the prompt, in its order. */
 export function sharesOf(items: readonly Item[]): Share[] {
   const found = new Map<string, Share>();
   for (const item of items) {
@@ -264,24 +264,24 @@ export function sharesOf(items: readonly Item[]): Share[] {
   return [...found.values()];
 }
 
-// --- Two of them --------------------------------------------------------------------------------------------
+// --- Comparison of two contexts -----------------------------------------------------------------------------
 
 export type Change = "in" | "out" | "changed" | "moved" | "same";
 
 export interface Line {
   change: Change;
   item: Item;
-  /** What it was before, where something about it has changed. */
+  /** The item before the change. */
   before?: Item;
-  /** Of what falls out. */
+  /** Why an item is removed. */
   reason?: Reason | "not found";
 }
 
-/** Both in one list, in the order of the prompt: what comes in, what falls out, what stays. */
+/** Compare two contexts. Return added, removed, changed and unchanged items in the order of the prompt. */
 export function difference(before: Explanation, after: Explanation): Line[] {
   const old = before.items.filter((item) => item.id !== undefined);
   const now = after.items.filter((item) => item.id !== undefined);
-  const kept = inOrder(
+  const kept = commonSubsequence(
     old.map((item) => item.id!),
     now.map((item) => item.id!),
   );
@@ -295,7 +295,7 @@ export function difference(before: Explanation, after: Explanation): Line[] {
   const pass = (until: number) => {
     for (; at < until; at++) {
       const item = old[at]!;
-      if (isThere.has(item.id!)) continue; // moved: shown where it is now
+      if (isThere.has(item.id!)) continue; // moved: listed at its new position
       lines.push({ change: "out", item, reason: reasons.get(item.id!) ?? "not found" });
     }
   };
@@ -317,14 +317,14 @@ export function difference(before: Explanation, after: Explanation): Line[] {
   return lines;
 }
 
-/** The longest run that kept its order: place in the new list → place in the old one. */
-function inOrder(old: readonly string[], now: readonly string[]): Map<number, number> {
+/** Return the longest common subsequence, as index in the new list → index in the old list. */
+function commonSubsequence(old: readonly string[], now: readonly string[]): Map<number, number> {
   const places = new Map(old.map((id, place) => [id, place]));
   const common = now.flatMap((id, place) => {
     const was = places.get(id);
     return was === undefined ? [] : [{ place, was, previous: -1 }];
   });
-  const ends: number[] = []; // by length of a run: the index of its last member, with the smallest `was`
+  const ends: number[] = []; // for each length: the last index of the subsequence with the smallest `was`
   for (const [index, one] of common.entries()) {
     let low = 0;
     let high = ends.length;
@@ -343,19 +343,19 @@ function inOrder(old: readonly string[], now: readonly string[]): Map<number, nu
   return kept;
 }
 
-// --- Writing it -------------------------------------------------------------------------------------------------
+// --- Formatting -------------------------------------------------------------------------------------------------
 
 const WIDTH = 96;
 
-/** JSON as a person would lay it out: what fits on a line stays on one. */
-export function laidOut(value: Json, indent = ""): string {
+/** Format JSON. A value that fits on one line stays on one line. */
+export function formatJson(value: Json, indent = ""): string {
   const flat = onOneLine(value);
   if (typeof value !== "object" || value === null) return flat;
   const inner = `${indent}  `;
   const entries = Array.isArray(value)
-    ? value.map((one) => laidOut(one, inner))
-    : Object.entries(value).map(([key, one]) => `${JSON.stringify(key)}: ${laidOut(one, inner)}`);
-  // The document itself is always spread out.
+    ? value.map((one) => formatJson(one, inner))
+    : Object.entries(value).map(([key, one]) => `${JSON.stringify(key)}: ${formatJson(one, inner)}`);
+  // The top level always uses several lines.
   if (!entries.length || (indent && indent.length + flat.length <= WIDTH)) return flat;
   const [open, close] = Array.isArray(value) ? "[]" : "{}";
   return `${open}\n${inner}${entries.join(`,\n${inner}`)}\n${indent}${close}`;

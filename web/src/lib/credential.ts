@@ -5,16 +5,16 @@ import { batch, signal } from "@preact/signals";
 const CREDENTIAL_KEY = "crumb.credential";
 const OWNER_KEY = "crumb.owner";
 
-/** An API key or a token, sent with every request. Kept for this tab only. Empty: none. */
+/** API key or token, sent with every request and stored in this tab only. Empty if there is none. */
 export const credential = signal(load(CREDENTIAL_KEY));
 
-/** The owner of the credential; empty if it is not known. */
+/** Owner of the credential, or empty if it is not known. */
 export const owner = signal(load(OWNER_KEY));
 
-/** Counts logins: pages are drawn anew, because their data may belong to another owner. */
+/** Number of logins. Each login renders the pages again, because their data may belong to another owner. */
 export const logins = signal(0);
 
-/** Why the server wants a credential; the shell shows a dialog while this is set. */
+/** Reason why the server needs a credential. The shell shows a dialog while this is set. */
 export const credentialWanted = signal<string | null>(null);
 
 export function useCredential(text: string, whose: string): void {
@@ -41,6 +41,6 @@ function save(name: string, text: string): void {
     if (text) sessionStorage.setItem(name, text);
     else sessionStorage.removeItem(name);
   } catch {
-    // Storage may be forbidden: then the value lasts until the page is loaded again.
+    // Storage can be disabled. The value is lost on reload then.
   }
 }

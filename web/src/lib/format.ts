@@ -1,4 +1,4 @@
-/** Times, numbers and names as people read them. */
+/** Formatting of times, numbers and names. */
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
@@ -15,7 +15,7 @@ export const number = (value: number): string => counted.format(value);
 
 const DAY = 86_400_000;
 
-/** `Today`, `Yesterday`, `Tuesday`, `3 Mar`, `3 Mar 2025`. */
+/** Format a day: `Today`, `Yesterday`, `Tuesday`, `3 Mar`, `3 Mar 2025`. */
 export function dayName(iso: string, now = new Date()): string {
   const then = new Date(iso);
   const days = Math.round((midnight(now) - midnight(then)) / DAY);
@@ -25,7 +25,7 @@ export function dayName(iso: string, now = new Date()): string {
   return (then.getFullYear() === now.getFullYear() ? day : dayAndYear).format(then);
 }
 
-/** Short, for lists: `now`, `5 min`, `14:03`, `Tue`, `3 Mar`. */
+/** Format a time for lists: `now`, `5 min`, `14:03`, `Tuesday`, `3 Mar`. */
 export function ago(iso: string, now = Date.now()): string {
   const minutes = (now - Date.parse(iso)) / 60_000;
   if (minutes < 1) return "now";
@@ -38,7 +38,7 @@ function midnight(date: Date): number {
   return new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
 }
 
-/** `340 µs`, `12 ms`, `1.4 s`, `2 min 5 s`. */
+/** Format a duration: `340 µs`, `12 ms`, `1.4 s`, `2 min 5 s`. */
 export function duration(ms: number): string {
   if (ms < 1) return `${Math.round(ms * 1000)} µs`;
   if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
@@ -64,5 +64,5 @@ export function shortened(text: string, length: number): string {
   return line.length <= length ? line : `${line.slice(0, length - 1).trimEnd()}…`;
 }
 
-/** The last part of an id, enough to tell two apart. */
+/** Return the last 8 characters of a long id. */
 export const shortId = (id: string): string => (id.length > 12 ? id.slice(-8) : id);

@@ -1,17 +1,17 @@
-/** Keyboard shortcuts. Whoever has some says so while it is on the screen; `?` lists them all. */
+/** Keyboard shortcuts. Components register theirs while they are mounted, and `?` lists them all. */
 
 import { useEffect } from "preact/hooks";
 import { signal } from "@preact/signals";
 
 export interface Shortcut {
-  /** As shown and matched: `n`, `/`, `?`, `Escape`, `g c` (one after the other), `Ctrl+Enter`. */
+  /** Keys as shown and matched: `n`, `/`, `?`, `Escape`, `g c` (a sequence), `Ctrl+Enter`. */
   keys: string;
   what: string;
   group: string;
   run?: () => void;
-  /** Also while somebody writes in a field. */
+  /** Whether it also works while a text field has the focus. */
   inFields?: boolean;
-  /** Only while this holds; otherwise the key is left to others. */
+  /** Whether it is active now. If not, other shortcuts with the same key apply. */
   when?: () => boolean;
 }
 
@@ -33,7 +33,7 @@ window.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.isComposing) return;
   const pressed = name(event);
   const writing = isField(event.target);
-  // A dialog has the keyboard for itself.
+  // An open dialog disables all shortcuts.
   const inDialog = document.querySelector("dialog[open]") !== null;
   const pair = Date.now() - firstAt < 1_500 ? `${first} ${pressed}` : "";
   const found = shortcuts.value.findLast(

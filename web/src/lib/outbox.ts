@@ -1,4 +1,4 @@
-/** The outboxes of this tab, one per session. They go on sending whatever is shown, and survive a reload. */
+/** Outboxes of this tab, one per session. They send in the background and survive a reload. */
 
 import { signal } from "@preact/signals";
 import {
@@ -15,11 +15,11 @@ import { client } from "./server";
 /** A message that the server has not confirmed. */
 export interface Unsent extends OutboxEntry {
   text: string;
-  /** The owner whose credential was in use; empty if it is not known. */
+  /** Owner of the credential at that time, or empty if it is not known. */
   owner: string;
   state: "sending" | "waiting" | "refused";
   problem?: string;
-  /** Refused because of the credential: another one may do. */
+  /** Whether it was refused because of the credential. It is sent again after the next login. */
   locked?: boolean;
 }
 
@@ -41,18 +41,18 @@ export function sendStored(): void {
       if (name.startsWith(KEY_PREFIX)) outboxOf(name.slice(KEY_PREFIX.length));
     }
   } catch {
-    // Storage may be forbidden: then nothing was stored.
+    // Storage can be disabled. Nothing was stored then.
   }
 }
 
-/** Send at once: the server is reachable. */
+/** Send now, because the server is reachable. */
 export function sendNow(): void {
   for (const outbox of outboxes.values()) outbox.wake();
 }
 
 export class SessionOutbox {
   readonly unsent = signal<readonly Unsent[]>([]);
-  /** Called with a message that was sent, before it leaves the list. */
+  /** Called with a message that was sent, before it is removed from the list. */
   onSent: ((key: string, message: Message) => void) | null = null;
 
   readonly #outbox: Outbox<Unsent, Message>;
@@ -95,7 +95,7 @@ export class SessionOutbox {
     void this.#outbox.add({ text, owner: owner.peek(), state: "sending" });
   }
 
-  /** Send a message again that was refused. The user has looked at it. */
+  /** Send a refused message again, at the request of the user. */
   resend(key: string): void {
     void this.#outbox.update(key, { at: Date.now(), owner: owner.peek(), state: "sending", locked: false });
   }
@@ -108,7 +108,7 @@ export class SessionOutbox {
     this.#outbox.wake();
   }
 
-  /** Send messages again that were refused because of the last credential. */
+  /** Send the messages again that were refused because of the previous credential. */
   #unlock(): void {
     for (const { key, locked } of this.unsent.peek()) {
       if (locked) void this.#outbox.update(key, { state: "sending", locked: false });
@@ -118,9 +118,9 @@ export class SessionOutbox {
 }
 
 function objectionTo(entry: Unsent): string | undefined {
-  if (isKeyExpired(entry)) return "Nobody knows any more whether this has arrived. Look before you send it again.";
+  if (isKeyExpired(entry)) return "It may have been sent already. Check the conversation before you retry.";
   const now = owner.peek();
-  if (entry.owner && now && entry.owner !== now) return "It was written with the key of somebody else.";
+  if (entry.owner && now && entry.owner !== now) return "It was written with the key of another owner.";
   return undefined;
 }
 
@@ -138,6 +138,6 @@ function save(name: string, unsent: readonly Unsent[]): void {
     if (unsent.length) sessionStorage.setItem(name, JSON.stringify(unsent));
     else sessionStorage.removeItem(name);
   } catch {
-    // Storage may be forbidden or full: then a reload forgets what was not sent.
+    // Storage can be disabled or full. Unsent messages are lost on reload then.
   }
 }

@@ -1,4 +1,4 @@
-/** Where we are: `#/chat/abc?x=1` is `{page: "chat", rest: ["abc"], query: {x: "1"}}`. */
+/** Hash router. `#/chat/abc?x=1` is `{page: "chat", rest: ["abc"], query: {x: "1"}}`. */
 
 import { signal } from "@preact/signals";
 
@@ -41,7 +41,7 @@ export function href(page: Page, rest: string[] = [], query: Record<string, stri
   return `#/${path}${text ? `?${text}` : ""}`;
 }
 
-/** Go there. `replace` leaves no step for the back button. */
+/** Navigate to an address. With `replace`, without a new entry in the browser history. */
 export function go(to: string, replace = false): void {
   if (replace) {
     history.replaceState(null, "", to);

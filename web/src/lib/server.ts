@@ -1,4 +1,4 @@
-/** The server that this page came from. */
+/** Client of the server that serves this page. */
 
 import { ApiError, Client, tokenClaims } from "@breadcrumbs/client";
 import { credential, credentialWanted } from "./credential";
@@ -6,14 +6,14 @@ import { credential, credentialWanted } from "./credential";
 export const client = new Client({
   token: () => credential.value,
   onUnauthorized: (error, token) => {
-    // Ignored if the credential was replaced while the request was under way.
+    // Ignored if the credential was replaced during the request.
     if (token === credential.value) credentialWanted.value = error.message;
   },
 });
 
 const STREAM_TOKEN_SECONDS = 3600;
 
-/** Return the owner of a credential; empty if the server does not tell. */
+/** Return the owner of a credential, or an empty string if it cannot be determined. */
 export async function ownerOf(given: string): Promise<string> {
   const claims = tokenClaims(given);
   if (claims) return typeof claims["owner_id"] === "string" ? claims["owner_id"] : "";
@@ -25,17 +25,17 @@ export async function ownerOf(given: string): Promise<string> {
 }
 
 /**
- * Return a token for the address of an event stream: read-only and valid for an hour. The API key itself never
- * appears in an address, because addresses end up in logs.
+ * Return a token for the address of an event stream, read-only and valid for an hour. The API key itself must not
+ * appear in an address, because addresses are logged.
  */
 export async function streamToken(): Promise<string> {
   const given = credential.value;
-  if (!given || tokenClaims(given)) return given; // the server issues no token for a token
+  if (!given || tokenClaims(given)) return given; // the server issues tokens for API keys only
   try {
     return (await requestToken({ roles: ["subscriber"], ttl_sec: STREAM_TOKEN_SECONDS }, given)).token;
   } catch (error) {
     if (!(error instanceof ApiError && error.status === 403)) throw error;
-    return (await requestToken({ ttl_sec: STREAM_TOKEN_SECONDS }, given)).token; // the key has other roles
+    return (await requestToken({ ttl_sec: STREAM_TOKEN_SECONDS }, given)).token; // the key lacks the role subscriber
   }
 }
 

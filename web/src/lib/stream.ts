@@ -1,8 +1,8 @@
 /**
- * The event stream of the page.
+ * Event stream of the page.
  *
- * A browser allows six connections to a server over all its tabs. So a page has one stream at a time, and a hidden
- * tab closes its stream after a while and continues where it was when it is shown again.
+ * A browser allows six connections to a server, over all tabs. So each page has one stream, and a hidden tab closes
+ * its stream after a while. When the tab is shown again, the stream continues without losing events.
  */
 
 import { signal } from "@preact/signals";
@@ -21,15 +21,15 @@ import { client, streamToken } from "./server";
 export interface Listener {
   onEvent(event: BreadcrumbEvent): void;
   onDelta?(delta: AnswerDelta): void;
-  /** The stream is open. `again` is false the first time. Events from in between follow. */
+  /** The stream is open. `again` is false the first time. Missed events follow. */
   onOpen?(again: boolean): void;
-  /** Events were lost: list everything again. */
+  /** Events were lost. List everything again. */
   onGap?(): void;
 }
 
 export type Connection = "idle" | "connecting" | "open" | "lost";
 
-/** State of the page's stream; the shell shows it. */
+/** State of the stream, shown by the shell. */
 export const connection = signal<Connection>("idle");
 
 const OPTIONS: StreamOptions = {
@@ -39,7 +39,7 @@ const OPTIONS: StreamOptions = {
   accessToken: streamToken,
 };
 
-/** Continuing loses nothing, so a hidden tab need not hold its connection for long. */
+/** A hidden tab closes its connection after this time. */
 const HIDDEN_MS = 20_000;
 
 export class Stream {
@@ -66,7 +66,7 @@ export class Stream {
     this.#events.start();
   }
 
-  /** Receive other events from here on. None in between is lost. */
+  /** Change the query. No event in between is lost. */
   follow(query: StreamQuery): void {
     if (JSON.stringify(query) === JSON.stringify(this.#query)) return;
     this.#query = query;

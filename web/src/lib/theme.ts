@@ -1,10 +1,10 @@
-/** Light or dark: the system's choice, unless somebody chose here. */
+/** Light or dark theme. The default is the theme of the system. */
 
 import { effect, signal } from "@preact/signals";
 
 export type Theme = "system" | "light" | "dark";
 
-const KEPT = "crumb.theme";
+const STORAGE_KEY = "crumb.theme";
 
 export const theme = signal<Theme>((document.documentElement.dataset["theme"] as Theme | undefined) ?? "system");
 
@@ -13,14 +13,14 @@ effect(() => {
   if (chosen === "system") delete document.documentElement.dataset["theme"];
   else document.documentElement.dataset["theme"] = chosen;
   try {
-    if (chosen === "system") localStorage.removeItem(KEPT);
-    else localStorage.setItem(KEPT, chosen);
+    if (chosen === "system") localStorage.removeItem(STORAGE_KEY);
+    else localStorage.setItem(STORAGE_KEY, chosen);
   } catch {
-    // Storage may be forbidden: then it lasts until the page is loaded again.
+    // Storage can be disabled. The choice is lost on reload then.
   }
 });
 
-/** What is seen now. */
+/** Return whether the page is dark now. */
 export function isDark(): boolean {
   return theme.value === "system" ? matchMedia("(prefers-color-scheme: dark)").matches : theme.value === "dark";
 }

@@ -1,4 +1,4 @@
-/** How full a context is: a bar with a part for each part of the prompt, and the same in words. */
+/** Token usage of a context, as a bar with one segment per part of the prompt, and as text. */
 
 import { number } from "../../lib/format";
 import type { Share } from "../../lib/contexts";
@@ -8,7 +8,7 @@ interface BudgetProps {
   budget: number;
   shares: readonly Share[];
   countedBy: string;
-  /** What the saved config makes of it, where this is a preview. */
+  /** Usage with the saved config, in a preview. */
   before?: { tokens: number; budget: number };
 }
 
@@ -30,7 +30,7 @@ export function Budget({ tokens, budget, shares, countedBy, before }: BudgetProp
       <div
         class={`budget-bar ${tokens > budget ? "over" : ""}`}
         role="meter"
-        aria-label="Tokens of the budget"
+        aria-label="Token budget"
         aria-valuemin={0}
         aria-valuemax={budget}
         aria-valuenow={Math.min(tokens, budget)}
@@ -60,5 +60,5 @@ export function Budget({ tokens, budget, shares, countedBy, before }: BudgetProp
 
 function labelOf(share: Share): string {
   if (share.place === "conversation") return "This conversation";
-  return share.place === "shared" ? share.name : `${share.name}, from elsewhere`;
+  return share.place === "shared" ? share.name : `${share.name}, other sessions`;
 }

@@ -1,4 +1,4 @@
-/** Why an answer is as it is: the context that its model got, what was left out, and why. */
+/** Panel that explains an answer: the context of its model, and the items that were left out. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, messageOf, type Message } from "@breadcrumbs/client";
@@ -30,14 +30,14 @@ export interface WhyProps {
   onClose: () => void;
 }
 
-interface Asked {
+interface LoadState {
   explanation?: Explanation;
   problem?: string;
 }
 
 export function WhyPanel({ answer, onClose }: WhyProps) {
   const title = useRef<HTMLHeadingElement>(null);
-  const [asked, setAsked] = useState<Asked>({});
+  const [loaded, setLoaded] = useState<LoadState>({});
   const [attempt, setAttempt] = useState(0);
   const id = textIn(answer, "context_id");
   const version = answer.context["context_version"];
@@ -53,12 +53,12 @@ export function WhyPanel({ answer, onClose }: WhyProps) {
   useEffect(() => {
     if (id === undefined) return;
     const abort = new AbortController();
-    setAsked({});
+    setLoaded({});
     contexts
       .explain(id, typeof version === "number" ? version : undefined, abort.signal)
-      .then((explanation) => setAsked({ explanation }))
+      .then((explanation) => setLoaded({ explanation }))
       .catch((error: unknown) => {
-        if (!abort.signal.aborted) setAsked({ problem: inWords(error) });
+        if (!abort.signal.aborted) setLoaded({ problem: inWords(error) });
       });
     return () => abort.abort();
   }, [id, version, attempt]);
@@ -67,7 +67,7 @@ export function WhyPanel({ answer, onClose }: WhyProps) {
     <div class="why">
       <header class="why-head">
         <h2 ref={title} tabIndex={-1}>
-          Why did it say that?
+          Why this answer?
         </h2>
         <button type="button" class="button bare square" aria-label="Close" title="Close (Escape)" onClick={onClose}>
           <Icon name="close" />
@@ -75,25 +75,25 @@ export function WhyPanel({ answer, onClose }: WhyProps) {
       </header>
       {id === undefined ? (
         <p class="notice">
-          <Icon name="why" /> This answer names no context: it was not made from one of the context builder's.
-          Agents that bring sources of their own collect what they need themselves.
+          <Icon name="why" /> This answer has no context from the context builder. Its agent fetches its own
+          breadcrumbs.
         </p>
-      ) : asked.problem !== undefined ? (
+      ) : loaded.problem !== undefined ? (
         <div class="notice bad" role="alert">
           <Icon name="alert" />
           <div class="grow">
-            <p>{asked.problem}</p>
+            <p>{loaded.problem}</p>
             <button type="button" class="button tiny" onClick={() => setAttempt(attempt + 1)}>
-              Try again
+              Retry
             </button>
           </div>
         </div>
-      ) : asked.explanation === undefined ? (
+      ) : loaded.explanation === undefined ? (
         <p class="why-waiting soft" role="status">
-          <span class="spinner" aria-hidden="true" /> Looking …
+          <span class="spinner" aria-hidden="true" /> Loading …
         </p>
       ) : (
-        <Explained explained={asked.explanation} />
+        <Explained explained={loaded.explanation} />
       )}
     </div>
   );
@@ -107,8 +107,8 @@ function textIn(answer: Message, name: string): string | undefined {
 function inWords(error: unknown): string {
   if (error instanceof ApiError && error.status === 404) {
     return (
-      "The context of this answer is gone. Contexts are kept for a while after the last turn of their session: " +
-      "an hour, unless output.ttl_seconds in the config says otherwise."
+      "The context of this answer has expired. By default, contexts are kept for one hour after the last turn of their " +
+      "session. To keep them longer, set output.ttl_seconds in the config."
     );
   }
   return messageOf(error);
@@ -130,7 +130,7 @@ function Explained({ explained }: { explained: Explanation }) {
         </a>
         {explained.made_at !== undefined && (
           <>
-            , made at <Time iso={explained.made_at}>{timeWithSeconds(explained.made_at)}</Time>
+            , built at <Time iso={explained.made_at}>{timeWithSeconds(explained.made_at)}</Time>
           </>
         )}
       </p>
@@ -147,23 +147,23 @@ function Explained({ explained }: { explained: Explanation }) {
       ))}
       <section aria-labelledby="why-in">
         <h3 id="why-in">
-          What it was shown <span class="badge">{number(items.length)}</span>
+          Included <span class="badge">{number(items.length)}</span>
         </h3>
-        <p class="small soft">In the order of the prompt.</p>
+        <p class="small soft">Items in the order of the prompt.</p>
         <ol class="why-items">
           {items.map((item, place) => (
             <ShownItem key={item.id ?? place} item={item} explained={explained} />
           ))}
         </ol>
         {explained.parts_as_shown === false && (
-          <p class="small soft">Not all of it can be shown: some is gone since, or not for you.</p>
+          <p class="small soft">Some items are not shown: they were deleted, or you may not read them.</p>
         )}
       </section>
       <section aria-labelledby="why-out">
         <h3 id="why-out">
-          What was left out <span class="badge">{number(out.length + explained.left_out_besides)}</span>
+          Left out <span class="badge">{number(out.length + explained.left_out_besides)}</span>
         </h3>
-        {out.length === 0 && <p class="small soft">Nothing: all that the sources found is in.</p>}
+        {out.length === 0 && <p class="small soft">Nothing. All items found by the sources are included.</p>}
         <LeftOuts out={out} besides={explained.left_out_besides} />
       </section>
       <Sources explained={explained} />
@@ -171,18 +171,18 @@ function Explained({ explained }: { explained: Explanation }) {
   );
 }
 
-/** One breadcrumb of a context, and why it is in. */
+/** One item of a context, with the source that found it. */
 function ShownItem({ item, explained }: { item: Item; explained: Explanation }) {
   const shown = partOf(explained.parts, item.id);
   const source = item.number === undefined ? undefined : explained.sources[item.number];
-  const who = item.hidden ? "Not for you" : speakerOf(item, shown?.creator);
+  const who = item.hidden ? "No access" : speakerOf(item, shown?.creator);
   return (
     <li class={`why-item card part-${item.place} ${item.is_trigger ? "trigger" : ""}`}>
       <div class="why-line">
         <strong class="why-who">{who}</strong>
         {item.is_trigger && <span class="badge info">being answered</span>}
         {item.place === "shared" && <span class="badge">shared</span>}
-        {item.place === "elsewhere" && <span class="badge warn">from elsewhere</span>}
+        {item.place === "elsewhere" && <span class="badge warn">other session</span>}
         <span class="grow" />
         <span class="why-tokens small soft">{plural(item.tokens, "token")}</span>
       </div>
@@ -196,7 +196,7 @@ function ShownItem({ item, explained }: { item: Item; explained: Explanation }) 
                 <span class="mono">{item.source}</span>, {rankInWords(item.rank)} of {number(source.found)} found
               </>
             ) : (
-              "what is to be answered is always in"
+              "the message being answered is always included"
             )}
           </dd>
         </div>
@@ -224,7 +224,7 @@ function ShownItem({ item, explained }: { item: Item; explained: Explanation }) 
         )}
         {item.id !== undefined && item.created_at !== undefined && (
           <div>
-            <dt>Written</dt>
+            <dt>Created</dt>
             <dd>
               <a href={href("board", [item.id])}>
                 <Time iso={item.created_at}>{timeWithSeconds(item.created_at)}</Time>
@@ -238,21 +238,21 @@ function ShownItem({ item, explained }: { item: Item; explained: Explanation }) 
   );
 }
 
-const LONG = 280;
+const LONG_TEXT = 280;
 
-/** What the model could read of it; long texts are folded. */
+/** Content of an item as the model got it. Long texts are collapsed. */
 function Content({ item, content }: { item: Item; content: Part["items"][number]["content"] | undefined }) {
   const [open, setOpen] = useState(false);
-  if (item.hidden) return <p class="why-text soft">Your token may not see what this is.</p>;
-  if (item.gone) return <p class="why-text soft">It was deleted or has expired since.</p>;
+  if (item.hidden) return <p class="why-text soft">Your token may not read this item.</p>;
+  if (item.gone) return <p class="why-text soft">This item was deleted or has expired.</p>;
   const { words, rest } = content ? wordsOf(content) : { words: item.excerpt ?? item.title ?? "", rest: {} };
   const more = Object.keys(rest).length > 0;
-  const folded = !open && words.length > LONG;
+  const folded = !open && words.length > LONG_TEXT;
   return (
     <>
-      {words && <p class="why-text">{folded ? `${words.slice(0, LONG).trimEnd()} …` : words}</p>}
-      {more && (open || !words) && <JsonView value={rest} label="What else was in it" />}
-      {(words.length > LONG || (more && words)) && (
+      {words && <p class="why-text">{folded ? `${words.slice(0, LONG_TEXT).trimEnd()} …` : words}</p>}
+      {more && (open || !words) && <JsonView value={rest} label="Other fields" />}
+      {(words.length > LONG_TEXT || (more && words)) && (
         <button type="button" class="button bare tiny why-more" aria-expanded={open} onClick={() => setOpen(!open)}>
           {open ? "Show less" : "Show all"}
         </button>
@@ -270,9 +270,9 @@ function partOf(parts: readonly Part[] | undefined, id: string | undefined): Par
   return undefined;
 }
 
-const MOST_LEFT_OUT = 12;
+const MAX_LEFT_OUT = 12;
 
-/** What was left out, by reason. */
+/** Items that were left out, grouped by reason. */
 export function LeftOuts({ out, besides }: { out: readonly LeftOut[]; besides: number }) {
   const reasons = [...new Set(out.map((one) => one.reason))];
   return (
@@ -280,14 +280,14 @@ export function LeftOuts({ out, besides }: { out: readonly LeftOut[]; besides: n
       {reasons.map((reason) => (
         <LeftOutFor key={reason} reason={reason} out={out.filter((one) => one.reason === reason)} />
       ))}
-      {besides > 0 && <p class="small soft">… and {number(besides)} more that are not listed.</p>}
+      {besides > 0 && <p class="small soft">{number(besides)} more are not listed.</p>}
     </>
   );
 }
 
 function LeftOutFor({ reason, out }: { reason: Reason; out: readonly LeftOut[] }) {
   const [all, setAll] = useState(false);
-  const shown = all ? out : out.slice(0, MOST_LEFT_OUT);
+  const shown = all ? out : out.slice(0, MAX_LEFT_OUT);
   return (
     <div class="why-out">
       <p class="why-reason">
@@ -298,7 +298,7 @@ function LeftOutFor({ reason, out }: { reason: Reason; out: readonly LeftOut[] }
         {shown.map((one, place) => (
           <li key={`${one.id ?? ""}${place}`}>
             <span class="why-what">
-              {one.hidden ? "Not for you" : one.gone ? "Gone since" : one.title || one.schema_name || "Breadcrumb"}
+              {one.hidden ? "No access" : one.gone ? "Deleted" : one.title || one.schema_name || "Breadcrumb"}
             </span>
             <span class="small soft">
               <span class="mono">{one.source}</span>
@@ -322,12 +322,12 @@ function LeftOutFor({ reason, out }: { reason: Reason; out: readonly LeftOut[] }
   );
 }
 
-/** What each source was asked for. */
+/** Queries of the sources, and how many items each found. */
 export function Sources({ explained }: { explained: Explanation }) {
   return (
     <details class="why-sources">
       <summary>
-        The sources <span class="badge">{number(explained.sources.length)}</span>
+        Sources <span class="badge">{number(explained.sources.length)}</span>
       </summary>
       <ul>
         {explained.sources.map((source, place) => (

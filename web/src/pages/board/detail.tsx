@@ -1,4 +1,4 @@
-/** Everything about one breadcrumb: its turn, its content, its versions. */
+/** Details of one breadcrumb: its turn, its content, its versions. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, messageOf, type Breadcrumb } from "@breadcrumbs/client";
@@ -19,12 +19,12 @@ import { useHistory, Versions } from "./versions";
 interface DetailProps {
   id: string;
   version: number | undefined;
-  /** What the timeline knows of it. */
+  /** The item in the timeline, if it is loaded. */
   known: Item | undefined;
   filters: Filters;
-  /** Goes up with every event of this breadcrumb. */
+  /** Increases with every event of this breadcrumb. */
   changes: number;
-  /** Goes up with every event of its session. */
+  /** Increases with every event of its session. */
   tick: number;
   onLoaded: (crumb: Breadcrumb) => void;
   onOpen: (id: string, version?: number) => void;
@@ -36,7 +36,7 @@ interface DetailProps {
 const TABS = { turn: "Turn", content: "Content", versions: "Versions" } as const;
 type Tab = keyof typeof TABS;
 
-/** What was looked at last is what is wanted next. */
+/** The last selected tab, used for the next breadcrumb too. */
 let preferred: Tab = "turn";
 
 export function Detail(props: DetailProps) {
@@ -96,7 +96,7 @@ export function Detail(props: DetailProps) {
           </h2>
           <p class="board-detail-text">{(shown && (gist(kind, shown.context) || shown.title)) || known?.text || ""}</p>
         </div>
-        <button type="button" class="button bare square" aria-label="Close the details" title="Close (Esc)" onClick={onClose}>
+        <button type="button" class="button bare square" aria-label="Close details" title="Close (Esc)" onClick={onClose}>
           <Icon name="close" />
         </button>
       </header>
@@ -104,7 +104,7 @@ export function Detail(props: DetailProps) {
         {problem &&
           (problem.gone ? (
             <p class="notice warn" role="status">
-              <Icon name="trash" /> It is not there any more: it was deleted or has expired.
+              <Icon name="trash" /> Not found. The breadcrumb was deleted or has expired.
             </p>
           ) : (
             <p class="notice bad" role="alert">
@@ -152,7 +152,7 @@ function Facts({ crumb, filters, onTag, onSchema }: DetailProps & { crumb: Bread
       await navigator.clipboard.writeText(text);
       toast(`${what} copied`);
     } catch {
-      toast("The browser does not let this page copy.", true);
+      toast("Copying failed: the browser denied access to the clipboard.", true);
     }
   };
   return (
@@ -172,7 +172,7 @@ function Facts({ crumb, filters, onTag, onSchema }: DetailProps & { crumb: Bread
         </dd>
         {crumb.version > 1 && (
           <>
-            <dt>Changed</dt>
+            <dt>Updated</dt>
             <dd>
               <Time iso={crumb.updated_at}>{`${dayName(crumb.updated_at)}, ${timeWithSeconds(crumb.updated_at)}`}</Time>
               {`, ${plural(crumb.version, "version")}`}
@@ -182,7 +182,7 @@ function Facts({ crumb, filters, onTag, onSchema }: DetailProps & { crumb: Bread
         <dt>Id</dt>
         <dd>
           <code class="board-id">{crumb.id}</code>
-          <button type="button" class="button bare tiny square" aria-label="Copy the id" title="Copy" onClick={() => copy("Id", crumb.id)}>
+          <button type="button" class="button bare tiny square" aria-label="Copy id" title="Copy" onClick={() => copy("Id", crumb.id)}>
             <Icon name="copy" />
           </button>
         </dd>
@@ -205,7 +205,7 @@ function Facts({ crumb, filters, onTag, onSchema }: DetailProps & { crumb: Bread
   );
 }
 
-/** An older version of a context was made for another message than the newest. */
+/** Turn of a breadcrumb. An older version of a context belongs to the turn of an earlier message. */
 function TurnOf({ crumb, version, tick, onOpen }: {
   crumb: Breadcrumb;
   version: number | undefined;
@@ -251,10 +251,10 @@ function OlderContent({ crumb, version, onOpen }: { crumb: Breadcrumb; version: 
     <>
       <p class="notice">
         <span class="grow">
-          {found ? `This is version ${version} of ${crumb.version}.` : `Version ${version} is not kept any more.`}
+          {found ? `This is version ${version} of ${crumb.version}.` : `Version ${version} is no longer stored.`}
         </span>
         <button type="button" class="button tiny" onClick={() => onOpen(crumb.id)}>
-          Show the newest
+          Show newest
         </button>
       </p>
       {found && <Document value={{ ...found }} />}
@@ -265,13 +265,13 @@ function OlderContent({ crumb, version, onOpen }: { crumb: Breadcrumb; version: 
 function Document({ value }: { value: Record<string, unknown> }) {
   const [plain, setPlain] = useState(false);
   const text = JSON.stringify(value, null, 2);
-  // What it holds first: the rest is the same for all of them.
+  // Title and context first: the other fields are similar for all breadcrumbs.
   const { context, title, ...rest } = value;
   return (
     <>
       <div class="board-document-bar">
         <button type="button" class="button tiny" aria-pressed={plain} onClick={() => setPlain(!plain)}>
-          {plain ? "As a tree" : "As text"}
+          {plain ? "Show tree" : "Show text"}
         </button>
         <button
           type="button"
@@ -279,7 +279,7 @@ function Document({ value }: { value: Record<string, unknown> }) {
           onClick={() =>
             navigator.clipboard?.writeText(text).then(
               () => toast("JSON copied"),
-              () => toast("The browser does not let this page copy.", true),
+              () => toast("Copying failed: the browser denied access to the clipboard.", true),
             )
           }
         >
@@ -291,7 +291,7 @@ function Document({ value }: { value: Record<string, unknown> }) {
           {text}
         </pre>
       ) : (
-        <JsonTree value={{ title, context, ...rest }} label="The breadcrumb" open={2} />
+        <JsonTree value={{ title, context, ...rest }} label="Breadcrumb" open={2} />
       )}
     </>
   );

@@ -1,12 +1,12 @@
-/** What changed between two texts, line by line (Myers' algorithm). */
+/** Line diff of two texts (Myers' algorithm). */
 
 export interface Line {
   sign: " " | "-" | "+";
   text: string;
 }
 
-/** Beyond this many changes the whole middle counts as replaced: nobody reads such a diff line by line. */
-const MOST_CHANGES = 600;
+/** Above this number of changes the diff shows all lines as replaced: a longer one is not readable. */
+const MAX_CHANGES = 600;
 
 export function diffLines(before: string, after: string): Line[] {
   const a = before.split("\n");
@@ -29,7 +29,7 @@ function middle(a: string[], b: string[]): Line[] {
   if (a.length === 0 || b.length === 0) return [...removed, ...added];
   const trace: Map<number, number>[] = [];
   let reach = new Map<number, number>([[1, 0]]);
-  const most = Math.min(a.length + b.length, MOST_CHANGES);
+  const most = Math.min(a.length + b.length, MAX_CHANGES);
   for (let changes = 0; changes <= most; changes += 1) {
     trace.push(reach);
     reach = new Map(reach);
@@ -77,7 +77,7 @@ function walkBack(a: string[], b: string[], trace: Map<number, number>[]): Line[
 
 export type Piece = { lines: Line[] } | { skipped: number };
 
-/** Only the changes, with a few lines around each. */
+/** Return the changes with a few lines of context. Other lines are only counted. */
 export function folded(lines: readonly Line[], around = 3): Piece[] {
   const near = new Array<boolean>(lines.length).fill(false);
   lines.forEach((line, at) => {

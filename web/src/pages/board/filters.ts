@@ -1,4 +1,4 @@
-/** What is shown: one schema, any number of tags, all of which must be there. They stand in the address. */
+/** Filters of the board, stored in the address: one schema and any number of tags. All must match. */
 
 import type { BreadcrumbQuery, StreamQuery } from "@breadcrumbs/client";
 import type { Item } from "./items";
@@ -9,7 +9,7 @@ export interface Filters {
   tags: readonly string[];
 }
 
-/** From the part of the address after `#`; a tag may be there more than once, which a plain record cannot say. */
+/** Read the filters from the hash of the address. `route.query` cannot be used, because `tag` can be repeated. */
 export function readFilters(hash: string): Filters {
   const query = new URLSearchParams(hash.split("?")[1] ?? "");
   const session = query.get("session");
@@ -18,7 +18,7 @@ export function readFilters(hash: string): Filters {
 }
 
 export interface Place extends Filters {
-  /** The breadcrumb whose details are open. */
+  /** Id of the breadcrumb whose details are open. */
   id?: string | undefined;
   version?: number | undefined;
 }
@@ -47,7 +47,7 @@ export function matches(item: Item, { schema, tags }: Filters): boolean {
 export function asQuery({ schema, tags }: Filters): BreadcrumbQuery & StreamQuery {
   return {
     ...(schema && { schema_name: schema }),
-    // As a JSON list: a tag that begins with a bracket would be taken for one.
+    // Sent as a JSON list, because the server would parse a plain tag that starts with a bracket as one.
     ...(tags.length > 0 && { all_tags: [JSON.stringify(tags)] }),
   };
 }

@@ -1,4 +1,4 @@
-/** The blackboard: what happens, as it happens, in lanes. */
+/** The blackboard page: live events, in one lane per session. */
 
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { messageOf, type Breadcrumb } from "@breadcrumbs/client";
@@ -16,12 +16,12 @@ import { Timeline } from "./timeline";
 import "./board.css";
 
 const PAGE = 200;
-const MOST_ITEMS = 2_000;
-/** What they say is in their context, not in their title. */
-const TELLING = ["user.message.v1", "agent.error.v1"];
-const MOST_WAITING = 2_000;
-/** Events of this time are shown together: a burst costs one drawing. */
-const TOGETHER_MS = 60;
+const MAX_ITEMS = 2_000;
+/** Schemas whose text is in the context and not in the title. */
+const SCHEMAS_WITH_TEXT = ["user.message.v1", "agent.error.v1"];
+const MAX_WAITING = 2_000;
+/** Events that arrive within this time are rendered together, so that a burst costs one rendering. */
+const BATCH_MS = 60;
 
 export default function BoardPage() {
   const { rest, query } = route.value;
@@ -48,7 +48,7 @@ export default function BoardPage() {
   const arriving = useRef<Item[]>([]);
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   const cursor = useRef<string | undefined>(undefined);
-  const room = useRef(MOST_ITEMS);
+  const room = useRef(MAX_ITEMS);
   const isPaused = useRef(false);
   const open = useRef<{ id: string | undefined; session: string }>({ id, session: "" });
 
@@ -59,7 +59,7 @@ export default function BoardPage() {
   }, []);
 
   const arrive = useCallback((item: Item) => {
-    // The details are of now, also while the board stands still.
+    // The details are updated even while the board is paused.
     const looking = open.current;
     if (looking.id !== undefined && (item.id === looking.id || (looking.session && item.session === looking.session))) {
       setTouched((before) => ({
@@ -70,7 +70,7 @@ export default function BoardPage() {
     }
     if (isPaused.current) {
       held.current.push(item);
-      if (held.current.length > MOST_WAITING) {
+      if (held.current.length > MAX_WAITING) {
         held.current.shift();
         setDropped((before) => before + 1);
       }
@@ -81,24 +81,24 @@ export default function BoardPage() {
     timer.current ??= setTimeout(() => {
       timer.current = undefined;
       show(arriving.current.splice(0));
-    }, TOGETHER_MS);
+    }, BATCH_MS);
   }, []);
 
   const load = useCallback(async (limit: number, signal?: AbortSignal) => {
     const asked = current.current;
     const asks = { ...asQuery(asked), sort: "-updated_at" as const, limit };
-    // Contexts are large and have telling titles; these are small and have none.
-    const telling = TELLING.filter((schema) => asked.schema === "" || asked.schema === schema);
+    // Only these schemas are listed with their context: they are small. Contexts are large, and their titles suffice.
+    const withText = SCHEMAS_WITH_TEXT.filter((schema) => asked.schema === "" || asked.schema === schema);
     try {
-      const [all, ...told] = await Promise.all([
+      const [all, ...pages] = await Promise.all([
         client.breadcrumbs.list(asks, signal),
-        ...telling.map((schema) =>
+        ...withText.map((schema) =>
           client.breadcrumbs.list({ ...asks, schema_name: schema, include_context: true }, signal),
         ),
       ]);
       if (asked !== current.current) return;
-      const spoken = new Map(told.flatMap((page) => page.items.map((crumb) => [crumb.id, crumb])));
-      show(all.items.map((crumb) => fromList(spoken.get(crumb.id) ?? crumb)));
+      const withContext = new Map(pages.flatMap((page) => page.items.map((crumb) => [crumb.id, crumb])));
+      show(all.items.map((crumb) => fromList(withContext.get(crumb.id) ?? crumb)));
       if (limit === PAGE) {
         cursor.current = all.next;
         setOlder(all.next === undefined ? "none" : "some");
@@ -117,13 +117,13 @@ export default function BoardPage() {
         const item = fromEvent(event);
         if (item) arrive(item);
       },
-      // What was written between the first list and the beginning of the stream is in neither.
+      // Breadcrumbs written between the first list and the start of the stream are in neither.
       onOpen: (again) => void (!again && load(50)),
       onGap: () => void load(PAGE),
     });
     client.sessions.list({ limit: 100 }).then(
       (page) => setNames(new Map(page.sessions.map((one) => [one.id, one.title ?? one.summary ?? ""]))),
-      () => {}, // names are a help, not a need
+      () => {}, // the board works without names
     );
     return () => {
       stream.current?.close();
@@ -136,7 +136,7 @@ export default function BoardPage() {
     const abort = new AbortController();
     stream.current?.follow(asQuery(filters));
     setItems((known) => known.filter((item) => matches(item, filters)));
-    room.current = MOST_ITEMS;
+    room.current = MAX_ITEMS;
     void load(PAGE, abort.signal);
     return () => abort.abort();
   }, [filterKey]);
@@ -169,7 +169,7 @@ export default function BoardPage() {
     }
   }, []);
 
-  // Lanes keep their places as long as they are shown.
+  // Lanes keep their positions as long as they are shown.
   const places = useRef<string[]>([]);
   const { lanes, hidden, counts, gone } = useMemo(() => {
     const counts = new Map<string, number>();
@@ -186,7 +186,7 @@ export default function BoardPage() {
   const shown = useRef(items);
   shown.current = items;
   const onOpen = useCallback((item: Item) => {
-    // The version is said where it is not the only one: each card shows what it was then.
+    // If there are several versions, open the version of this card.
     const several = shown.current.some((other) => other.id === item.id && other.version !== item.version);
     const wanted = (several || item.version > 1) && item.operation !== "deleted";
     goTo({ id: item.id, version: wanted ? item.version : undefined });
@@ -206,7 +206,7 @@ export default function BoardPage() {
   const close = useCallback(() => {
     const key = document.querySelector<HTMLElement>(".board-card.on")?.dataset["key"];
     goTo({ id: undefined });
-    // Where the keyboard was before.
+    // Return the focus to the card.
     setTimeout(() => {
       const card = key && document.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"] .board-open`);
       if (card) card.focus({ preventScroll: true });
@@ -219,10 +219,10 @@ export default function BoardPage() {
 
   useShortcuts(
     [
-      { keys: "p", what: "Pause or go on", group: "Blackboard", run: togglePause },
-      { keys: "f", what: "Filter by a tag or schema", group: "Blackboard", run: () => document.getElementById("board-filter")?.focus() },
-      { keys: "Escape", what: "Close the details", group: "Blackboard", run: close },
-      { keys: "↑ ↓ ← →", what: "From card to card", group: "Blackboard" },
+      { keys: "p", what: "Pause or resume", group: "Blackboard", run: togglePause },
+      { keys: "f", what: "Filter by tag or schema", group: "Blackboard", run: () => document.getElementById("board-filter")?.focus() },
+      { keys: "Escape", what: "Close details", group: "Blackboard", run: close },
+      { keys: "↑ ↓ ← →", what: "Move between cards", group: "Blackboard" },
     ],
     [],
   );
@@ -236,17 +236,17 @@ export default function BoardPage() {
             type="button"
             class={`button tiny board-pause-button ${paused ? "main" : ""}`}
             aria-pressed={paused}
-            title={paused ? "Go on (p)" : "Pause (p)"}
+            title={paused ? "Resume (p)" : "Pause (p)"}
             onClick={togglePause}
           >
             <Icon name={paused ? "play" : "pause"} />
-            {paused ? (waiting ? `Go on · ${number(waiting)} waiting` : "Go on") : "Pause"}
+            {paused ? (waiting ? `Resume · ${number(waiting)} waiting` : "Resume") : "Pause"}
           </button>
           <FilterBox items={items} onTag={onTag} onSchema={onSchema} />
           <span class="board-count soft small" aria-live="off">
             {plural(items.length, "event")} · {plural(counts.size - (counts.has("") ? 1 : 0), "session")}
             {!following && !paused && " · scrolled back"}
-            {dropped > 0 && ` · paused for too long: the oldest ${number(dropped)} of those waiting are left out`}
+            {dropped > 0 && ` · paused too long: ${plural(dropped, "event")} dropped`}
           </span>
           {hidden > 0 && (
             <button type="button" class="button tiny" onClick={() => setMost((count) => count + 8)}>
@@ -262,7 +262,7 @@ export default function BoardPage() {
             ))}
             <li>
               <button type="button" class="button bare tiny" onClick={() => goTo({ id, schema: "", tags: [] })}>
-                Remove all
+                Clear filters
               </button>
             </li>
           </ul>
@@ -271,7 +271,7 @@ export default function BoardPage() {
           <p class="notice bad board-problem" role="alert">
             <Icon name="alert" /> <span class="grow">{problem}</span>
             <button type="button" class="button tiny" onClick={() => void load(PAGE)}>
-              Try again
+              Retry
             </button>
           </p>
         )}
@@ -325,15 +325,15 @@ function Nothing({ filtered }: { filtered: boolean }) {
   return (
     <div class="empty">
       <Icon name="board" />
-      <h2>{filtered ? "Nothing matches" : "Nothing has happened yet"}</h2>
+      <h2>{filtered ? "No matches" : "No events yet"}</h2>
       <p>
         {filtered
-          ? "No breadcrumb has all of these. What comes and has them will appear here."
-          : "Every message, context, tool call and answer will appear here the moment it is written."}
+          ? "No breadcrumb matches all filters. New matches will appear here."
+          : "Messages, contexts, tool calls and answers will appear here as soon as they are written."}
       </p>
       {!filtered && (
         <a class="button main" href={href("chat")}>
-          Say something in the chat
+          Open chat
         </a>
       )}
     </div>
@@ -344,7 +344,7 @@ function Chip({ text, onRemove }: { text: string; onRemove: () => void }) {
   return (
     <li class="tag on board-chip">
       <span>{text}</span>
-      <button type="button" aria-label={`Remove the filter ${text}`} onClick={onRemove}>
+      <button type="button" aria-label={`Remove filter ${text}`} onClick={onRemove}>
         <Icon name="close" />
       </button>
     </li>
@@ -382,7 +382,7 @@ function FilterBox({ items, onTag, onSchema }: {
         class="field"
         list="board-choices"
         placeholder="Tag or schema"
-        aria-label="Filter by a tag or schema"
+        aria-label="Filter by tag or schema"
         autoComplete="off"
         spellcheck={false}
         maxLength={256}

@@ -1,10 +1,10 @@
-/** What has happened, in the order in which it happened, and where each thing stands on the board. */
+/** Events of the board in order of time, and their layout in lanes and rows. */
 
 import type { Breadcrumb, BreadcrumbEvent } from "@breadcrumbs/client";
 import { gist, kindOf, sessionOf, type Kind } from "./kinds";
 import { millis } from "./time";
 
-/** One write: a breadcrumb was made, changed or removed. */
+/** One event: a breadcrumb was created, updated or deleted. */
 export interface Item {
   key: string;
   id: string;
@@ -12,7 +12,7 @@ export interface Item {
   operation: "created" | "updated" | "deleted";
   kind: Kind;
   schema: string;
-  /** Empty: none. */
+  /** Session id, or empty if there is none. */
   session: string;
   tags: readonly string[];
   at: string;
@@ -25,7 +25,7 @@ const keyOf = (id: string, version: number, operation: string) =>
   operation === "deleted" ? `${id}:gone` : `${id}:${version}`;
 
 export function fromEvent(event: BreadcrumbEvent): Item | undefined {
-  if (!event.breadcrumb_id) return undefined; // of a session, not of a breadcrumb
+  if (!event.breadcrumb_id) return undefined; // an event about a session
   const kind = kindOf(event.schema_name, event.tags);
   const operation = event.operation;
   return {
@@ -61,7 +61,7 @@ export function fromList(crumb: Breadcrumb): Item {
   };
 }
 
-/** Both together in the order of their times, each once; of two with the same key the one that says more. */
+/** Merge two lists, sorted by time and without duplicates. Of two equal items, keep the one with text. */
 export function merged(known: readonly Item[], more: readonly Item[], most: number): Item[] {
   const byKey = new Map(known.map((item) => [item.key, item]));
   for (const item of more) {
@@ -73,8 +73,8 @@ export function merged(known: readonly Item[], more: readonly Item[], most: numb
 }
 
 /**
- * Which sessions have a lane. A lane keeps its place; a session that becomes active takes the place of one that
- * has been quiet for a while, so that what happens is seen and nothing jumps.
+ * Choose the sessions that are shown in a lane. A lane keeps its position. A newly active session replaces the one
+ * that has been quiet longest, so that new events are visible and the lanes do not jump.
  */
 export function chooseLanes(shown: readonly string[], items: readonly Item[], most: number): string[] {
   const last = new Map<string, number>();
@@ -107,21 +107,21 @@ export interface Row {
   height: number;
   at: string;
   ms: number;
-  /** By lane. */
+  /** One cell per lane. */
   cells: (Item | undefined)[];
-  /** Milliseconds since the row before it, where they are worth a line. */
+  /** Milliseconds since the previous row, if it was a long pause. */
   pause?: number;
-  /** The same where both are in one second. */
+  /** Milliseconds since the previous row, if both are in the same second. */
   since?: number;
 }
 
 export const ROW_HEIGHT = 60;
 export const PAUSE_HEIGHT = 30;
 const LONG_PAUSE = 60_000;
-/** What happens in two lanes within this time may stand side by side. */
+/** Events of different lanes within this time (in ms) can share a row. */
 const SAME_TIME = 400;
 
-/** Every item in its lane, one below the other in time. */
+/** Arrange the items in rows, ordered by time, with one column per lane. */
 export function rowsOf(items: readonly Item[], lanes: readonly string[]): Row[] {
   const place = new Map(lanes.map((session, index) => [session, index]));
   const rows: Row[] = [];

@@ -1,4 +1,4 @@
-/** What a breadcrumb is to people: a message, a context, a tool call, an answer, an error, or something else. */
+/** Kinds of breadcrumbs on the board: message, context, tool call, tool result, answer, error, other. */
 
 import type { IconName } from "../../components/icons";
 import { plural, shortened } from "../../lib/format";
@@ -26,13 +26,13 @@ const BY_SCHEMA: Record<string, Kind> = {
 
 export function kindOf(schema: string | undefined, tags: readonly string[] = []): Kind {
   const known = BY_SCHEMA[schema ?? ""];
-  // A config may give its contexts another schema; who they are for stands in a tag.
+  // A config can use another schema for its contexts. All contexts have a tag `consumer:`.
   return known ?? (tags.some((tag) => tag.startsWith("consumer:")) ? "context" : "other");
 }
 
-const LONGEST = 200;
+const MAX_LENGTH = 200;
 
-/** One line about it, from what it holds. Empty where that says nothing. */
+/** Return a one-line summary of the content, or an empty string if there is none. */
 export function gist(kind: Kind, context: Record<string, unknown> | undefined): string {
   if (!context) return "";
   switch (kind) {
@@ -51,7 +51,7 @@ export function gist(kind: Kind, context: Record<string, unknown> | undefined): 
   }
 }
 
-/** How many items a context holds; unknown for its older versions, which keep references only. */
+/** Return the number of items in a context. Undefined for older versions, which contain only references. */
 export function itemsIn(context: Record<string, unknown>): number | undefined {
   const parts = context["parts"];
   if (!Array.isArray(parts)) return undefined;
@@ -59,7 +59,7 @@ export function itemsIn(context: Record<string, unknown>): number | undefined {
 }
 
 function words(whole: string): string {
-  return shortened(whole, LONGEST);
+  return shortened(whole, MAX_LENGTH);
 }
 
 function text(value: unknown): string {

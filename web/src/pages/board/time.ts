@@ -1,4 +1,4 @@
-/** The server's times have microseconds; `Date` knows milliseconds only. */
+/** Return milliseconds with fractions. The server sends microseconds, which `Date` truncates. */
 export function millis(iso: string): number {
   const [whole = iso, fraction] = iso.replace(/Z$/, "").split(".");
   return Date.parse(`${whole}Z`) + (fraction ? Number(`0.${fraction}`) * 1000 : 0);

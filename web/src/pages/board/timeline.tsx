@@ -1,6 +1,6 @@
 /**
- * The lanes: one column per session, time runs down. Only what is on the screen is in the document, so that the
- * number of events does not matter.
+ * Timeline with one column per session. Time runs from top to bottom. Only visible rows are rendered, so that many
+ * events do not slow it down.
  */
 
 import { memo } from "preact/compat";
@@ -13,7 +13,7 @@ import { KINDS, SESSION } from "./kinds";
 
 export interface TimelineProps {
   items: readonly Item[];
-  /** Sessions, and "" for what belongs to none. */
+  /** Session ids, and "" for breadcrumbs without a session. */
   lanes: readonly string[];
   names: ReadonlyMap<string, string>;
   counts: ReadonlyMap<string, number>;
@@ -27,7 +27,7 @@ export interface TimelineProps {
   onFollowing: (following: boolean) => void;
 }
 
-// In 24 hours whatever the language: it has to fit, and the whole time is said when it is pointed at.
+// Always 24 hours, so that it fits into the column. The tooltip shows the localized date and time.
 const clock = new Intl.DateTimeFormat(undefined, {
   hour: "2-digit",
   minute: "2-digit",
@@ -88,7 +88,7 @@ export function Timeline(props: TimelineProps) {
     return () => watch.disconnect();
   }, []);
 
-  // New rows come below; what is being looked at stays where it is, unless it is the end.
+  // New rows are added below. Scroll to the end if the user was there, otherwise keep the position.
   useLayoutEffect(() => {
     const element = scroller.current;
     if (!element) return;
@@ -110,14 +110,14 @@ export function Timeline(props: TimelineProps) {
     if (element) element.scrollTop = element.scrollHeight;
   };
 
-  // One tab stop for the whole board; arrows go from card to card.
+  // The board has a single tab stop. The arrow keys move between cards.
   const flat = useMemo(
     () => rows.flatMap((row, at) => row.cells.flatMap((item, lane) => (item ? [{ item, at, lane }] : []))),
     [rows],
   );
   const newest = items.findLast((item) => lanes.includes(item.session))?.key ?? "";
   const tabStop = flat.some(({ item }) => item.key === current) ? current : newest;
-  // Its row is always there, also where it is scrolled away: the keyboard would have no way in otherwise.
+  // Always render the row of the tab stop, even if it is not visible: otherwise Tab could not reach the board.
   const stop = flat.find(({ item }) => item.key === tabStop)?.at ?? first;
   const drawn = rows.slice(first, end);
   const stopRow = rows[stop];
@@ -206,7 +206,7 @@ export function Timeline(props: TimelineProps) {
               </button>
             </div>
           )}
-          <ol class="board-rows" ref={list} aria-label="Events, the newest last" style={{ height: `${whole}px` }}>
+          <ol class="board-rows" ref={list} aria-label="Events, newest last" style={{ height: `${whole}px` }}>
             {drawn.map((row) => (
               <RowView
                 key={row.key}
@@ -234,7 +234,7 @@ export function Timeline(props: TimelineProps) {
   );
 }
 
-/** The title of a session, with its id where another lane has the same title. */
+/** Return the title of a session, with its id if another lane has the same title. */
 function laneName(session: string, lanes: readonly string[], names: ReadonlyMap<string, string>): string {
   const name = names.get(session);
   if (!name) return session;
@@ -261,7 +261,7 @@ function LaneHead({ session, name, count, onTag }: {
       <button
         type="button"
         class="board-lane-name"
-        title={`Show only the session ${session}`}
+        title={`Show only session ${session}`}
         onClick={() => onTag(SESSION + session)}
       >
         {name}
@@ -269,7 +269,7 @@ function LaneHead({ session, name, count, onTag }: {
       <span class="board-lane-count" title={plural(count, "event")}>
         {number(count)}
       </span>
-      <a class="board-lane-chat" href={href("chat", [session])} aria-label={`Open ${name} in the chat`} title="Open in the chat">
+      <a class="board-lane-chat" href={href("chat", [session])} aria-label={`Open ${name} in chat`} title="Open in chat">
         <Icon name="chat" />
       </a>
     </div>
@@ -349,7 +349,7 @@ interface CardProps {
 function Card({ item, gone, on, tabStop, onOpen, onTag, onSchema, onFocus }: CardProps) {
   const { icon, name } = KINDS[item.kind];
   const deleted = item.operation === "deleted";
-  const text = deleted ? "Deleted" : item.text || "(nothing to show)";
+  const text = deleted ? "Deleted" : item.text || "(no text)";
   const tags = item.tags.filter((tag) => !tag.startsWith(SESSION));
   return (
     <div
@@ -376,7 +376,7 @@ function Card({ item, gone, on, tabStop, onOpen, onTag, onSchema, onFocus }: Car
           , {item.session ? `session ${item.session}` : "no session"}, {timeWithSeconds(item.at)}
         </span>
       </button>
-      {/* With the keyboard the same tags are reached in the details. */}
+      {/* Not focusable: keyboard users find the same tags in the details. */}
       <span class="board-tags">
         {item.schema && <SmallTag text={item.schema} schema onClick={() => onSchema(item.schema)} />}
         {tags.map((tag) => (
@@ -401,7 +401,7 @@ function SmallTag({ text, schema = false, onClick }: { text: string; schema?: bo
   );
 }
 
-/** The row at this height. */
+/** Return the index of the row at this vertical position. */
 function place(rows: readonly Row[], top: number): number {
   let low = 0;
   let high = rows.length - 1;

@@ -1,4 +1,4 @@
-/** The turn as a picture: from the message down to the answers, with the time between any two steps. */
+/** Graph of a turn, from the message to the answers, with the time between steps. */
 
 import { useEffect, useState } from "preact/hooks";
 import { messageOf, type Breadcrumb } from "@breadcrumbs/client";
@@ -8,9 +8,9 @@ import { loadTurn, originOf, type Branch, type Step, type TurnView } from "./tur
 
 interface GraphProps {
   crumb: Breadcrumb;
-  /** The message, where it is not the one that the breadcrumb names: an older version of a context had another. */
+  /** Id of the message, if it is not the trigger of the breadcrumb. Older versions of a context have another one. */
   origin?: string;
-  /** Changes whenever something happened that may belong to the turn. */
+  /** Changes with every event that may belong to the turn. */
   tick: number;
   onOpen: (id: string, version?: number) => void;
 }
@@ -36,7 +36,7 @@ export function TurnGraph({ crumb, origin, tick, onOpen }: GraphProps) {
       <Steps turn={turn} here={crumb.id} onOpen={onOpen} />
       {turn.next.length > 0 && (
         <div class="turn-next">
-          <p class="small soft">The answer led to more:</p>
+          <p class="small soft">Triggered by the answer:</p>
           {turn.next.map((step) => (
             <button key={step.key} type="button" class="button tiny" onClick={() => onOpen(step.id)}>
               {KINDS[step.kind].name}: {shortened(step.text, 40)}
@@ -57,10 +57,10 @@ function total(turn: TurnView): number | undefined {
 function summary(turn: TurnView): string {
   const took = total(turn);
   const steps = turn.branches.flatMap((branch) => branch.steps);
-  if (steps.length === 0) return "Nothing has come of it yet.";
+  if (steps.length === 0) return "No steps yet.";
   const tools = steps.filter((step) => step.kind === "request").length;
   const last = steps.reduce((a, b) => ((a.ms ?? 0) >= (b.ms ?? 0) ? a : b));
-  const words = last.kind === "answer" ? "Answered" : last.kind === "error" ? "Failed" : "Under way";
+  const words = last.kind === "answer" ? "Answered" : last.kind === "error" ? "Failed" : "In progress";
   return [
     took === undefined ? words : `${words} ${last.kind === "answer" || last.kind === "error" ? "after" : "for"} ${duration(took)}`,
     ...(tools ? [plural(tools, "tool call")] : []),
@@ -68,7 +68,7 @@ function summary(turn: TurnView): string {
   ].join(" · ");
 }
 
-// --- The picture ------------------------------------------------------------------------------------------
+// --- Graph ------------------------------------------------------------------------------------------------
 
 const HEIGHT = 50;
 const BETWEEN = 40;
@@ -117,7 +117,7 @@ function drawn(turn: TurnView): { nodes: Node[]; edges: Edge[]; width: number; h
     const ms = from.step?.ms === undefined || to.step?.ms === undefined ? undefined : to.step.ms - from.step.ms;
     edges.push({ from, to, ms, share: ms === undefined || whole === 0 ? 0 : ms / whole });
   };
-  const top = put(turn.origin, (width - node) / 2, 0, turn.origin ? {} : { label: "Message", text: "not kept any more", kind: "gone" });
+  const top = put(turn.origin, (width - node) / 2, 0, turn.origin ? {} : { label: "Message", text: "no longer stored", kind: "gone" });
   let rows = 1;
   const branches: Branch[] = turn.branches.length > 0 ? turn.branches : [{ name: "", steps: [], ended: false }];
   branches.forEach((branch, column) => {
@@ -150,7 +150,7 @@ function Picture({ turn, here, onOpen }: { turn: TurnView; here: string; onOpen:
         width={width}
         height={height}
         role="img"
-        aria-label={`The turn as a graph. ${summary(turn)} The steps are listed below.`}
+        aria-label={`Graph of the turn. ${summary(turn)} The steps are listed below.`}
       >
         <defs>
           <marker id="turn-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
@@ -201,7 +201,7 @@ function Picture({ turn, here, onOpen }: { turn: TurnView; here: string; onOpen:
   );
 }
 
-// --- The same in words ------------------------------------------------------------------------------------
+// --- Table of steps ---------------------------------------------------------------------------------------
 
 function Steps({ turn, here, onOpen }: { turn: TurnView; here: string; onOpen: GraphProps["onOpen"] }) {
   const start = turn.origin?.ms;
@@ -216,14 +216,14 @@ function Steps({ turn, here, onOpen }: { turn: TurnView; here: string; onOpen: G
   }
   return (
     <table class="turn-steps">
-      <caption class="unseen">The steps of the turn, with their times</caption>
+      <caption class="unseen">Steps of the turn with their times</caption>
       <thead>
         <tr>
           <th scope="col">Step</th>
           <th scope="col">After</th>
-          <th scope="col">Took</th>
+          <th scope="col">Duration</th>
           <th scope="col" class="turn-bars">
-            <span class="unseen">When</span>
+            <span class="unseen">Time</span>
           </th>
         </tr>
       </thead>

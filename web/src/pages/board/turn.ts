@@ -1,4 +1,4 @@
-/** A turn: what one message led to, put together from the breadcrumbs that name it as their trigger. */
+/** Turn of one message, assembled from the breadcrumbs that have it as their trigger. */
 
 import { ApiError, type Breadcrumb } from "@breadcrumbs/client";
 import { contexts } from "../../lib/contexts";
@@ -9,53 +9,53 @@ import { millis } from "./time";
 
 export interface Step {
   key: string;
-  /** Of the breadcrumb. */
+  /** Id of the breadcrumb. */
   id: string;
   version?: number;
   kind: Kind;
   text: string;
-  /** Milliseconds since 1970, with fractions. Unknown where the breadcrumb is gone. */
+  /** Milliseconds since 1970, with fractions. Undefined if the breadcrumb was deleted. */
   ms: number | undefined;
   at: string | undefined;
 }
 
-/** What one agent made of the message. */
+/** Steps of one agent. */
 export interface Branch {
   name: string;
   steps: Step[];
-  /** It ended with an answer or an error. */
+  /** Whether it ended with an answer or an error. */
   ended: boolean;
 }
 
 export interface TurnView {
-  /** The message; unknown where it is gone. */
+  /** The message. Undefined if it was deleted. */
   origin: Step | undefined;
   originId: string;
   branches: Branch[];
-  /** Breadcrumbs that the answers led to in their turn. */
+  /** Breadcrumbs that were triggered by the answers. */
   next: Step[];
 }
 
-const AROUND = 120;
-const FURTHEST_BACK = 4;
+const MAX_BREADCRUMBS = 120;
+const MAX_OLDER_VERSIONS = 4;
 
-/** The id of the message that led to this breadcrumb. */
+/** Return the id of the message that triggered a breadcrumb. */
 export function originOf(crumb: Breadcrumb): string {
   const trigger = crumb.context?.["trigger_id"];
   return typeof trigger === "string" ? trigger : crumb.id;
 }
 
 export async function loadTurn(crumb: Breadcrumb, originId: string, signal: AbortSignal): Promise<TurnView> {
-  const origin = originId === crumb.id ? crumb : await unlessGone(client.breadcrumbs.full(originId, signal));
+  const origin = originId === crumb.id ? crumb : await unlessNotFound(client.breadcrumbs.full(originId, signal));
   const session = sessionOf(crumb.tags);
-  // In the order of writing, from the message on: a turn is at the beginning of that, however long the session is.
+  // Sorted by time, starting with the message: the turn is then on the first page, even in a long session.
   const { items } = await client.breadcrumbs.list(
     {
       ...(session !== undefined && { session_id: session }),
       updated_since: origin?.created_at ?? crumb.created_at,
       sort: "updated_at",
       include_context: true,
-      limit: AROUND,
+      limit: MAX_BREADCRUMBS,
     },
     signal,
   );
@@ -78,18 +78,18 @@ export async function loadTurn(crumb: Breadcrumb, originId: string, signal: Abor
 
 class Builder {
   readonly #steps = new Map<string, Step[]>();
-  /** Which agent asked: a tool's result names its request only. */
-  readonly #asked = new Map<string, string>();
-  /** Errors that do not say whose they are. */
-  readonly #strays: { step: Step; creator: string }[] = [];
+  /** Agent of each tool request. Needed because a tool result contains only the id of its request. */
+  readonly #requesters = new Map<string, string>();
+  /** Errors, which are assigned to agents last. */
+  readonly #errors: { step: Step; creator: string }[] = [];
 
   add(crumb: Breadcrumb): void {
     const context = crumb.context ?? {};
     const kind = kindOf(crumb.schema_name, crumb.tags);
     if (kind === "context") return;
-    if (kind === "request") this.#asked.set(crumb.id, text(context["requestedBy"]));
+    if (kind === "request") this.#requesters.set(crumb.id, text(context["requestedBy"]));
     if (kind === "error") {
-      this.#strays.push({ step: stepOf(crumb), creator: creatorOf(context) });
+      this.#errors.push({ step: stepOf(crumb), creator: creatorOf(context) });
       return;
     }
     const agent = kind === "request" ? text(context["requestedBy"]) : creatorOf(context);
@@ -105,10 +105,10 @@ class Builder {
       if (typeof id !== "string" || typeof version !== "number" || done.has(`${agent} ${id}:${version}`)) continue;
       done.add(`${agent} ${id}:${version}`);
       done.add(id);
-      wanted.push(this.#madeContext(agent, id, version, signal));
+      wanted.push(this.#addContext(agent, id, version, signal));
     }
     await Promise.all(wanted);
-    // A context that nobody has answered yet is still the newest of its session.
+    // A context without an answer is still the newest version of its breadcrumb.
     for (const crumb of mine) {
       if (kindOf(crumb.schema_name, crumb.tags) !== "context" || done.has(crumb.id)) continue;
       if (crumb.context?.["trigger_id"] !== originId) continue;
@@ -117,18 +117,18 @@ class Builder {
   }
 
   /**
-   * A turn that failed names no context, and the context has had newer versions since. It is one of those just
-   * before the one that the next answer of the session was given.
+   * Find the context of a failed turn, which no breadcrumb refers to. It is one of the versions just before the one
+   * that the next answer of the session used.
    */
   async searchContext(origin: Breadcrumb, items: readonly Breadcrumb[], signal: AbortSignal): Promise<void> {
-    if (this.#strays.length === 0 || this.#hasContext()) return;
+    if (this.#errors.length === 0 || this.#hasContext()) return;
     const later = items.flatMap((item) => {
       const { context_id: id, context_version: version } = item.context ?? {};
       if (typeof id === "string" && typeof version === "number") return [{ id, version }];
       return kindOf(item.schema_name, item.tags) === "context" ? [{ id: item.id, version: item.version }] : [];
     })[0];
     if (!later) return;
-    for (let version = later.version - 1; version >= Math.max(1, later.version - FURTHEST_BACK); version -= 1) {
+    for (let version = later.version - 1; version >= Math.max(1, later.version - MAX_OLDER_VERSIONS); version -= 1) {
       const explained = await this.#explained(later.id, version, signal);
       if (!explained || explained.made_at < origin.created_at) return;
       if (explained.trigger_id === origin.id) {
@@ -143,10 +143,10 @@ class Builder {
   }
 
   #explained(id: string, version: number, signal: AbortSignal): Promise<Explained | undefined> {
-    return unlessGone(contexts.explain(id, version, signal, false) as Promise<Explained>);
+    return unlessNotFound(contexts.explain(id, version, signal, false) as Promise<Explained>);
   }
 
-  async #madeContext(agent: string, id: string, version: number, signal: AbortSignal): Promise<void> {
+  async #addContext(agent: string, id: string, version: number, signal: AbortSignal): Promise<void> {
     this.#put(agent, contextStep(id, version, await this.#explained(id, version, signal)));
   }
 
@@ -156,8 +156,8 @@ class Builder {
     else this.#steps.set(name, [step]);
   }
 
-  /** Who had begun and not ended when this error was left; nobody, where that does not tell. */
-  #underWay(error: Step): string | undefined {
+  /** Return the only agent in progress at the time of an error, or undefined if there are none or several. */
+  #agentInProgress(error: Step): string | undefined {
     const found = [...this.#steps].flatMap(([name, steps]) => {
       const before = steps.filter((step) => order(step) <= order(error)).sort((a, b) => order(a) - order(b));
       const last = before.at(-1)?.kind;
@@ -167,13 +167,13 @@ class Builder {
   }
 
   branches(): Branch[] {
-    // What a tool gave back belongs to whoever asked for it.
+    // Assign tool results to the agent of the request.
     for (const [name, steps] of [...this.#steps]) {
       if (!name.startsWith("request ")) continue;
       this.#steps.delete(name);
-      for (const step of steps) this.#put(this.#asked.get(name.slice(8)) ?? "a tool", step);
+      for (const step of steps) this.#put(this.#requesters.get(name.slice(8)) ?? "tool", step);
     }
-    for (const { step, creator } of this.#strays) this.#put(this.#underWay(step) ?? (creator || "error"), step);
+    for (const { step, creator } of this.#errors) this.#put(this.#agentInProgress(step) ?? (creator || "error"), step);
     return [...this.#steps].map(([name, steps]) => {
       const ordered = steps.sort((a, b) => order(a) - order(b));
       const last = ordered.at(-1)?.kind;
@@ -196,18 +196,18 @@ function contextStep(id: string, version: number, explained: Explained | undefin
     id,
     version,
     kind: "context",
-    text: explained ? `${plural(explained.items.length, "item")} · ${plural(explained.tokens, "token")}` : "not kept any more",
+    text: explained ? `${plural(explained.items.length, "item")} · ${plural(explained.tokens, "token")}` : "no longer stored",
     at: explained?.made_at,
     ms: explained && millis(explained.made_at),
   };
 }
 
-/** A context whose time is not known comes first: it was there before everything else. */
+/** Sort key of a step. Only contexts can have an unknown time, and they come first. */
 const order = (step: Step) => step.ms ?? Number.NEGATIVE_INFINITY;
 
 export function stepOf(crumb: Breadcrumb): Step {
   const kind = kindOf(crumb.schema_name, crumb.tags);
-  // A context is made anew for each message, everything else is what it was when it was created.
+  // A context is updated for each message. Other breadcrumbs belong to the turn in which they were created.
   const at = kind === "context" ? crumb.updated_at : crumb.created_at;
   const context = crumb.context ?? {};
   const items = kind === "context" ? itemsIn(context) : undefined;
@@ -232,9 +232,9 @@ function text(value: unknown): string {
   return typeof value === "string" ? value : "";
 }
 
-async function unlessGone<T>(asked: Promise<T>): Promise<T | undefined> {
+async function unlessNotFound<T>(request: Promise<T>): Promise<T | undefined> {
   try {
-    return await asked;
+    return await request;
   } catch (error) {
     if (error instanceof ApiError && (error.status === 404 || error.status === 403)) return undefined;
     throw error;

@@ -1,4 +1,4 @@
-/** The versions of a breadcrumb, and what changed from one to another. */
+/** Versions of a breadcrumb, and the changes between two of them. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { messageOf } from "@breadcrumbs/client";
@@ -16,7 +16,7 @@ export interface Version {
   updated_at: string;
 }
 
-/** Fetched once for each newest version. */
+/** Load all versions. Loads them again when `newest` changes. */
 export function useHistory(id: string, newest: number): { versions: Version[] | undefined; problem: string } {
   const [found, setFound] = useState<{ id: string; versions: Version[] }>();
   const [problem, setProblem] = useState("");
@@ -47,7 +47,7 @@ export function Versions({ id, newest, wanted }: { id: string; newest: number; w
   const before = earlier.find((one) => one.version === base) ?? earlier[0];
   return (
     <div class="board-versions">
-      {versions.length === 1 && <p class="soft small">It was written once and never changed.</p>}
+      {versions.length === 1 && <p class="soft small">This breadcrumb was never changed.</p>}
       <fieldset class="board-version-list">
         <legend class="label">{plural(versions.length, "version")}</legend>
         {versions.map((one) => (
@@ -72,7 +72,7 @@ export function Versions({ id, newest, wanted }: { id: string; newest: number; w
         <>
           <div class="board-compare">
             <span>
-              What <span class="mono">v{after.version}</span> changed, compared with
+              Changes in <span class="mono">v{after.version}</span>, compared with
             </span>
             <select
               class="field"
@@ -89,8 +89,8 @@ export function Versions({ id, newest, wanted }: { id: string; newest: number; w
           </div>
           {onlyReferences(before) !== onlyReferences(after) && (
             <p class="notice">
-              Of a context only the newest version holds the text that the model got; older ones keep references, from
-              which it can be built again.
+              Only the newest version of a context contains the text that the model got. Older versions contain
+              references, from which the text can be rebuilt.
             </p>
           )}
           <Diff before={before} after={after} />
@@ -105,7 +105,7 @@ function onlyReferences(version: Version): boolean {
   return context !== undefined && "as_of" in context && !("parts" in context);
 }
 
-/** What people wrote, in an order that does not change. */
+/** Return the editable fields as JSON, in a fixed order. */
 function written(version: Version): string {
   const { title, schema_name, tags, context } = version;
   return JSON.stringify({ title, schema_name, tags, context }, null, 2);
@@ -116,7 +116,7 @@ function Diff({ before, after }: { before: Version; after: Version }) {
   const counted = pieces.flatMap((piece) => ("lines" in piece ? piece.lines : []));
   const added = counted.filter((line) => line.sign === "+").length;
   const removed = counted.filter((line) => line.sign === "-").length;
-  if (added + removed === 0) return <p class="soft small">Nothing but the time.</p>;
+  if (added + removed === 0) return <p class="soft small">No changes except the time.</p>;
   return (
     <>
       <p class="small">
@@ -126,7 +126,7 @@ function Diff({ before, after }: { before: Version; after: Version }) {
         {pieces.map((piece, at) =>
           "skipped" in piece ? (
             <div key={at} class="board-skipped">
-              {plural(piece.skipped, "line")} the same
+              {plural(piece.skipped, "unchanged line")}
             </div>
           ) : (
             piece.lines.map((line, place) => (

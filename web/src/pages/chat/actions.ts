@@ -1,4 +1,4 @@
-/** What can be done with a whole session. */
+/** Actions on a session: rename, fork, pause, delete. */
 
 import type { Session } from "@breadcrumbs/client";
 import { ask, confirmed } from "../../components/dialog";
@@ -20,7 +20,7 @@ export function sessionActions(chat: Chat, session: Session): Action[] {
       run: () => void setActive(chat, session.id, !session.active),
     },
     {
-      name: "See it on the blackboard",
+      name: "Open blackboard",
       icon: "board",
       run: () => go(href("board", [], { session: session.id })),
     },
@@ -30,29 +30,29 @@ export function sessionActions(chat: Chat, session: Session): Action[] {
 
 export async function rename(chat: Chat, session: Session): Promise<void> {
   const title = await ask({
-    title: "Rename the session",
+    title: "Rename session",
     label: "Title",
     value: session.title ?? session.summary ?? "",
     action: "Rename",
   });
   if (!title) return;
-  const changed = await attempt("It was not renamed", () => client.sessions.change(session.id, { title }));
+  const changed = await attempt("Renaming failed", () => client.sessions.change(session.id, { title }));
   if (changed) chat.list.put(changed);
 }
 
-/** A new session with everything up to a message, or with everything. */
+/** Create a session with the messages of another one, all or up to `messageId`, and open it. */
 export async function fork(chat: Chat, id: string, messageId?: string): Promise<void> {
-  const made = await attempt("It was not forked", () =>
+  const made = await attempt("Forking failed", () =>
     client.sessions.fork(id, messageId === undefined ? {} : { message_id: messageId }),
   );
   if (!made) return;
   chat.list.put(made);
   go(href("chat", [made.id]));
-  toast("This is the fork. The session that it was made from stays as it is.");
+  toast("Session forked. The original session is unchanged.");
 }
 
 export async function setActive(chat: Chat, id: string, active: boolean): Promise<void> {
-  const changed = await attempt(active ? "It was not resumed" : "It was not paused", () =>
+  const changed = await attempt(active ? "Resuming failed" : "Pausing failed", () =>
     client.sessions.change(id, { active }),
   );
   if (changed) chat.list.put(changed);
@@ -60,13 +60,13 @@ export async function setActive(chat: Chat, id: string, active: boolean): Promis
 
 export async function remove(chat: Chat, session: Session): Promise<void> {
   const sure = await confirmed({
-    title: "Delete the session?",
-    text: `“${nameOf(session)}” goes with everything in it: ${plural(session.counts.breadcrumbs, "breadcrumb")}. There is no way back.`,
+    title: "Delete session?",
+    text: `“${nameOf(session)}” and its ${plural(session.counts.breadcrumbs, "breadcrumb")} will be deleted. This cannot be undone.`,
     action: "Delete",
     danger: true,
   });
   if (!sure) return;
-  const done = await attempt("It was not deleted", () => client.sessions.remove(session.id));
+  const done = await attempt("Deleting failed", () => client.sessions.remove(session.id));
   if (!done) return;
   chat.list.forget(session.id);
   if (chat.open.value?.id === session.id) go(href("chat"), true);

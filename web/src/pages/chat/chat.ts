@@ -1,4 +1,4 @@
-/** The chat page's own state: the list, the open conversation, and the stream that feeds both. */
+/** State of the chat page: session list, open conversation, and the event stream for both. */
 
 import { effect, signal, untracked } from "@preact/signals";
 import { newId, type Message, type StreamQuery } from "@breadcrumbs/client";
@@ -12,9 +12,9 @@ import { nameOf, SessionList } from "./session-list";
 export class Chat {
   readonly list = new SessionList();
   readonly open = signal<Conversation | null>(null);
-  /** The answer that somebody asks about. */
+  /** The answer that is explained in the side panel. */
   readonly why = signal<Message | null>(null);
-  /** On narrow screens the list lies over the conversation. */
+  /** Whether the session list is open. On narrow screens it covers the conversation. */
   readonly listShown = signal(false);
 
   readonly #stream: Stream;
@@ -29,8 +29,8 @@ export class Chat {
       },
       onDelta: (delta) => this.open.peek()?.onDelta(delta),
       onOpen: () => {
-        // What was said while nobody listened. The stream tells of it too; but whoever was away for longer than
-        // the server keeps events, or comes to another server at the same address, hears of it only here.
+        // Load messages from while the stream was closed. The stream also sends missed events, but not if they were
+        // too old, or if the address now belongs to another server.
         sendNow();
         void this.list.load();
         void this.#catchUp();
@@ -63,7 +63,7 @@ export class Chat {
     window.removeEventListener("focus", this.#onFocus);
   }
 
-  /** Say something; in a new session where none is open. */
+  /** Send a message. Creates a session if none is open. */
   say(text: string): void {
     let conversation = this.open.peek();
     if (conversation === null) {
@@ -80,7 +80,7 @@ export class Chat {
     go(href("chat"));
   }
 
-  /** Go to the session above or below in the list. */
+  /** Open the next or previous session in the list. */
   step(by: 1 | -1): void {
     const shown = this.list.shown.peek();
     const here = shown.findIndex((session) => session.id === this.open.peek()?.id);
@@ -126,8 +126,8 @@ function sessionInAddress(): string | undefined {
   return route.value.page === "chat" ? route.value.rest[0] : undefined;
 }
 
-/** All of the open session, and of the others what the list shows of them. */
+/** Return the query for all events of the open session, and the events of others that change the list. */
 function queryFor(session: string | undefined): StreamQuery {
-  const said = ["user:message", "agent:response", "agent:error", "session-change"];
-  return { any_tags: session === undefined ? said : [`session:${session}`, ...said] };
+  const listed = ["user:message", "agent:response", "agent:error", "session-change"];
+  return { any_tags: session === undefined ? listed : [`session:${session}`, ...listed] };
 }

@@ -1,4 +1,4 @@
-/** Where messages are written. What is not sent yet stays, for each session, also over a reload. */
+/** Input for messages. Drafts are stored per session and survive a reload. */
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "../../components/icons";
@@ -6,7 +6,7 @@ import { attempt } from "../../components/toast";
 import type { Chat } from "./chat";
 import type { Conversation } from "./conversation";
 
-const TALLEST = 220;
+const MAX_HEIGHT_PX = 220;
 
 export function Composer({ chat, conversation }: { chat: Chat; conversation: Conversation | null }) {
   const place = conversation?.id ?? "";
@@ -17,7 +17,7 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
   const busy = conversation !== null && conversation.progress.value.size > 0 && !paused;
 
   useEffect(() => {
-    // A keyboard that slides over the conversation is not what somebody wants who came to read.
+    // No focus on touch screens: the on-screen keyboard would cover the conversation.
     if (matchMedia("(pointer: fine)").matches) field.current?.focus();
   }, []);
   useEffect(() => setStopping(false), [busy]);
@@ -25,7 +25,7 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
     const element = field.current;
     if (!element) return;
     element.style.height = "auto";
-    element.style.height = `${Math.min(TALLEST, element.scrollHeight)}px`;
+    element.style.height = `${Math.min(MAX_HEIGHT_PX, element.scrollHeight)}px`;
   }, [text]);
 
   const change = (now: string) => {
@@ -40,12 +40,12 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
   const stop = async () => {
     if (!conversation) return;
     setStopping(true);
-    await attempt("It was not stopped", () => conversation.stop());
+    await attempt("Stopping failed", () => conversation.stop());
     setStopping(false);
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    // On a phone, Enter is for new lines: the button is right beside it.
-    // Safari says 229, and no longer that it composes, for the Enter that ends an input method's word.
+    // On touch screens Enter inserts a new line. In Safari the Enter that ends a composition has key code 229 and
+    // `isComposing` is already false.
     const composing = event.isComposing || event.keyCode === 229;
     const sends = event.key === "Enter" && !event.shiftKey && !composing;
     if (sends && (event.ctrlKey || event.metaKey || matchMedia("(pointer: fine)").matches)) {
@@ -68,7 +68,7 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
           id="composer"
           rows={1}
           aria-label="Message"
-          placeholder={busy ? "Write on: it waits until the agent is done" : "Write a message"}
+          placeholder={busy ? "The agent is busy. Your message is queued." : "Write a message"}
           value={text}
           onInput={(event) => change(event.currentTarget.value)}
           onKeyDown={onKeyDown}
@@ -78,8 +78,8 @@ export function Composer({ chat, conversation }: { chat: Chat; conversation: Con
           <button
             type="button"
             class="button square stop"
-            aria-label="Stop the answer"
-            title="Stop the answer"
+            aria-label="Stop answer"
+            title="Stop answer"
             disabled={stopping}
             onClick={() => void stop()}
           >
@@ -109,6 +109,6 @@ function keepDraft(place: string, text: string): void {
     if (text) localStorage.setItem(key(place), text);
     else localStorage.removeItem(key(place));
   } catch {
-    // Storage may be forbidden or full: then it lasts until the page is loaded again.
+    // Storage can be disabled or full. The draft is lost on reload then.
   }
 }

@@ -1,4 +1,4 @@
-/** What was said in a session, and what is being said. */
+/** Messages of a session, with answers in progress and unsent messages. */
 
 import type { ComponentChild } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
@@ -40,7 +40,7 @@ function Head({ chat, conversation }: Props) {
       <button
         type="button"
         class="button bare square chat-burger"
-        aria-label="Show the sessions"
+        aria-label="Show sessions"
         aria-controls="sessions"
         aria-expanded={chat.listShown.value}
         onClick={() => (chat.listShown.value = true)}
@@ -48,13 +48,13 @@ function Head({ chat, conversation }: Props) {
         <Icon name="menu" />
       </button>
       <h1 class="chat-title">{nameOf(session)}</h1>
-      {session && <Menu label="Actions for this session" actions={sessionActions(chat, session)} />}
+      {session && <Menu label="Session actions" actions={sessionActions(chat, session)} />}
     </header>
   );
 }
 
-/** How near to the end somebody has to be to be taken along when something is added. */
-const NEAR = 80;
+/** Within this distance from the end, the view follows new messages. */
+const NEAR_END_PX = 80;
 
 function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }) {
   const frame = useRef<HTMLDivElement>(null);
@@ -73,7 +73,7 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
     if (frame.current) frame.current.scrollTop = frame.current.scrollHeight;
   };
 
-  // Whoever sends something wants to see it.
+  // Scroll to a message that the user has just sent.
   useEffect(() => {
     if (unsent.length === 0) return;
     atEnd.current = true;
@@ -85,12 +85,12 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
     if (!element) return;
     const older = first.current !== undefined && messages[0]?.id !== first.current && !atEnd.current;
     if (atEnd.current) element.scrollTop = element.scrollHeight;
-    else if (older) element.scrollTop += element.scrollHeight - height.current; // stay where we were
+    else if (older) element.scrollTop += element.scrollHeight - height.current; // keep the position
     first.current = messages[0]?.id;
     height.current = element.scrollHeight;
   });
 
-  // Pictures, fonts and streaming text change the height without a new message.
+  // Fonts and streamed text change the height without a new message.
   useEffect(() => {
     const element = frame.current;
     if (!element) return undefined;
@@ -117,7 +117,7 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
   const onScroll = () => {
     const element = frame.current;
     if (!element) return;
-    atEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR;
+    atEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END_PX;
     away.value = !atEnd.current;
     height.current = element.scrollHeight;
   };
@@ -135,12 +135,12 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
               <Icon name="alert" />
               <span class="grow">{conversation.problem.value}</span>
               <button type="button" class="button tiny" onClick={() => void conversation.load()}>
-                Try again
+                Retry
               </button>
             </div>
           )}
           {state === "ready" && messages.length === 0 && unsent.length === 0 && (
-            <p class="chat-nothing soft">Nothing has been said here yet.</p>
+            <p class="chat-nothing soft">No messages yet.</p>
           )}
           <Turns chat={chat} conversation={conversation} />
           {unsent.map((one) => (
@@ -149,7 +149,7 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
           {session && !session.active && (
             <div class="notice warn">
               <Icon name="pause" />
-              <span class="grow">This session is paused: agents do not answer in it.</span>
+              <span class="grow">This session is paused. Agents do not answer.</span>
               <button type="button" class="button tiny" onClick={() => void setActive(chat, session.id, true)}>
                 Resume
               </button>
@@ -166,7 +166,7 @@ function Body({ chat, conversation }: { chat: Chat; conversation: Conversation }
             toEnd();
           }}
         >
-          <Icon name="down" /> To the end
+          <Icon name="down" /> Scroll down
         </button>
       )}
       <Announcer conversation={conversation} />
@@ -236,7 +236,7 @@ function TurnView({ chat, conversation, turn, progress }: TurnProps) {
       <Drafts
         conversation={conversation}
         wanted={(draft) => draft.trigger === turn.id}
-        otherwise={progress === "answering" ? <Thinking /> : null}
+        fallback={progress === "answering" ? <Thinking /> : null}
       />
     </>
   );
@@ -245,11 +245,11 @@ function TurnView({ chat, conversation, turn, progress }: TurnProps) {
 interface DraftsProps {
   conversation: Conversation;
   wanted: (draft: Draft) => boolean;
-  otherwise?: ComponentChild;
+  fallback?: ComponentChild;
 }
 
-/** On its own, so that a piece of an answer draws this again and not the whole conversation. */
-function Drafts({ conversation, wanted, otherwise = null }: DraftsProps) {
+/** Answers in progress. A separate component, so that a delta does not render the whole conversation again. */
+function Drafts({ conversation, wanted, fallback = null }: DraftsProps) {
   const drafts = conversation.drafts.value.filter(wanted);
   return drafts.length ? (
     <>
@@ -258,7 +258,7 @@ function Drafts({ conversation, wanted, otherwise = null }: DraftsProps) {
       ))}
     </>
   ) : (
-    <>{otherwise}</>
+    <>{fallback}</>
   );
 }
 
@@ -268,7 +268,7 @@ function UserMessage({ chat, message, queued }: { chat: Chat; message: Message; 
       <div class="bubble">{message.text}</div>
       <footer>
         {queued && (
-          <span class="badge info" title="The agent is busy. It takes this message when it is done.">
+          <span class="badge info" title="The agent will answer after the previous message.">
             Queued
           </span>
         )}
@@ -291,7 +291,7 @@ function Answer({ chat, message }: { chat: Chat; message: Message }) {
           aria-pressed={chat.why.value?.id === message.id}
           onClick={() => (chat.why.value = chat.why.value?.id === message.id ? null : message)}
         >
-          <Icon name="why" /> Why did it say that?
+          <Icon name="why" /> Why this answer?
         </button>
         <CopyButton text={message.text} />
         <ForkButton chat={chat} message={message} />
@@ -317,7 +317,7 @@ function ErrorMessage({
   const busy = useRef(signal(false)).current;
   const again = async () => {
     busy.value = true;
-    await attempt("It was not started again", () => conversation.retry(message));
+    await attempt("Retry failed", () => conversation.retry(message));
     busy.value = false;
   };
   return (
@@ -329,7 +329,7 @@ function ErrorMessage({
         </span>
         {!over && (
           <button type="button" class="button tiny" disabled={busy.value} onClick={() => void again()}>
-            <Icon name="retry" /> {stopped ? "Answer it after all" : "Retry"}
+            <Icon name="retry" /> Retry
           </button>
         )}
       </div>
@@ -339,7 +339,7 @@ function ErrorMessage({
 
 function DraftView({ draft }: { draft: Draft }) {
   return (
-    <article class="said agent draft" aria-label="Answer, being written" aria-busy="true">
+    <article class="said agent draft" aria-label="Answer in progress" aria-busy="true">
       <Markdown text={draft.text} />
     </article>
   );
@@ -348,7 +348,7 @@ function DraftView({ draft }: { draft: Draft }) {
 function Thinking() {
   return (
     <div class="thinking" role="status">
-      <span class="unseen">The agent is working on an answer</span>
+      <span class="unseen">The agent is answering</span>
       <span class="dots" aria-hidden="true">
         <i />
         <i />
@@ -360,11 +360,11 @@ function Thinking() {
 
 function UnsentMessage({ conversation, unsent }: { conversation: Conversation; unsent: Unsent }) {
   return (
-    <article class={`said user unsent ${unsent.state}`} aria-label="You, not sent yet">
+    <article class={`said user unsent ${unsent.state}`} aria-label="Your unsent message">
       <div class="bubble">{unsent.text}</div>
       <footer>
         {unsent.state === "sending" && <span>Sending …</span>}
-        {unsent.state === "waiting" && <span class="problem">{unsent.problem} It will be sent by itself.</span>}
+        {unsent.state === "waiting" && <span class="problem">{unsent.problem} Retrying automatically.</span>}
         {unsent.state === "refused" && (
           <>
             <span class="problem" role="alert">
@@ -389,7 +389,7 @@ function CopyButton({ text }: { text: string }) {
       await navigator.clipboard.writeText(text);
       toast("Copied.");
     } catch {
-      toast("The browser does not let this page copy.", true);
+      toast("Copying failed: the browser denied access to the clipboard.", true);
     }
   };
   return (
@@ -400,7 +400,7 @@ function CopyButton({ text }: { text: string }) {
 }
 
 function ForkButton({ chat, message }: { chat: Chat; message: Message }) {
-  const label = "Fork the session from here";
+  const label = "Fork from here";
   const id = chat.open.value?.id;
   return (
     <button
@@ -415,12 +415,12 @@ function ForkButton({ chat, message }: { chat: Chat; message: Message }) {
   );
 }
 
-/** Says new answers once, when they are finished; the text that is being written would be read out in pieces. */
+/** Announces finished answers to screen readers. Deltas are not announced, because they would be read in pieces. */
 function Announcer({ conversation }: { conversation: Conversation }) {
   const news = conversation.news.value;
   return (
     <p class="unseen" aria-live="polite">
-      {/* A new element for each: the same words twice in a row are read out twice. */}
+      {/* A new element for each answer, so that the same text twice in a row is read twice. */}
       {news && <span key={news.id}>{`${news.role === "error" ? "Error" : "Answer"}: ${shortened(news.text, 300)}`}</span>}
     </p>
   );
@@ -430,7 +430,7 @@ function LoadingMessages() {
   return (
     <div class="chat-ghosts" aria-busy="true">
       <span class="unseen" role="status">
-        Loading the conversation
+        Loading messages
       </span>
       <div class="ghost right" style={{ width: "40%" }} />
       <div class="ghost" style={{ width: "75%" }} />

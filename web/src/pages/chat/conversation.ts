@@ -1,4 +1,4 @@
-/** One session as it is shown: what was said, what is being said, and what is still on its way out. */
+/** State of one open session: messages, answers in progress, and unsent messages. */
 
 import { computed, signal } from "@preact/signals";
 import { ApiError, messageOf, type AnswerDelta, type BreadcrumbEvent, type Message } from "@breadcrumbs/client";
@@ -7,21 +7,21 @@ import { outboxOf, type SessionOutbox } from "../../lib/outbox";
 import { client } from "../../lib/server";
 import { messageOfEvent, settledBy, turnsOf } from "./message";
 
-/** An answer in the making. */
+/** An answer that is being written. */
 export interface Draft {
   id: string;
   trigger: string;
   agent: string;
   text: string;
-  /** How many characters of the answer are known, as the server counts them: code points. */
+  /** Number of received characters, in code points like the offsets of the server. */
   length: number;
 }
 
 export type Progress = "answering" | "queued";
 
 const PAGE = 50;
-/** A message that nobody has answered for this long is not being answered. */
-const PATIENCE = 15 * 60_000;
+/** After this time (in ms), an unanswered message no longer counts as being answered. */
+const ANSWER_TIMEOUT_MS = 15 * 60_000;
 
 export class Conversation {
   readonly id: string;
@@ -31,28 +31,28 @@ export class Conversation {
   readonly drafts = signal<readonly Draft[]>([]);
   readonly hasOlder = signal(false);
   readonly loadingOlder = signal(false);
-  /** The newest answer or error that came while we looked; for screen readers. */
+  /** The newest answer or error that arrived while the session was open, for screen readers. */
   readonly news = signal<Message | null>(null);
   readonly turns = computed(() => turnsOf(this.messages.value));
-  /** Message → where it stands; what is not in here is settled. */
+  /** Progress by message id. Settled messages are not included. */
   readonly progress = computed(() => progressOf(this.messages.value, this.#retried.value, now.value));
 
   readonly #byId = new Map<string, Message>();
-  readonly #gone = new Set<string>();
-  /** What was shown at some time: it is no news. */
+  readonly #deleted = new Set<string>();
+  /** Messages that were shown before. They are not announced again. */
   readonly #seen = new Set<string>();
   readonly #retried = signal<ReadonlyMap<string, string>>(new Map());
   readonly #abort = new AbortController();
-  /** A message that came by event before its own request was answered. */
+  /** Own messages whose event arrived before the reply to their request: outbox key → message id. */
   readonly #early = new Map<string, string>();
   #before: string | undefined;
   #after: string | undefined;
   #loading: Promise<void> | null = null;
   #catchingUp: Promise<boolean> = Promise.resolve(false);
-  /** What we have said. It goes out also when nobody looks at this session any more. */
+  /** Unsent messages. They are sent even after the session is closed. */
   readonly #outbox: SessionOutbox;
 
-  /** `isNew`: a session that begins with its first message. */
+  /** Open a session. With `isNew` there is nothing to load: its first message creates it. */
   constructor(id: string, isNew = false) {
     this.id = id;
     this.#outbox = outboxOf(id);
@@ -68,7 +68,7 @@ export class Conversation {
 
   readonly #onSent = (key: string, message: Message) => {
     this.#early.delete(key);
-    this.#take([message]);
+    this.#add([message]);
   };
 
   load(): Promise<void> {
@@ -86,12 +86,12 @@ export class Conversation {
       this.#before = page.before;
       this.#after = page.after ?? this.#after;
       this.hasOlder.value = page.has_more;
-      this.#take(page.messages, again);
+      this.#add(page.messages, again);
       this.state.value = "ready";
     } catch (error) {
       if (this.#abort.signal.aborted) return;
       if (error instanceof ApiError && error.status === 404) {
-        this.state.value = "ready"; // it begins with its first message
+        this.state.value = "ready"; // the first message will create the session
       } else {
         this.problem.value = messageOf(error);
         this.state.value = "failed";
@@ -106,19 +106,19 @@ export class Conversation {
       const page = await client.sessions.messages(this.id, { limit: PAGE, before: this.#before }, this.#abort.signal);
       this.#before = page.before ?? this.#before;
       this.hasOlder.value = page.has_more;
-      this.#take(page.messages);
+      this.#add(page.messages);
     } catch {
-      // It stays where it is; scrolling there again tries again.
+      // Scrolling to the top again retries.
     } finally {
       this.loadingOlder.value = false;
     }
   }
 
-  /** Forget what is shown and read it again: what was changed or deleted meanwhile is not known. */
+  /** Discard all messages and load them again, because updates and deletes were missed. */
   async startOver(): Promise<void> {
-    await this.#loading; // what it brings is from before
+    await this.#loading; // its result is outdated
     this.#byId.clear();
-    this.#gone.clear();
+    this.#deleted.clear();
     this.#before = this.#after = undefined;
     this.hasOlder.value = false;
     await this.load();
@@ -126,17 +126,17 @@ export class Conversation {
   }
 
   /**
-   * The stream is there (again): fetch what came after the last message that was fetched. True where that place
-   * is no longer known: the session is gone, or it is another store.
+   * Load the messages after the last loaded one, because the stream is open again. Return true if the server does not
+   * know that position: the session was deleted, or the server has another store.
    */
   catchUp(): Promise<boolean> {
-    // Not instead of one that is under way: it may have looked before the stream was there.
+    // Run it even if one is in progress, which may have read before the stream was open.
     this.#catchingUp = this.#catchingUp.then(() => this.#fetchNewer());
     return this.#catchingUp;
   }
 
   async #fetchNewer(): Promise<boolean> {
-    await this.#loading; // the same is true of this
+    await this.#loading; // it may also have read before the stream was open
     if (this.state.value === "failed" || this.#after === undefined) {
       await this.load();
       return false;
@@ -144,7 +144,7 @@ export class Conversation {
     for (let more = true; more && !this.#abort.signal.aborted; ) {
       try {
         const page = await client.sessions.messages(this.id, { limit: PAGE, after: this.#after }, this.#abort.signal);
-        this.#take(page.messages, true);
+        this.#add(page.messages, true);
         more = page.has_more && page.after !== undefined;
         if (page.after !== undefined) this.#after = page.after;
       } catch (error) {
@@ -153,19 +153,19 @@ export class Conversation {
           await this.startOver();
           return true;
         }
-        if (!error.isRetryable) return false; // no longer for us
+        if (!error.isRetryable) return false; // we may no longer read it
         await pause(error.retryAfter ? error.retryAfter * 1000 : 1_000);
       }
     }
     return false;
   }
 
-  // --- What happens ---------------------------------------------------------------------------------------
+  // --- Events ---------------------------------------------------------------------------------------------
 
   onEvent(event: BreadcrumbEvent): void {
     if (event.session_id !== this.id) return;
     if (event.operation === "deleted") {
-      this.#gone.add(event.breadcrumb_id);
+      this.#deleted.add(event.breadcrumb_id);
       if (this.#byId.delete(event.breadcrumb_id)) this.#show();
       return;
     }
@@ -173,29 +173,29 @@ export class Conversation {
     const message = messageOfEvent(event, known?.created_at ?? event.updated_at);
     if (message === null || (known && known.version >= message.version)) return;
     if (!known && event.operation === "updated") {
-      void this.#placed(message);
+      void this.#addEdited(message);
       return;
     }
-    if (message.role === "user") this.#recognise(message);
-    this.#take([message], true);
-    if (event.context === undefined) void this.#uncovered(event, message.created_at);
+    if (message.role === "user") this.#matchUnsent(message);
+    this.#add([message], true);
+    if (event.context === undefined) void this.#loadSecret(event, message.created_at);
   }
 
-  /** An edit tells when it was made, and not when the message was: that says where it stands. */
-  async #placed(message: Message): Promise<void> {
+  /** Add an edited message that is not loaded. Its event lacks the creation time, which determines its position. */
+  async #addEdited(message: Message): Promise<void> {
     try {
       const { created_at } = await client.breadcrumbs.full(message.id, this.#abort.signal);
       await this.#loading;
       const oldest = this.messages.value[0]?.created_at ?? "";
-      if (this.hasOlder.value && created_at < oldest) return; // it comes with its page
-      this.#take([{ ...message, created_at }]);
+      if (this.hasOlder.value && created_at < oldest) return; // it will be loaded with its page
+      this.#add([{ ...message, created_at }]);
     } catch {
-      // It is gone, or not for us.
+      // The message was deleted, or we may not read it.
     }
   }
 
-  /** The stream's token reads no secrets; we may. */
-  async #uncovered(event: BreadcrumbEvent, createdAt: string): Promise<void> {
+  /** Load the context of a secret message. The token of the stream may not read secrets, but the credential may. */
+  async #loadSecret(event: BreadcrumbEvent, createdAt: string): Promise<void> {
     try {
       const { context, version } = await client.breadcrumbs.full(event.breadcrumb_id, this.#abort.signal);
       const message = context && messageOfEvent({ ...event, context }, createdAt);
@@ -203,7 +203,7 @@ export class Conversation {
       this.#byId.set(message.id, message);
       this.#show();
     } catch {
-      // It is gone, or secret for us too.
+      // The message was deleted, or the credential may not read it either.
     }
   }
 
@@ -211,17 +211,17 @@ export class Conversation {
     if (delta.session_id !== this.id || this.#byId.has(delta.breadcrumb_id)) return;
     const drafts = this.drafts.value;
     const known = drafts.find((draft) => draft.id === delta.breadcrumb_id);
-    if (!known && delta.offset > 0 && this.#hasFailed(delta)) return; // a straggler of what has ended
+    if (!known && delta.offset > 0 && this.#hasFailed(delta)) return; // a late delta of a failed turn
     const pieces = [...delta.text].length;
     let text = delta.text;
     if (known && delta.offset > 0) {
       if (delta.offset >= known.length) {
-        text = known.text + (delta.offset > known.length ? " … " : "") + delta.text; // a piece got lost
+        text = known.text + (delta.offset > known.length ? " … " : "") + delta.text; // a delta got lost
       } else {
-        text = [...known.text].slice(0, delta.offset).join("") + delta.text; // said again
+        text = [...known.text].slice(0, delta.offset).join("") + delta.text; // the agent replaces its text
       }
     } else if (!known && delta.offset > 0) {
-      text = `… ${delta.text}`; // it began before we listened
+      text = `… ${delta.text}`; // the stream was opened after the answer started
     }
     const draft: Draft = {
       id: delta.breadcrumb_id,
@@ -235,17 +235,17 @@ export class Conversation {
       : [...drafts, draft];
   }
 
-  #take(messages: readonly Message[], areNew = false): void {
+  #add(messages: readonly Message[], areNew = false): void {
     let changed = false;
     for (const message of messages) {
       const known = this.#byId.get(message.id);
-      if (this.#gone.has(message.id) || (known && known.version >= message.version)) continue;
+      if (this.#deleted.has(message.id) || (known && known.version >= message.version)) continue;
       this.#byId.set(message.id, message);
       changed = true;
       if (this.#seen.has(message.id)) continue;
       this.#seen.add(message.id);
       if (areNew && (message.role === "assistant" || message.role === "error")) this.news.value = message;
-      // It ends what was being written. What is begun after it is another try.
+      // An error ends the answer in progress. A later delta belongs to another attempt.
       if (message.role === "error") this.drafts.value = this.drafts.value.filter((draft) => !endedBy(message, draft));
     }
     if (changed) this.#show();
@@ -267,13 +267,13 @@ export class Conversation {
     if (left.length !== this.drafts.value.length) this.drafts.value = left;
   }
 
-  // --- What we say ----------------------------------------------------------------------------------------
+  // --- Own messages ---------------------------------------------------------------------------------------
 
   say(text: string): void {
     this.#outbox.say(text);
   }
 
-  /** Try again to send what was refused. */
+  /** Send a refused message again. */
   resend(key: string): void {
     this.#outbox.resend(key);
   }
@@ -291,22 +291,22 @@ export class Conversation {
     this.#retried.value = new Map(this.#retried.value).set(started.message_id, failed.created_at);
   }
 
-  /** Our own message may come back as an event before its request is answered: it must not be shown twice. */
-  #recognise(message: Message): void {
+  /** Match an event to an unsent message. The event can arrive before the reply, and must not be shown twice. */
+  #matchUnsent(message: Message): void {
     const ours = this.#outbox.unsent.value.find((one) => one.text === message.text && !this.#early.has(one.key));
     if (ours) this.#early.set(ours.key, message.id);
   }
 
-  /** What is not yet shown as a message. */
+  /** Unsent messages that are not yet in `messages`. */
   readonly shownUnsent = computed(() => {
     const shown = new Set(this.messages.value.map((message) => message.id));
     return this.#outbox.unsent.value.filter((one) => !shown.has(this.#early.get(one.key) ?? ""));
   });
 }
 
-/** Whether an error is the end of what an agent was writing about a message. */
+/** Whether an error ends the draft of an agent. */
 function endedBy(error: Message, draft: Pick<Draft, "trigger" | "agent">): boolean {
-  const failed = error.context["agent_id"]; // where it is one agent of several
+  const failed = error.context["agent_id"]; // set if only one of several agents failed
   return (failed === undefined || failed === draft.agent) && settledBy(error).includes(draft.trigger);
 }
 
@@ -319,14 +319,14 @@ function progressOf(
   for (const message of messages) {
     if (message.role !== "assistant" && message.role !== "error") continue;
     for (const id of settledBy(message)) {
-      // What was asked for again after an error is settled by what came after that error.
+      // After a retry, only an outcome that is newer than the error settles the message.
       const since = retried.get(id);
       if (since === undefined || message.created_at > since) settled.add(id);
     }
   }
   const waiting = messages.filter((message) => message.role === "user" && !settled.has(message.id));
   const recent = waiting.filter(
-    (message) => retried.has(message.id) || time - Date.parse(message.created_at) < PATIENCE,
+    (message) => retried.has(message.id) || time - Date.parse(message.created_at) < ANSWER_TIMEOUT_MS,
   );
   return new Map(recent.map((message, index) => [message.id, index === 0 ? "answering" : "queued"]));
 }

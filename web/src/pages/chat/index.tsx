@@ -1,4 +1,4 @@
-/** The chat page: sessions at the left, the conversation, and why an answer is as it is. */
+/** The chat page: session list, conversation, and the panel that explains an answer. */
 
 import { useEffect, useState } from "preact/hooks";
 import { WhyPanel } from "../../components/why";
@@ -15,15 +15,15 @@ export default function ChatPage() {
   useShortcuts(
     [
       { keys: "n", what: "New session", group: "Chat", run: () => chat.startNew() },
-      { keys: "/", what: "Search the sessions", group: "Chat", run: () => focusOn("session-search", chat) },
+      { keys: "/", what: "Search sessions", group: "Chat", run: () => focusOn("session-search", chat) },
       { keys: "m", what: "Write a message", group: "Chat", run: () => focusOn("composer") },
-      { keys: "Alt+ArrowUp", what: "Session above", group: "Chat", run: () => chat.step(-1), inFields: true },
-      { keys: "Alt+ArrowDown", what: "Session below", group: "Chat", run: () => chat.step(1), inFields: true },
-      { keys: "w", what: "Why did it say that? (the last answer)", group: "Chat", run: () => askWhy(chat) },
-      { keys: "Enter", what: "Send; Shift+Enter for a new line", group: "Chat" },
+      { keys: "Alt+ArrowUp", what: "Previous session", group: "Chat", run: () => chat.step(-1), inFields: true },
+      { keys: "Alt+ArrowDown", what: "Next session", group: "Chat", run: () => chat.step(1), inFields: true },
+      { keys: "w", what: "Explain last answer", group: "Chat", run: () => askWhy(chat) },
+      { keys: "Enter", what: "Send (Shift+Enter: new line)", group: "Chat" },
       {
         keys: "Escape",
-        what: "Close what lies over the conversation",
+        what: "Close side panel",
         group: "Chat",
         inFields: true,
         when: () => chat.why.value !== null || chat.listShown.value,
@@ -48,13 +48,13 @@ export default function ChatPage() {
         <button
           type="button"
           class="chat-veil"
-          aria-label="Hide the sessions"
+          aria-label="Hide sessions"
           tabIndex={-1}
           onClick={() => (chat.listShown.value = false)}
         />
       )}
       {why && (
-        <aside class="chat-why" aria-label="Why did it say that?">
+        <aside class="chat-why" aria-label="Why this answer?">
           <WhyPanel answer={why} onClose={() => (chat.why.value = null)} key={why.id} />
         </aside>
       )}
@@ -65,7 +65,7 @@ export default function ChatPage() {
 function focusOn(id: string, chat?: Chat): void {
   document.getElementById(id)?.focus();
   if (!chat || document.activeElement?.id === id) return;
-  chat.listShown.value = true; // it cannot be focused while the list is hidden
+  chat.listShown.value = true; // the field cannot get the focus while the list is hidden
   requestAnimationFrame(() => document.getElementById(id)?.focus());
 }
 

@@ -1,4 +1,4 @@
-/** Breadcrumbs of a session as messages of a conversation, and conversations as turns. */
+/** Conversion of events to messages, and of messages to turns. */
 
 import type { BreadcrumbEvent, Json, JsonObject, Message } from "@breadcrumbs/client";
 
@@ -10,11 +10,11 @@ const ROLES: Record<string, Message["role"]> = {
   "tool.response.v1": "tool",
 };
 
-/** The message that an event brings, as the server would list it; null where it is none. */
+/** Return the message of an event as the server would list it, or null if it is not a message. */
 export function messageOfEvent(event: BreadcrumbEvent, createdAt: string): Message | null {
   const role = event.schema_name === undefined ? undefined : ROLES[event.schema_name];
   if (role === undefined || event.schema_name === undefined) return null;
-  const context = event.context ?? {}; // what is secret comes without
+  const context = event.context ?? {}; // missing for secret breadcrumbs
   const message: Message = {
     id: event.breadcrumb_id,
     role,
@@ -33,21 +33,21 @@ export function messageOfEvent(event: BreadcrumbEvent, createdAt: string): Messa
   return message;
 }
 
-/** What the runtime puts into a context for itself: nobody said that. */
-const GLUE = ["session_id", "trigger_id", "creator", "hops", "context_id", "context_version", "answers"];
-const WORDS = ["message", "content", "text", "response_text", "formatted"];
+/** Context keys that the runtime adds. They are not part of the text. */
+const RUNTIME_KEYS = ["session_id", "trigger_id", "creator", "hops", "context_id", "context_version", "answers"];
+const TEXT_KEYS = ["message", "content", "text", "response_text", "formatted"];
 
-/** The words of a message, as the server finds them (`text_of`): the same live and after a reload. */
+/** Return the text of a message. Same rules as on the server (`text_of`), so that a reload changes nothing. */
 function textOf(schema: string, context: JsonObject): string {
   if (schema === "agent.error.v1") return words(context["error"]);
   if (schema === "tool.request.v1") return words(context["input"]);
   if (schema === "tool.response.v1") return words("output" in context ? context["output"] : context["error"]);
   const { parts, message } = context;
   if (Array.isArray(parts) && typeof message !== "string") return parts.map(textOfPart).join("");
-  const said = Object.fromEntries(Object.entries(context).filter(([name]) => !GLUE.includes(name)));
-  const found = WORDS.map((name) => said[name]).find((value) => typeof value === "string");
+  const own = Object.fromEntries(Object.entries(context).filter(([name]) => !RUNTIME_KEYS.includes(name)));
+  const found = TEXT_KEYS.map((name) => own[name]).find((value) => typeof value === "string");
   if (typeof found === "string") return found;
-  return Object.values(said).some((value) => value !== null) ? words(said) : "";
+  return Object.values(own).some((value) => value !== null) ? words(own) : "";
 }
 
 function textOfPart(part: Json): string {
@@ -55,7 +55,7 @@ function textOfPart(part: Json): string {
   return typeof text === "string" ? text : "";
 }
 
-/** Anything that is not text as JSON, without what is null. */
+/** Return text as it is, and any other value as JSON without nulls. */
 function words(value: Json | undefined): string {
   if (value === undefined || value === null) return "";
   return typeof value === "string" ? value : JSON.stringify(withoutNulls(value));
@@ -79,7 +79,7 @@ export function isObject(value: Json | undefined): value is JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** A tool's request and its response, which belong together. */
+/** A tool request with its response. */
 export interface ToolUse {
   kind: "tool";
   id: string;
@@ -93,20 +93,20 @@ export interface Said {
   message: Message;
 }
 
-/** Something that a turn shows, in its order. */
+/** One step of a turn. */
 export type Step = ToolUse | Said;
 
-/** What somebody said, and all that came of it. */
+/** A message and everything that it triggered. */
 export interface Turn {
   id: string;
-  /** Missing where the turn began before what is loaded, or without a message. */
+  /** Missing if the message is not loaded, or if the turn has none. */
   message?: Message;
   steps: Step[];
 }
 
 /**
- * Each answer stands below the message that it answers, also where another message came in between: that is
- * the order in which the agent took them.
+ * Group messages into turns. Each answer is placed below its message, even if another message was sent in between,
+ * because agents answer the messages in this order.
  */
 export function turnsOf(messages: readonly Message[]): Turn[] {
   const turns: Turn[] = [];
@@ -161,7 +161,7 @@ function addStep(turn: Turn, message: Message): void {
   else use.request = message;
 }
 
-/** The ids of the messages that an answer or an error settles. */
+/** Return the ids of the messages that an answer or an error settles. */
 export function settledBy(message: Message): string[] {
   const merged = message.context["answers"];
   const more = Array.isArray(merged) ? merged.filter((id): id is string => typeof id === "string") : [];

@@ -1,19 +1,19 @@
-/** The sessions at the left: the last active one first, kept up to date as things happen. */
+/** Live list of sessions, last active first. */
 
 import { computed, signal } from "@preact/signals";
 import { ApiError, messageOf, type BreadcrumbEvent, type Session } from "@breadcrumbs/client";
 import { client } from "../../lib/server";
 
 const PAGE = 40;
-/** While searching, how many sessions are looked through before somebody has to ask for more. */
-const SEARCHED = 400;
-/** How many are kept that nobody asked for: on a busy server others come all the time. */
-const KEPT = 400;
-/** Events come in bursts: what they touch is read once, and again after a while. */
-const GATHER = 150;
-const EVERY = 1_000;
-/** So many sessions are read one by one; where more happens, the beginning of the list has it all. */
-const FEW = 3;
+/** A search loads more pages until this number of sessions is loaded. */
+const MAX_SEARCHED = 400;
+/** Above this number of sessions the list is loaded again. Pages that the user loads increase the limit. */
+const MAX_SESSIONS = 400;
+/** Events come in bursts. Refresh this long after the first event, and at most once per interval. */
+const REFRESH_DELAY_MS = 150;
+const REFRESH_INTERVAL_MS = 1_000;
+/** Up to this number of changed sessions are read one by one. For more, the first page of the list is read. */
+const MAX_SINGLE_READS = 3;
 
 export class SessionList {
   readonly state = signal<"loading" | "ready" | "failed">("loading");
@@ -21,17 +21,17 @@ export class SessionList {
   readonly search = signal("");
   readonly hasMore = signal(false);
   readonly loadingMore = signal(false);
-  /** Sessions in which something was said that was not looked at. */
+  /** Sessions with answers that the user has not seen. */
   readonly unread = signal<ReadonlySet<string>>(new Set());
 
   readonly #all = signal<ReadonlyMap<string, Session>>(new Map());
   readonly #touched = new Set<string>();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #refreshed = 0;
-  /** Where the list goes on is known. */
-  #begun = false;
+  /** Whether `#cursor` is set from the first page. */
+  #hasCursor = false;
   #closed = false;
-  #room = KEPT;
+  #maxSize = MAX_SESSIONS;
   #cursor: string | undefined;
 
   readonly sorted = computed(() =>
@@ -56,16 +56,16 @@ export class SessionList {
     clearTimeout(this.#timer);
   }
 
-  /** Read the beginning of the list (again). What is in it, if that worked. */
+  /** Load the first page of the list. Return its session ids, or null if that failed. */
   async load(): Promise<ReadonlySet<string> | null> {
     try {
       const page = await client.sessions.list({ limit: PAGE });
-      if (this.#all.value.size > this.#room) {
+      if (this.#all.value.size > this.#maxSize) {
         this.#all.value = new Map();
-        this.#begun = false;
+        this.#hasCursor = false;
       }
       this.#put(page.sessions);
-      if (!this.#begun) this.#continueAt(page);
+      if (!this.#hasCursor) this.#continueAt(page);
       this.state.value = "ready";
       return new Set(page.sessions.map((session) => session.id));
     } catch (error) {
@@ -75,10 +75,10 @@ export class SessionList {
     }
   }
 
-  /** Forget the list and read it again: what was deleted meanwhile is not known. */
+  /** Discard the list and load it again, because deletes were missed. */
   async startOver(): Promise<void> {
     this.#all.value = new Map();
-    this.#begun = false;
+    this.#hasCursor = false;
     this.hasMore.value = false;
     this.state.value = "loading";
     await this.load();
@@ -89,7 +89,7 @@ export class SessionList {
     this.loadingMore.value = true;
     try {
       const page = await client.sessions.list({ limit: PAGE, cursor: this.#cursor });
-      this.#room += page.sessions.length;
+      this.#maxSize += page.sessions.length;
       this.#put(page.sessions);
       this.#continueAt(page);
     } catch (error) {
@@ -101,7 +101,7 @@ export class SessionList {
 
   async find(text: string): Promise<void> {
     this.search.value = text;
-    while (text.trim() && this.search.value === text && this.hasMore.value && this.#all.value.size < SEARCHED) {
+    while (text.trim() && this.search.value === text && this.hasMore.value && this.#all.value.size < MAX_SEARCHED) {
       const before = this.#all.value.size;
       await this.loadMore();
       if (this.#all.value.size === before) return;
@@ -116,7 +116,7 @@ export class SessionList {
     this.touch(id);
   }
 
-  /** Read one session again, soon. */
+  /** Schedule a refresh of one session. */
   touch(id: string): void {
     this.#touched.add(id);
     this.#refreshSoon();
@@ -124,22 +124,22 @@ export class SessionList {
 
   #refreshSoon(): void {
     if (this.#closed) return;
-    const pause = Math.max(GATHER, this.#refreshed + EVERY - Date.now());
+    const pause = Math.max(REFRESH_DELAY_MS, this.#refreshed + REFRESH_INTERVAL_MS - Date.now());
     this.#timer ??= setTimeout(() => void this.#refresh(), pause);
   }
 
-  /** A few requests a second, however much happens: what was active last is at the beginning of the list. */
+  /** Read the changed sessions, with a few requests only. Many changed sessions are all on the first page. */
   async #refresh(): Promise<void> {
     const listed = (id: string) => this.#all.value.has(id);
     let touched = [...this.#touched];
-    this.#touched.clear(); // what is touched from here on is read another time
-    if (touched.length > FEW || !touched.every(listed)) {
+    this.#touched.clear(); // later changes are read by the next refresh
+    if (touched.length > MAX_SINGLE_READS || !touched.every(listed)) {
       const read = await this.load();
-      for (const id of touched) if (read && !listed(id)) this.forget(id); // begun and deleted in one moment
+      for (const id of touched) if (read && !listed(id)) this.forget(id); // created and deleted in the meantime
       touched = touched.filter((id) => listed(id) && !read?.has(id));
     }
-    for (const id of touched.slice(FEW)) this.#touched.add(id);
-    await Promise.all(touched.slice(0, FEW).map((id) => this.#read(id)));
+    for (const id of touched.slice(MAX_SINGLE_READS)) this.#touched.add(id);
+    await Promise.all(touched.slice(0, MAX_SINGLE_READS).map((id) => this.#read(id)));
     this.#refreshed = Date.now();
     this.#timer = undefined;
     if (this.#touched.size) this.#refreshSoon();
@@ -172,7 +172,7 @@ export class SessionList {
     const all = new Map(this.#all.value);
     for (const session of found) {
       const known = all.get(session.id);
-      // One that was deleted and begun again under its name counts its versions from the beginning.
+      // A session that was deleted and created again with the same id has lower versions.
       const another = known?.created_at !== session.created_at;
       if (!known || another || known.version <= session.version) all.set(session.id, session);
     }
@@ -180,13 +180,13 @@ export class SessionList {
   }
 
   #continueAt(page: { has_more: boolean; next_cursor?: string }): void {
-    this.#begun = true;
+    this.#hasCursor = true;
     this.#cursor = page.next_cursor;
     this.hasMore.value = page.has_more && page.next_cursor !== undefined;
   }
 }
 
-/** What a session is called. */
+/** Return the name of a session for display. */
 export function nameOf(session: Session | undefined): string {
   return session ? session.title || session.summary || session.id : "New session";
 }

@@ -1,4 +1,4 @@
-/** The sessions at the left. */
+/** Sidebar with the session list. */
 
 import { useEffect, useRef } from "preact/hooks";
 import type { Session } from "@breadcrumbs/client";
@@ -27,7 +27,7 @@ export function SessionSidebar({ chat }: { chat: Chat }) {
         <button
           type="button"
           class="button bare square sidebar-close"
-          aria-label="Hide the sessions"
+          aria-label="Hide sessions"
           onClick={() => (chat.listShown.value = false)}
         >
           <Icon name="close" />
@@ -40,7 +40,7 @@ export function SessionSidebar({ chat }: { chat: Chat }) {
           class="field"
           type="search"
           placeholder="Search"
-          aria-label="Search the sessions"
+          aria-label="Search sessions"
           autoComplete="off"
           value={list.search.value}
           onInput={(event) => void list.find(event.currentTarget.value)}
@@ -59,7 +59,7 @@ function Sessions({ chat }: { chat: Chat }) {
       <div class="sidebar-note" role="alert">
         <p>{list.problem.value}</p>
         <button type="button" class="button tiny" onClick={() => void list.load()}>
-          <Icon name="retry" /> Try again
+          <Icon name="retry" /> Retry
         </button>
       </div>
     );
@@ -68,7 +68,7 @@ function Sessions({ chat }: { chat: Chat }) {
   return (
     <div class="sidebar-list">
       {shown.length === 0 && (
-        <p class="sidebar-note">{list.search.value ? "No session is called that." : "No sessions yet."}</p>
+        <p class="sidebar-note">{list.search.value ? "No matching sessions." : "No sessions yet."}</p>
       )}
       <ul>
         {shown.map((session) => (
@@ -115,7 +115,7 @@ function Waiting() {
   return (
     <div class="sidebar-list" aria-busy="true">
       <span class="unseen" role="status">
-        Loading the sessions
+        Loading sessions
       </span>
       {[70, 45, 60, 52].map((width) => (
         <div key={width} class="ghost" style={{ width: `${width}%` }} />

@@ -1,4 +1,4 @@
-/** A tool that an agent used, folded. What tools take and give is data: it is shown as JSON or as text. */
+/** A tool call, collapsed. Input and output are shown as JSON. */
 
 import type { Json } from "@breadcrumbs/client";
 import { Icon } from "../../components/icons";

@@ -1,4 +1,4 @@
-/** Where a session begins. */
+/** Start page of a new session. */
 
 import { Icon } from "../../components/icons";
 import type { Chat } from "./chat";
@@ -12,10 +12,10 @@ export function Welcome({ chat }: { chat: Chat }) {
         <Icon name="chat" />
         <h2>Start a session</h2>
         <p>
-          What you say becomes a breadcrumb on the blackboard, tagged with its session. Open a second window beside
-          this one: two sessions never see each other.
+          Each message is a breadcrumb on the blackboard, tagged with its session. Messages of one session are never
+          visible in another. To try it, open a second window.
         </p>
-        <ul class="ideas" aria-label="Ideas">
+        <ul class="ideas" aria-label="Suggestions">
           {IDEAS.map((idea) => (
             <li key={idea}>
               <button type="button" class="button" onClick={() => chat.say(idea)}>

@@ -1,7 +1,6 @@
 /**
- * The text field of the editor: CodeMirror, made of the pieces that JSON needs. It comes as a chunk of its
- * own. It lives in a shadow root, because only there it puts its styles into style sheets that a strict policy
- * allows; in the document it would write <style> elements.
+ * CodeMirror editor for JSON, built as a separate chunk. It is in a shadow root, because there CodeMirror uses
+ * constructed style sheets. In the document it would add <style> elements, which the content security policy forbids.
  */
 
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
@@ -30,7 +29,7 @@ import type { Complaint } from "../../lib/contexts";
 import { SchemaGuide } from "./completion";
 
 export interface EditorHandle {
-  /** Another text in its place; undo brings the old one back. */
+  /** Replace the text. The user can undo this. */
   show(text: string): void;
   complain(complaints: readonly Complaint[]): void;
   goTo(complaint: Complaint): void;
@@ -45,7 +44,7 @@ export function createEditor(
   onChange: (text: string) => void,
 ): EditorHandle {
   const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
-  // What is typed here is text, and no shortcut of the page: from outside this is no field, only a box.
+  // Typed keys must not trigger shortcuts of the page, which does not see the text field in the shadow root.
   host.addEventListener("keydown", (event) => {
     if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
   });
@@ -67,7 +66,7 @@ export function createEditor(
     guided.of([]),
     EditorView.lineWrapping,
     hanging,
-    // Tab goes on to the next control: the keyboard must not be caught in here.
+    // No binding for Tab, so that it moves the focus out of the editor.
     keymap.of([...closeBracketsKeymap, ...completionKeymap, ...lintKeymap, ...historyKeymap, ...defaultKeymap]),
     EditorView.contentAttributes.of({ "aria-label": label, "aria-multiline": "true", tabindex: "0" }),
     typingOverSelections,
@@ -109,7 +108,7 @@ export function createEditor(
 
 function placeOf(state: EditorState, { line, column }: Complaint): number {
   const found = state.doc.line(Math.min(Math.max(line, 1), state.doc.lines));
-  // The server counts characters, this editor UTF-16 units.
+  // The server counts code points, the editor UTF-16 units.
   const before = [...found.text].slice(0, column - 1).join("").length;
   return Math.min(found.from + before, found.to);
 }
@@ -118,7 +117,7 @@ function diagnostic(state: EditorState, complaint: Complaint): Diagnostic {
   const from = placeOf(state, complaint);
   const node = syntaxTree(state).resolveInner(from, 1);
   const line = state.doc.lineAt(from);
-  // Up to the end of the value, but not over lines: the place itself must stay findable.
+  // Mark up to the end of the value, but only on its first line, so that the position stays visible.
   const to = node.from === from ? Math.min(node.to, line.to) : Math.min(from + 1, line.to);
   return { from, to: Math.max(from, to), severity: "error", message: inWords(complaint) };
 }
@@ -128,8 +127,8 @@ function inWords({ where, message }: Complaint): string {
 }
 
 /**
- * Where something is typed over a selection, Chromium keeps the look of the old text with a style attribute, which
- * the policy refuses. So the change is made here, as the editor would after the browser.
+ * Replaces a selection by typed text. Chromium would keep the style of the old text in a style attribute, which the
+ * content security policy refuses.
  */
 const typingOverSelections = EditorView.domEventHandlers({
   beforeinput(event, view) {
@@ -150,9 +149,9 @@ const typingOverSelections = EditorView.domEventHandlers({
   },
 });
 
-const DEEPEST = 16;
+const MAX_INDENT = 16;
 
-/** What does not fit on its line goes on under its beginning. By class, because the policy allows no style attribute. */
+/** Indents wrapped lines like their first line. Uses classes, because the policy forbids style attributes. */
 const hanging = ViewPlugin.fromClass(
   class {
     decorations: DecorationSet;
@@ -168,14 +167,14 @@ const hanging = ViewPlugin.fromClass(
   { decorations: (plugin) => plugin.decorations },
 );
 
-const indented = Array.from({ length: DEEPEST + 1 }, (_, depth) => Decoration.line({ class: `cm-hang-${depth}` }));
+const indented = Array.from({ length: MAX_INDENT + 1 }, (_, depth) => Decoration.line({ class: `cm-hang-${depth}` }));
 
 function hang(view: EditorView): DecorationSet {
   const builder = new RangeSetBuilder<Decoration>();
   for (const { from, to } of view.visibleRanges) {
     for (let at = from; at <= to; ) {
       const line = view.state.doc.lineAt(at);
-      const depth = Math.min(/^ */.exec(line.text)?.[0].length ?? 0, DEEPEST);
+      const depth = Math.min(/^ */.exec(line.text)?.[0].length ?? 0, MAX_INDENT);
       builder.add(line.from, line.from, indented[depth]!);
       at = line.to + 1;
     }

@@ -1,4 +1,4 @@
-/** Completion and explanations from the published JSON Schema of a config. */
+/** Completions and tooltips from the JSON Schema of context configs. */
 
 import type { CompletionContext, CompletionResult, Completion } from "@codemirror/autocomplete";
 import { syntaxTree } from "@codemirror/language";
@@ -45,11 +45,11 @@ export class SchemaGuide {
       ? this.#values(pathTo(state, property))
       : this.#names(state, ancestor(node, "Object"), node, state.sliceDoc(to, to + 40));
     if (!options.length) return null;
-    // Who asks wants to see all that is possible here; who types wants what goes on from there.
+    // An explicit request shows all options. Typing shows the options that match.
     return context.explicit ? { from, to, options, filter: false } : { from, to, options, validFor: /^"?[\w$.]*"?$/ };
   };
 
-  /** What a field is for, where the pointer rests on its name. */
+  /** Return the tooltip for a field name. */
   readonly explain = (state: EditorState, pos: number): Tooltip | null => {
     const node = syntaxTree(state).resolveInner(pos, -1);
     if (node.name !== "PropertyName" || !node.parent) return null;
@@ -83,10 +83,10 @@ export class SchemaGuide {
       .map(([name, of]) => ({
         label: `"${name}"`,
         type: "property",
-        detail: schema.required?.includes(name) ? "needed" : "",
+        detail: schema.required?.includes(name) ? "required" : "",
         info: describe(this.#resolved(of)) ?? "",
         boost: schema.required?.includes(name) ? 1 : 0,
-        apply: colon ? `"${name}"` : `"${name}": ${this.#beginning(of)}`,
+        apply: colon ? `"${name}"` : `"${name}": ${this.#initialValue(of)}`,
       }));
   }
 
@@ -101,7 +101,7 @@ export class SchemaGuide {
     return choices.map((value) => ({ label: JSON.stringify(value), type: "enum" }));
   }
 
-  #beginning(schema: Schema): string {
+  #initialValue(schema: Schema): string {
     const of = this.#resolved(schema);
     if (of.default !== undefined && of.default !== null && typeof of.default !== "object") {
       return JSON.stringify(of.default);
@@ -124,7 +124,7 @@ export class SchemaGuide {
       }
       if (!now) return undefined;
     }
-    // The document itself is one config or a list of them; a field that may be null is what else it may be.
+    // The document is one config or a list of configs. For a nullable field, use the other type.
     const alternatives = [now, ...(now?.anyOf ?? [])].map((one) => this.#resolved(one ?? {}));
     return alternatives.find((one) => one.properties) ?? now;
   }
@@ -142,7 +142,7 @@ function describe(schema: Schema): string | undefined {
       ? `From ${schema.minimum} to ${schema.maximum}.`
       : undefined,
     schema.default !== undefined && schema.default !== null && typeof schema.default !== "object"
-      ? `If left out: ${JSON.stringify(schema.default)}.`
+      ? `Default: ${JSON.stringify(schema.default)}.`
       : undefined,
   ].filter((part) => part !== undefined);
   return parts.length ? parts.map((part) => (/[.!?]$/.test(part) ? part : `${part}.`)).join(" ") : undefined;
@@ -161,7 +161,7 @@ function isAfterColon(state: EditorState, property: SyntaxNode, pos: number): bo
   return name !== null && state.sliceDoc(name.to, pos).includes(":");
 }
 
-/** The way from the top of the document to what a node stands for. */
+/** Return the JSON path of a node. */
 function pathTo(state: EditorState, from: SyntaxNode): Step[] {
   const path: Step[] = [];
   for (let node: SyntaxNode | null = from; node?.parent; node = node.parent) {

@@ -1,4 +1,4 @@
-/** The text of a config. Until CodeMirror has come it is shown as it is. */
+/** Editor of a config. Shows plain text until CodeMirror has loaded. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { attempt } from "../../components/toast";
@@ -7,11 +7,11 @@ import type { EditorHandle } from "./codemirror";
 
 interface EditorProps {
   text: string;
-  /** The text as it is at this moment: a key may have been pressed since `text` was drawn. */
+  /** Returns the current text, which can be newer than the rendered `text`. */
   now: () => string;
   label: string;
   complaints: readonly Complaint[];
-  /** Go to this place. A new object each time. */
+  /** Move the cursor to this position. A new object for each move. */
   goTo: { complaint: Complaint } | null;
   onChange: (text: string) => void;
 }
@@ -25,7 +25,7 @@ export function Editor({ text, now, label, complaints, goTo, onChange }: EditorP
   useEffect(() => {
     let gone = false;
     let made: EditorHandle | null = null;
-    void attempt("The editor did not load", async () => {
+    void attempt("The editor could not be loaded", async () => {
       const { createEditor } = await import("./codemirror");
       if (gone || !host.current) return;
       made = createEditor(host.current, now(), label, (typed) => latest.current(typed));
@@ -39,7 +39,7 @@ export function Editor({ text, now, label, complaints, goTo, onChange }: EditorP
     };
   }, []);
 
-  // What came from elsewhere: saved by somebody, or taken back. What was typed is there already.
+  // Show text from outside the editor: saved by another user, or reset. Typed text is already there.
   useEffect(() => editor?.show(now()), [editor, text]);
   useEffect(() => editor?.complain(complaints), [editor, complaints]);
   useEffect(() => {

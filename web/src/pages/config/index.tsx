@@ -1,11 +1,11 @@
-/** The context configs: edit them, see at once what the model would see, save. */
+/** The config page: edit context configs with a live preview of the context. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { messageOf, type Json } from "@breadcrumbs/client";
 import { confirmed } from "../../components/dialog";
 import { Icon } from "../../components/icons";
 import { attempt, toast } from "../../components/toast";
-import { contexts, laidOut, type Complaint } from "../../lib/contexts";
+import { contexts, formatJson, type Complaint } from "../../lib/contexts";
 import { plural } from "../../lib/format";
 import { useShortcuts } from "../../lib/keys";
 import { go, href, route } from "../../lib/router";
@@ -43,7 +43,7 @@ export default function ConfigPage() {
         <Icon name="alert" />
         <p>{problem.value}</p>
         <button type="button" class="button" onClick={() => void load()}>
-          Try again
+          Retry
         </button>
       </div>
     ) : (
@@ -61,17 +61,17 @@ export default function ConfigPage() {
 function chosen(all: readonly Entry[], key?: string, consumer?: string): Entry | undefined {
   return (
     all.find((entry) => entry.key === key) ??
-    all.find((entry) => consumer !== undefined && entry.holds.includes(consumer)) ??
-    all.find((entry) => entry.holds.length > 0) ??
+    all.find((entry) => consumer !== undefined && entry.activeFor.includes(consumer)) ??
+    all.find((entry) => entry.activeFor.length > 0) ??
     all[0]
   );
 }
 
 const KINDS: Record<Entry["kind"], string> = {
   file: "File",
-  "built-in": "File, not writable",
+  "built-in": "Read-only file",
   breadcrumb: "Breadcrumb",
-  new: "Not saved yet",
+  new: "Not saved",
 };
 
 function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | undefined }) {
@@ -90,11 +90,11 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
             >
               <span class="config-name">
                 {entry.name}
-                {isEdited(entry) && <span class="config-dot" title="Edited, not saved" />}
+                {isEdited(entry) && <span class="config-dot" title="Unsaved edits" />}
                 {isEdited(entry) && <span class="unseen">, edited</span>}
               </span>
               <span class="config-kind">
-                {entry.deleted ? "Deleted meanwhile" : KINDS[entry.kind]}
+                {entry.deleted ? "Deleted" : KINDS[entry.kind]}
                 {entry.kind !== "new" && <Force entry={entry} />}
               </span>
             </a>
@@ -113,8 +113,8 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
       </button>
       {!configs.value?.file && (
         <p class="small soft config-note">
-          This process knows of no config file: the context builders run elsewhere. What is saved here holds for
-          them all the same, as breadcrumbs.
+          This process has no config file, because the context builders run in other processes. Configs that you save
+          here are stored as breadcrumbs and apply to all of them.
         </p>
       )}
     </nav>
@@ -122,10 +122,10 @@ function ConfigList({ all, shown }: { all: readonly Entry[]; shown: Entry | unde
 }
 
 function Force({ entry }: { entry: Entry }) {
-  if (entry.problem !== undefined || entry.complaints.length) return <span class="badge bad">not usable</span>;
-  if (entry.holds.length === 0) return <span class="badge">replaced</span>;
-  const some = entry.holds.length < entry.consumers.length;
-  return <span class="badge good">{some ? "in force in part" : "in force"}</span>;
+  if (entry.problem !== undefined || entry.complaints.length) return <span class="badge bad">not valid</span>;
+  if (entry.activeFor.length === 0) return <span class="badge">replaced</span>;
+  const some = entry.activeFor.length < entry.consumers.length;
+  return <span class="badge good">{some ? "partly active" : "active"}</span>;
 }
 
 function Nothing() {
@@ -133,19 +133,19 @@ function Nothing() {
     <div class="empty">
       <Icon name="config" />
       <h2>No context config</h2>
-      <p>A config says which breadcrumbs a model gets to see. Begin with a new one.</p>
+      <p>A config selects the breadcrumbs that a model sees. Create one to start.</p>
     </div>
   );
 }
 
-const PAUSE = 250;
+const CHECK_DELAY_MS = 250;
 
 interface Findings {
-  /** Of which text. */
+  /** The checked text. */
   text: string;
   complaints: readonly Complaint[];
   consumers: string[];
-  /** The server could not be asked. */
+  /** Reason why the check failed, for example without a connection. */
   unknown?: string;
 }
 
@@ -159,7 +159,7 @@ function Workbench({ entry }: { entry: Entry }) {
   const [pane, setPane] = useState<"edit" | "preview">("edit");
   const { query } = route.value;
 
-  // Checked by the server, a moment after the last key.
+  // The server checks the text shortly after the last key press.
   useEffect(() => {
     const abort = new AbortController();
     const ask = async () => {
@@ -171,7 +171,7 @@ function Workbench({ entry }: { entry: Entry }) {
         if (!abort.signal.aborted) setFound({ text, complaints: [], consumers: [], unknown: messageOf(error) });
       }
     };
-    const timer = setTimeout(() => void ask(), found.text === "" ? 0 : PAUSE);
+    const timer = setTimeout(() => void ask(), found.text === "" ? 0 : CHECK_DELAY_MS);
     return () => {
       clearTimeout(timer);
       abort.abort();
@@ -186,19 +186,19 @@ function Workbench({ entry }: { entry: Entry }) {
   const store = async () => {
     if (saving || (!edited && entry.kind !== "new")) return;
     setSaving(true);
-    await attempt("It was not saved", async () => {
+    await attempt("Saving failed", async () => {
       const done = await save(entry);
       if (done.as === "refused") {
         setFound({ text, complaints: done.complaints, consumers: [] });
         const [first] = done.complaints;
         if (first) setGoTo({ complaint: first });
-        toast(`Not saved: ${plural(done.complaints.length, "thing is", "things are")} wrong with it.`, true);
+        toast(`Not saved: the config has ${plural(done.complaints.length, "error")}.`, true);
       } else if (done.as === "overtaken") {
-        toast("Not saved: somebody else has saved it meanwhile.", true);
+        toast("Not saved: another user has saved this config.", true);
       } else if (done.as === "deleted") {
-        toast("Not saved: somebody has deleted it meanwhile. Saving it again makes a new one.", true);
+        toast("Not saved: this config was deleted. Save again to create a new one.", true);
       } else {
-        toast("Saved. It holds from the next message on.");
+        toast("Saved. It applies from the next message.");
         if (done.key !== entry.key) go(href("config", [done.key], keepOf(query)), true);
       }
     });
@@ -210,13 +210,13 @@ function Workbench({ entry }: { entry: Entry }) {
     const sure = await confirmed({
       title: "Delete this config?",
       text: others
-        ? `The file's config of ${entry.name} will hold again, from the next message on.`
-        : `${entry.name} will get no contexts any more, unless another config makes them.`,
+        ? `The config file will apply to ${entry.name} again, from the next message.`
+        : `${entry.name} will get no contexts, unless another config applies to it.`,
       action: "Delete",
       danger: true,
     });
     if (!sure) return;
-    await attempt("It was not deleted", async () => {
+    await attempt("Deleting failed", async () => {
       await client.breadcrumbs.remove(entry.key);
       forget(entry.key);
       go(href("config", [], keepOf(query)), true);
@@ -227,15 +227,15 @@ function Workbench({ entry }: { entry: Entry }) {
 
   const format = () => {
     const value = parsed(text);
-    if (value !== undefined) edit(entry, `${laidOut(value)}\n`);
+    if (value !== undefined) edit(entry, `${formatJson(value)}\n`);
   };
 
   useShortcuts(
     [
-      { keys: "Ctrl+s", what: "Save the config", group: "Config", inFields: true, run: () => void store() },
-      { keys: "F8", what: "Next thing that is wrong (in the text)", group: "Config" },
-      { keys: "Ctrl+Space", what: "Complete a field name (in the text)", group: "Config" },
-      { keys: "Escape", what: "Close the list of names; Tab then leaves the text", group: "Config" },
+      { keys: "Ctrl+s", what: "Save config", group: "Config", inFields: true, run: () => void store() },
+      { keys: "F8", what: "Next error (in the text)", group: "Config" },
+      { keys: "Ctrl+Space", what: "Complete field name (in the text)", group: "Config" },
+      { keys: "Escape", what: "Close completions (Tab then leaves the text)", group: "Config" },
     ],
     [entry, text, saving],
   );
@@ -264,7 +264,7 @@ function Workbench({ entry }: { entry: Entry }) {
             </button>
             {edited && (
               <button type="button" class="button" onClick={() => void discard(entry)}>
-                {entry.kind === "new" ? "Discard" : "Undo all"}
+                {entry.kind === "new" ? "Discard" : "Discard edits"}
               </button>
             )}
             {entry.kind === "breadcrumb" && (
@@ -289,13 +289,13 @@ function Workbench({ entry }: { entry: Entry }) {
           <div class="notice warn config-notice" role="alert">
             <Icon name="alert" />
             <div class="grow">
-              <p>Somebody else has saved this since you began. What is typed here is still yours.</p>
+              <p>Another user has saved this config. Your edits are still here. Saving them overwrites the other version.</p>
               <p class="config-actions">
                 <button type="button" class="button tiny" onClick={() => forget(entry.key)}>
-                  Take theirs
+                  Use theirs
                 </button>
                 <button type="button" class="button tiny" onClick={() => rebase(entry)}>
-                  Keep mine, to save it over theirs
+                  Keep mine
                 </button>
               </p>
             </div>
@@ -303,13 +303,13 @@ function Workbench({ entry }: { entry: Entry }) {
         )}
         {entry.deleted && (
           <p class="notice warn config-notice" role="alert">
-            <Icon name="alert" /> Somebody has deleted this since you began. What is typed here is still yours: save it
-            as a new one, or discard it.
+            <Icon name="alert" /> This config was deleted. Your edits are still here. Save them as a new config, or
+            discard them.
           </p>
         )}
         {entry.problem !== undefined && !edited && (
           <p class="notice bad config-notice">
-            <Icon name="alert" /> It is not used: {entry.problem}
+            <Icon name="alert" /> This config is not used: {entry.problem}
           </p>
         )}
         <div class="config-text">
@@ -345,18 +345,18 @@ function keepOf(query: Record<string, string>): Record<string, string> {
 
 async function discard(entry: Entry): Promise<void> {
   const sure = await confirmed({
-    title: entry.kind === "new" ? "Discard this config?" : "Undo all edits?",
-    text: "What was typed since the last save is lost.",
-    action: entry.kind === "new" ? "Discard" : "Undo all",
+    title: entry.kind === "new" ? "Discard this config?" : "Discard all edits?",
+    text: "All changes since the last save will be lost.",
+    action: entry.kind === "new" ? "Discard" : "Discard edits",
     danger: true,
   });
   if (sure) forget(entry.key);
 }
 
-/** What is saved, for comparing. A new config takes the place of the one that holds for its consumer. */
+/** Return the saved config for the comparison. For a new config, that is the active config of its consumer. */
 function baseline(entry: Entry, consumer: string | undefined): Json | undefined {
   if (entry.kind !== "new") return entry.text ? parsed(entry.text) : undefined;
-  const holding = entries.value.find((one) => consumer !== undefined && one.holds.includes(consumer));
+  const holding = entries.value.find((one) => consumer !== undefined && one.activeFor.includes(consumer));
   return holding && parsed(holding.text);
 }
 
@@ -365,43 +365,43 @@ function effectOf(entry: Entry) {
     case "file":
       return (
         <>
-          Saves to <span class="mono">{entry.path}</span>. It holds for everybody on this server, from the next
-          message on.
-          {entry.holds.length < entry.consumers.length && (
-            <> A breadcrumb takes its place for {missing(entry).join(", ")}: that one decides what is seen.</>
+          Saved to <span class="mono">{entry.path}</span>. Changes apply to all users of this server, from the next
+          message.
+          {entry.activeFor.length < entry.consumers.length && (
+            <> A breadcrumb replaces this config for {missing(entry).join(", ")}.</>
           )}
         </>
       );
     case "built-in":
-      return entry.holds.length || !entry.consumers.length ? (
+      return entry.activeFor.length || !entry.consumers.length ? (
         <>
-          It cannot be written from here ({entry.locked}). An edit is saved as a breadcrumb that takes its place;
-          delete that, and this one holds again.
+          Read-only: {entry.locked}. Edits are saved as a breadcrumb that replaces it. To use the file
+          again, delete the breadcrumb.
         </>
       ) : (
-        <>A breadcrumb takes its place for {missing(entry).join(", ")}: edit that one, or delete it.</>
+        <>A breadcrumb replaces this config for {missing(entry).join(", ")}. Edit or delete the breadcrumb.</>
       );
     case "breadcrumb":
-      return entry.holds.length ? (
-        <>Version {entry.tag} of a breadcrumb. An edit becomes the next version, and holds from the next message on.</>
+      return entry.activeFor.length ? (
+        <>Version {entry.tag} of a breadcrumb. Saving creates the next version, which applies from the next message.</>
       ) : (
         <>
-          Version {entry.tag} of a breadcrumb, which does not hold now. Of several for one consumer, the one that was
-          saved last does.
+          Version {entry.tag} of a breadcrumb, not active. If several configs have the same consumer, the one saved last
+          is active.
         </>
       );
     case "new":
       return (
         <>
-          Saved as a breadcrumb. It takes the place of any other config for the same <span class="mono">consumer_id</span>
-          .
+          Will be saved as a breadcrumb. It replaces any other config with the same{" "}
+          <span class="mono">consumer_id</span>.
         </>
       );
   }
 }
 
 function missing(entry: Entry): string[] {
-  return entry.consumers.filter((one) => !entry.holds.includes(one));
+  return entry.consumers.filter((one) => !entry.activeFor.includes(one));
 }
 
 function Complaints({ found, onGo }: { found: Findings; onGo: (complaint: Complaint) => void }) {
@@ -415,11 +415,11 @@ function Complaints({ found, onGo }: { found: Findings; onGo: (complaint: Compla
           </>
         ) : complaints.length ? (
           <>
-            <Icon name="alert" /> {plural(complaints.length, "thing is", "things are")} wrong
+            <Icon name="alert" /> {plural(complaints.length, "error")}
           </>
         ) : found.text ? (
           <>
-            <Icon name="check" /> Can be used
+            <Icon name="check" /> Valid
           </>
         ) : (
           "Checking …"

@@ -1,4 +1,4 @@
-/** What the model would see with the edit, beside what it sees with what is saved. */
+/** Preview of the context with the edited config, compared with the saved config. */
 
 import { useEffect, useState } from "preact/hooks";
 import { messageOf, type Json, type Session } from "@breadcrumbs/client";
@@ -20,9 +20,9 @@ import { ago, number, plural, shortened, time } from "../../lib/format";
 import { href } from "../../lib/router";
 
 interface PreviewProps {
-  /** What is typed; undefined: it cannot be used. */
+  /** The edited config. Undefined if it is not valid. */
   draft: Json | undefined;
-  /** What is saved; undefined: nothing is, or it cannot be used. */
+  /** The saved config. Undefined if there is none, or if it is not valid. */
   saved: Json | undefined;
   consumer: string | undefined;
   consumers: readonly string[];
@@ -63,7 +63,7 @@ export function Preview({ draft, saved, consumer, consumers, onConsumer, session
     }
     const abort = new AbortController();
     setBusy(true);
-    look(chosen, draft, saved, consumer, abort.signal)
+    loadPreviews(chosen, draft, saved, consumer, abort.signal)
       .then((found) => {
         setShown(found);
         setProblem("");
@@ -82,13 +82,13 @@ export function Preview({ draft, saved, consumer, consumers, onConsumer, session
     <>
       <div class="preview-head">
         <h2>Preview</h2>
-        {busy && <span class="spinner" role="status" aria-label="Looking …" />}
+        {busy && <span class="spinner" role="status" aria-label="Loading …" />}
         <span class="grow" />
         <button
           type="button"
           class="button bare square"
-          aria-label="Look again"
-          title="Look again"
+          aria-label="Refresh"
+          title="Refresh"
           onClick={() => setAgain(again + 1)}
         >
           <Icon name="retry" />
@@ -127,15 +127,15 @@ export function Preview({ draft, saved, consumer, consumers, onConsumer, session
       </div>
       {draft === undefined && (
         <p class="notice warn">
-          <Icon name="alert" /> What is typed cannot be used yet
-          {shown ? ": this is what the last usable text would show." : "."}
+          <Icon name="alert" /> The config is not valid.
+          {shown ? " This is the preview of the last valid text." : ""}
         </p>
       )}
       {known?.length === 0 && session === undefined && (
         <p class="notice">
           <Icon name="chat" />
           <span>
-            There is no session to look at. <a href={href("chat")}>Say something in the chat</a>, and come back.
+            No sessions yet. <a href={href("chat")}>Send a message in the chat</a> first.
           </span>
         </p>
       )}
@@ -149,8 +149,8 @@ export function Preview({ draft, saved, consumer, consumers, onConsumer, session
   );
 }
 
-/** Both for the same message, so that the difference is the edit's doing alone. */
-async function look(
+/** Load both previews for the same message, so that all differences come from the edit. */
+async function loadPreviews(
   session: string,
   draft: Json,
   saved: Json | undefined,
@@ -164,7 +164,7 @@ async function look(
       before = await contexts.preview({ ...request, config: saved }, signal);
     } catch (error) {
       if (signal.aborted) throw error;
-      // What is saved reacts to nothing in this session, or has no such consumer: nothing to compare with.
+      // The saved config has no trigger in this session, or not this consumer. There is nothing to compare.
     }
   }
   const trigger = before && { trigger_id: before.trigger_id };
@@ -173,8 +173,8 @@ async function look(
 }
 
 const MARKS: Record<Change, { mark: string; words: string }> = {
-  in: { mark: "+", words: "Comes in" },
-  out: { mark: "−", words: "Falls out" },
+  in: { mark: "+", words: "Added" },
+  out: { mark: "−", words: "Removed" },
   changed: { mark: "~", words: "Changed" },
   moved: { mark: "↕", words: "Moved" },
   same: { mark: "", words: "" },
@@ -200,13 +200,13 @@ function Compared({ after, before, stale }: Shown & { stale: boolean }) {
         {!before ? (
           <span class="badge">{plural(lines.length, "item")}</span>
         ) : count("same") === lines.length ? (
-          <span class="badge">As with what is saved</span>
+          <span class="badge">No changes</span>
         ) : (
           <>
-            {count("in") > 0 && <span class="badge good">+{number(count("in"))} in</span>}
-            {count("out") > 0 && <span class="badge bad">−{number(count("out"))} out</span>}
+            {count("in") > 0 && <span class="badge good">+{number(count("in"))} added</span>}
+            {count("out") > 0 && <span class="badge bad">−{number(count("out"))} removed</span>}
             {touched > 0 && <span class="badge info">~{number(touched)} changed</span>}
-            <span class="badge">{number(count("same"))} as before</span>
+            <span class="badge">{number(count("same"))} unchanged</span>
           </>
         )}
       </p>
@@ -222,7 +222,7 @@ function Compared({ after, before, stale }: Shown & { stale: boolean }) {
           <Icon name="alert" /> {note}
         </p>
       ))}
-      <ol class="preview-lines" aria-label="What the model would see">
+      <ol class="preview-lines" aria-label="Context preview">
         {lines.map((line, place) => (
           <PreviewLine key={`${line.item.id ?? place} ${line.change}`} line={line} />
         ))}
@@ -256,7 +256,7 @@ function PreviewLine({ line }: { line: Line }) {
         <p class="preview-why soft">
           {change === "out" ? (
             <>
-              <strong>{line.reason === "not found" ? "no source finds it any more" : line.reason}</strong> ·{" "}
+              <strong>{line.reason === "not found" ? "no longer found" : line.reason}</strong> ·{" "}
               <span class="mono">{item.source}</span> · {plural(item.tokens, "token")}
             </>
           ) : (
@@ -268,10 +268,10 @@ function PreviewLine({ line }: { line: Line }) {
               )}
               <span class="mono">{item.source}</span>
               {before && before.source !== item.source && <> (was {before.source})</>} ·{" "}
-              {item.number === undefined ? "always in" : rankInWords(item.rank)} ·{" "}
+              {item.number === undefined ? "always included" : rankInWords(item.rank)} ·{" "}
               {before && before.tokens !== item.tokens && <>{number(before.tokens)} → </>}
               {plural(item.tokens, "token")}
-              {item.place !== "conversation" && <> · {item.place === "shared" ? "shared" : "from elsewhere"}</>}
+              {item.place !== "conversation" && <> · {item.place === "shared" ? "shared" : "other session"}</>}
             </>
           )}
         </p>

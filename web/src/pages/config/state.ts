@@ -1,4 +1,4 @@
-/** The configs that there are, and what somebody has typed but not saved. It outlives the page's leaving. */
+/** Context configs and unsaved edits. The state survives leaving the page. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { ApiError, messageOf, newId, type Json, type JsonObject } from "@breadcrumbs/client";
@@ -8,47 +8,47 @@ import { Stream } from "../../lib/stream";
 import {
   CONFIG_SCHEMA,
   contexts,
-  laidOut,
+  formatJson,
   type Complaint,
   type Configs,
   type Consumer,
 } from "../../lib/contexts";
 
-/** Something that can be opened in the editor. */
+/** A config that can be opened in the editor. */
 export interface Entry {
-  /** In the address of the page. */
+  /** Part of the address of the page. */
   key: string;
   kind: "file" | "built-in" | "breadcrumb" | "new";
   name: string;
-  /** What is saved. */
+  /** The saved text. */
   text: string;
-  /** Names the state of what is saved: an edit was made on it. */
+  /** Version of the saved text: an ETag, or the version of a breadcrumb. */
   tag: string;
   consumers: string[];
-  /** Of its consumers, those for which it is in force. */
-  holds: string[];
+  /** The consumers for which it is active. */
+  activeFor: string[];
   complaints: readonly Complaint[];
-  /** Why it cannot be used, where no line can be named. */
+  /** Reason why it is not valid, if there is no line number. */
   problem?: string;
   path?: string;
-  /** Why the file cannot be written. */
+  /** Reason why the file is read-only. */
   locked?: string;
-  /** Of a new one: somebody has deleted what this was an edit of. */
+  /** Whether the edited config was deleted. Its edits are then a new config. */
   deleted?: boolean;
 }
 
 interface Draft {
   text: string;
-  /** The state that the edit was made on. */
+  /** Version of the text that the edit is based on. */
   tag: string;
-  /** The idempotency key with which this text was sent: whether it arrived may not be known. */
+  /** Idempotency key of a request with this text whose outcome may be unknown. */
   sent?: string;
 }
 
 export const configs = signal<Configs | null>(null);
 export const problem = signal("");
 export const drafts = signal<Readonly<Record<string, Draft>>>({});
-/** Entries that somebody else has saved since the edit on them began. */
+/** Edited entries that another user has saved since the edit started. */
 export const overtaken = computed(() =>
   entries.value.filter((entry) => {
     const draft = drafts.value[entry.key];
@@ -70,7 +70,7 @@ export const entries = computed<Entry[]>(() => {
   const all = configs.value;
   if (!all) return [];
   const found: Entry[] = [];
-  const heldBy = (id: string | undefined) =>
+  const activeConsumers = (id: string | undefined) =>
     all.in_force.filter((one) => one.id === id).map((one) => one.consumer_id);
   const fromFile = all.in_force.filter((one) => one.origin === "file").map((one) => one.consumer_id);
   const { file } = all;
@@ -82,12 +82,12 @@ export const entries = computed<Entry[]>(() => {
       name: file.name,
       text: whole,
       consumers: file.configs.map((config) => config.consumer_id),
-      holds: fromFile,
+      activeFor: fromFile,
     };
     if (file.writable) {
       found.push({ ...one, key: "file", kind: "file", ...(file.path && { path: file.path }) });
     } else {
-      // What takes the place of a config is one breadcrumb for one consumer: each is edited by itself.
+      // A breadcrumb replaces the config of one consumer, so each config of the file is a separate entry.
       const locked = file.locked ?? "";
       const several = parsed(whole);
       if (!Array.isArray(several)) found.push({ ...one, key: "file", kind: "built-in", locked });
@@ -100,9 +100,9 @@ export const entries = computed<Entry[]>(() => {
             kind: "built-in",
             locked,
             name: file.name,
-            text: `${laidOut(config)}\n`,
+            text: `${formatJson(config)}\n`,
             consumers: [consumer],
-            holds: fromFile.filter((one) => one === consumer),
+            activeFor: fromFile.filter((one) => one === consumer),
           });
         }
       }
@@ -113,15 +113,15 @@ export const entries = computed<Entry[]>(() => {
       key: own.id,
       kind: "breadcrumb",
       name: own.consumer_id ?? (own.title || "Config"),
-      text: `${laidOut(own.config)}\n`,
+      text: `${formatJson(own.config)}\n`,
       tag: String(own.version),
       consumers: own.consumer_id === undefined ? [] : [own.consumer_id],
-      holds: heldBy(own.id),
+      activeFor: activeConsumers(own.id),
       complaints: [],
       ...(own.problem !== undefined && { problem: own.problem }),
     });
   }
-  const unsaved = { kind: "new" as const, text: "", tag: "", consumers: [], holds: [], complaints: [] };
+  const unsaved = { kind: "new" as const, text: "", tag: "", consumers: [], activeFor: [], complaints: [] };
   for (const [key, draft] of Object.entries(drafts.value)) {
     if (key === "new") found.push({ ...unsaved, key, name: "New config" });
     else if (!found.some((entry) => entry.key === key)) {
@@ -151,13 +151,13 @@ export function forget(key: string): void {
   drafts.value = rest;
 }
 
-/** Keep the edit, as one of what is saved now. */
+/** Base the edit on the version that is saved now, so that saving overwrites it. */
 export function rebase(entry: Entry): void {
   const draft = drafts.peek()[entry.key];
   if (draft) drafts.value = { ...drafts.peek(), [entry.key]: { ...draft, tag: entry.tag } };
 }
 
-/** What was typed is saved. What was typed while that happened is an edit of what is saved now. */
+/** Remove a draft that was saved. Text that was typed during the save becomes a new edit. */
 function settle(entry: Entry, typed: string, key: string, tag: string): void {
   const now = drafts.peek()[entry.key]?.text;
   const { [entry.key]: _, ...rest } = drafts.peek();
@@ -166,47 +166,47 @@ function settle(entry: Entry, typed: string, key: string, tag: string): void {
 
 export function startNew(text?: string): void {
   if (drafts.peek()["new"] === undefined || text !== undefined) {
-    drafts.value = { ...drafts.peek(), new: { text: text ?? `${laidOut(TEMPLATE)}\n`, tag: "" } };
+    drafts.value = { ...drafts.peek(), new: { text: text ?? `${formatJson(TEMPLATE)}\n`, tag: "" } };
   }
 }
 
-// Answers may come in another order than they were asked for.
-let asked = 0;
-let landed = 0;
+// Replies can arrive out of order. A reply that is older than the last one is ignored.
+let requested = 0;
+let applied = 0;
 
 export async function load(): Promise<void> {
-  const number = ++asked;
+  const number = ++requested;
   try {
     const found = await contexts.configs();
-    if (number < landed) return; // something newer is known
-    landed = number;
+    if (number < applied) return; // a newer reply has arrived
+    applied = number;
     batch(() => {
       configs.value = found;
       problem.value = "";
     });
   } catch (error) {
-    if (number >= landed) problem.value = messageOf(error);
+    if (number >= applied) problem.value = messageOf(error);
   }
 }
 
-// What was read with another credential may be somebody else's, and so may what was typed.
+// After a login with another credential, configs and edits may belong to another owner.
 let former = owner.peek();
 logins.subscribe((count) => {
   if (count === 0) return;
-  landed = ++asked;
+  applied = ++requested;
   configs.value = null;
   if (former && former !== owner.peek()) drafts.value = {};
   former = owner.peek();
 });
 
-/** Follow what others change. Gives what ends it. */
+/** Load the configs and keep them up to date. Return a function that stops this. */
 export function follow(): () => void {
   void load();
   const stream = new Stream(
     { schema_name: CONFIG_SCHEMA },
     { onEvent: () => void load(), onGap: () => void load(), onOpen: (again) => void (again && load()) },
   );
-  // A file that was edited by hand makes no event: look when somebody comes back to this window.
+  // Editing the file causes no event, so load again when the user returns to this window.
   const look = () => void (document.hidden || load());
   document.addEventListener("visibilitychange", look);
   window.addEventListener("focus", look);
@@ -217,7 +217,7 @@ export function follow(): () => void {
   };
 }
 
-// Whoever closes the window with unsaved edits is asked.
+// Ask before the window is closed with unsaved edits.
 effect(() => {
   window.onbeforeunload = Object.keys(drafts.value).length ? (event) => event.preventDefault() : null;
 });
@@ -230,7 +230,7 @@ export type Saved =
   | { as: "overtaken" }
   | { as: "deleted" };
 
-/** Save the edit of an entry. What is wrong with it comes back with its lines, and nothing is changed. */
+/** Save the edit of an entry. If it is not valid, return the errors and save nothing. */
 export async function save(entry: Entry): Promise<Saved> {
   const draft = drafts.peek()[entry.key];
   const text = draft?.text ?? entry.text;
@@ -238,7 +238,7 @@ export async function save(entry: Entry): Promise<Saved> {
     if (entry.kind === "file") {
       const file = await contexts.replaceFile(text, draft?.tag ?? entry.tag);
       const all = configs.peek();
-      landed = ++asked; // what is being read may be from before
+      applied = ++requested; // ignore loads in progress, which may have read the old file
       batch(() => {
         if (all) configs.value = { ...all, file };
         settle(entry, text, entry.key, file.etag);
@@ -277,7 +277,7 @@ export async function save(entry: Entry): Promise<Saved> {
   }
 }
 
-/** The same for the same text: what is saved again because no answer came is there once. */
+/** Return the idempotency key of a text. A retry after a lost reply uses the same key and writes only once. */
 function keyOf(entry: Entry, text: string): string {
   const draft = drafts.peek()[entry.key];
   const sent = draft?.sent ?? newId();
@@ -285,14 +285,14 @@ function keyOf(entry: Entry, text: string): string {
   return sent;
 }
 
-/** What is wrong with a text that is to be one config: a breadcrumb holds one. */
+/** Check the text of a breadcrumb, which must contain exactly one config. */
 export async function checkOne(
   text: string,
   signal?: AbortSignal,
 ): Promise<{ configs: Consumer[]; complaints: readonly Complaint[] }> {
   const checked = await contexts.check(text, signal);
   if (checked.ok && Array.isArray(parsed(text))) {
-    const message = "a breadcrumb holds one config: write { … } without the list around it";
+    const message = "a breadcrumb contains one config: write { … } without the surrounding list";
     return { configs: [], complaints: [{ line: 1, column: 1, where: "", message }] };
   }
   return checked;

@@ -1,4 +1,4 @@
-/** Dead letters: what workers have given up on. */
+/** Dead letters: events that failed every retry. */
 
 import { useState } from "preact/hooks";
 import { ApiError } from "@breadcrumbs/client";
@@ -12,7 +12,7 @@ import { operations, type DeadLetter } from "./overview";
 
 interface LettersProps {
   letters: DeadLetter[] | undefined;
-  /** Why they could not be read the last time. */
+  /** Error of the last load, or empty. */
   problem: string;
   onChange: () => void;
 }
@@ -32,7 +32,7 @@ export function Letters({ letters, problem, onChange }: LettersProps) {
           await action(letter.id);
           return true;
         } catch (error) {
-          // Somebody else was faster; it is gone from the list either way.
+          // Another user has handled it. It leaves the list either way.
           if (error instanceof ApiError && error.status === 404) return false;
           throw error;
         }
@@ -45,21 +45,21 @@ export function Letters({ letters, problem, onChange }: LettersProps) {
     onChange();
   };
 
-  const retry = (chosen: readonly DeadLetter[]) => act(chosen, operations.retry, "It could not be tried again", "on the way again");
+  const retry = (chosen: readonly DeadLetter[]) => act(chosen, operations.retry, "Retry failed", "queued for retry");
   const discard = async (chosen: readonly DeadLetter[]) => {
     const sure = await confirmed({
       title: chosen.length === 1 ? "Delete this dead letter?" : `Delete ${plural(chosen.length, "dead letter")}?`,
-      text: "The message stays, but nobody will try to answer it again.",
+      text: "The message is kept, but it will not be retried.",
       action: "Delete",
       danger: true,
     });
-    if (sure) await act(chosen, operations.discard, "It could not be deleted", "deleted");
+    if (sure) await act(chosen, operations.discard, "Deleting failed", "deleted");
   };
 
   if (problem) {
     return (
       <p class="notice bad" role="alert">
-        <Icon name="alert" /> They could not be read: {problem} It is tried again every few seconds.
+        <Icon name="alert" /> Dead letters could not be loaded. {problem} Retrying every few seconds.
       </p>
     );
   }
@@ -67,7 +67,7 @@ export function Letters({ letters, problem, onChange }: LettersProps) {
   if (letters.length === 0) {
     return (
       <p class="ops-fine">
-        <Icon name="check" /> None. Everything that was begun came to an end.
+        <Icon name="check" /> No dead letters.
       </p>
     );
   }
@@ -76,7 +76,7 @@ export function Letters({ letters, problem, onChange }: LettersProps) {
       {letters.length > 1 && (
         <div class="ops-letter-actions">
           <button type="button" class="button tiny" disabled={busy.size > 0} onClick={() => retry(letters)}>
-            <Icon name="retry" /> Try all {letters.length} again
+            <Icon name="retry" /> Retry all {letters.length}
           </button>
           <button type="button" class="button tiny danger" disabled={busy.size > 0} onClick={() => discard(letters)}>
             <Icon name="trash" /> Delete all
@@ -103,12 +103,12 @@ export function Letters({ letters, problem, onChange }: LettersProps) {
             </div>
             <div class="ops-letter-actions">
               <button type="button" class="button tiny" disabled={busy.has(letter.id)} onClick={() => retry([letter])}>
-                <Icon name="retry" /> Try again
+                <Icon name="retry" /> Retry
               </button>
               <button
                 type="button"
                 class="button tiny square danger"
-                aria-label="Delete this dead letter"
+                aria-label="Delete dead letter"
                 title="Delete"
                 disabled={busy.has(letter.id)}
                 onClick={() => discard([letter])}

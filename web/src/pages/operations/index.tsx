@@ -1,4 +1,4 @@
-/** Operations: who works where, how far behind, how fast, and what went wrong. */
+/** The operations page: rates, latency, lag, workers, lanes and dead letters. */
 
 import type { ComponentChildren } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -10,11 +10,11 @@ import { useShortcuts } from "../../lib/keys";
 import { href } from "../../lib/router";
 import {
   isBehind,
-  isGuest,
+  isExternal,
   lagOf,
   operations,
   sampleOf,
-  troubles,
+  warnings,
   type DeadLetter,
   type Facts,
   type Lane,
@@ -24,26 +24,26 @@ import { Letters } from "./dead-letters";
 import { Plot } from "./plot";
 import "./operations.css";
 
-const EVERY_MS = 3_000;
-const MOST_SAMPLES = 1_200;
+const INTERVAL_MS = 3_000;
+const MAX_SAMPLES = 1_200;
 
-// Outlive the page: whoever comes back finds the lines as far as they were drawn.
+// These survive leaving the page, so that the plots keep their history.
 let samples: readonly Sample[] = [];
 const lastOf = new Map<string, Facts>();
 
-function remember(facts: Facts): void {
+function addSample(facts: Facts): void {
   const process = `${facts.process.name} ${facts.process.started_at}`;
   const next = sampleOf(facts, lastOf.get(process));
-  if (lastOf.size > 20) lastOf.clear(); // processes that are long gone
+  if (lastOf.size > 20) lastOf.clear(); // most of these processes have ended
   lastOf.set(process, facts);
   const last = samples.at(-1);
-  if (last && next.time <= last.time) samples = []; // another store, or a clock that was set back
-  // Nobody looked meanwhile: a gap is no line.
-  const gap = last && next.time - last.time > (4 * EVERY_MS) / 1000;
+  if (last && next.time <= last.time) samples = []; // another store, or the clock was set back
+  // After a time without samples, add an empty one, so that the plots show a gap.
+  const gap = last && next.time - last.time > (4 * INTERVAL_MS) / 1000;
   const hole: Sample[] = gap
     ? [{ time: last.time + 0.001, answers: null, errors: null, events: null, requests: null, p50: null, p99: null, lag: {} }]
     : [];
-  samples = [...samples, ...hole, next].slice(-MOST_SAMPLES);
+  samples = [...samples, ...hole, next].slice(-MAX_SAMPLES);
 }
 
 export default function OperationsPage() {
@@ -68,7 +68,7 @@ export default function OperationsPage() {
   const read = useCallback(async (signal: AbortSignal) => {
     try {
       const now = await operations.facts(signal);
-      remember(now);
+      addSample(now);
       setFacts(now);
       setProblem(undefined);
       const dead = deadLetters(now);
@@ -85,7 +85,7 @@ export default function OperationsPage() {
     const round = async () => {
       clearTimeout(timer);
       if (!document.hidden) await read(abort.signal);
-      if (!abort.signal.aborted) timer = setTimeout(round, EVERY_MS);
+      if (!abort.signal.aborted) timer = setTimeout(round, INTERVAL_MS);
     };
     void round();
     const seen = () => void (!document.hidden && round());
@@ -98,7 +98,7 @@ export default function OperationsPage() {
   }, [paused]);
 
   const togglePause = useCallback(() => setPaused((before) => !before), []);
-  useShortcuts([{ keys: "p", what: "Pause or go on", group: "Operations", run: togglePause }], []);
+  useShortcuts([{ keys: "p", what: "Pause or resume", group: "Operations", run: togglePause }], []);
 
   return (
     <div class="ops-page" tabIndex={-1}>
@@ -107,36 +107,36 @@ export default function OperationsPage() {
           <h1>Operations</h1>
           {facts && <Health facts={facts} letters={letters?.length ?? deadLetters(facts)} away={problem !== undefined} />}
           <span class="grow" />
-          <button type="button" class={`button tiny ${paused ? "main" : ""}`} aria-pressed={paused} onClick={togglePause} title={paused ? "Go on (p)" : "Pause (p)"}>
+          <button type="button" class={`button tiny ${paused ? "main" : ""}`} aria-pressed={paused} onClick={togglePause} title={paused ? "Resume (p)" : "Pause (p)"}>
             <Icon name={paused ? "play" : "pause"} />
-            {paused ? "Go on" : "Pause"}
+            {paused ? "Resume" : "Pause"}
           </button>
         </header>
         {problem !== undefined && <Problem error={problem} />}
         {facts ? (
           <>
-            {troubles(facts).map((text) => (
+            {warnings(facts).map((text) => (
               <p key={text} class="notice warn" role="status">
                 <Icon name="alert" /> {text}
               </p>
             ))}
             <Tiles facts={facts} />
             <Plots facts={facts} />
-            <p class="ops-note soft small">Drawn while this page is open, every {EVERY_MS / 1000} seconds.</p>
-            <Section title="Dead letters" note="What a worker has given up on. Trying again doubles no message.">
+            <p class="ops-note soft small">Updated every {INTERVAL_MS / 1000} seconds while this page is open.</p>
+            <Section title="Dead letters" note="Events that failed every retry. Retrying never duplicates an answer.">
               <Letters letters={letters} problem={unread} onChange={() => void readLetters()} />
             </Section>
-            <Section title="Workers" note="Each takes its share of the lanes, and another takes over within seconds when it dies.">
+            <Section title="Workers" note="Workers share the lanes. If one dies, others take over its lanes within seconds.">
               <Workers facts={facts} />
             </Section>
-            <Section title="Lanes" note="A session lives in one lane, so that its events have one order. Of each kind of worker one has a lane at a time.">
+            <Section title="Lanes" note="All events of a session are in one lane, which keeps them in order. One worker of each kind holds a lane at a time.">
               <Lanes facts={facts} />
             </Section>
             <div class="ops-two">
-              <Section title="Breadcrumbs" note={`${plural(facts.store.breadcrumbs, "breadcrumb")}${facts.store.more_schemas ? ", and more that were not counted" : ""}`}>
+              <Section title="Breadcrumbs" note={`${plural(facts.store.breadcrumbs, "breadcrumb")}${facts.store.more_schemas ? ", some schemas not counted" : ""}`}>
                 <Schemas facts={facts} />
               </Section>
-              <Section title="Requests" note={`Of ${facts.process.name}, until an answer begins, since it started`}>
+              <Section title="Requests" note={`Time to the first byte, in ${facts.process.name} since its start`}>
                 <Routes facts={facts} />
               </Section>
             </div>
@@ -168,7 +168,7 @@ function Problem({ error }: { error: unknown }) {
     <p class="notice bad" role="alert">
       <Icon name="alert" />
       <span>
-        {messageOf(error)} {forbidden ? "This page is for those with the role curator." : "What is shown is older; trying again …"}
+        {messageOf(error)} {forbidden ? "This page requires the role curator." : "The data below is outdated. Retrying …"}
       </span>
     </p>
   );
@@ -179,9 +179,9 @@ function deadLetters(facts: Facts): number {
 }
 
 function Health({ facts, letters, away }: { facts: Facts; letters: number; away: boolean }) {
-  const wrong = troubles(facts).length + (letters > 0 ? 1 : 0);
-  if (away) return <span class="badge bad">Not reached</span>;
-  return <span class={`badge ${wrong ? "warn" : "good"}`}>{wrong ? plural(wrong, "thing to look at", "things to look at") : "All is well"}</span>;
+  const count = warnings(facts).length + (letters > 0 ? 1 : 0);
+  if (away) return <span class="badge bad">Unreachable</span>;
+  return <span class={`badge ${count ? "warn" : "good"}`}>{count ? plural(count, "warning") : "Healthy"}</span>;
 }
 
 // --- Numbers ----------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ const rate = (value: number) => (Number.isInteger(value) || value >= 9.95 ? numb
 
 const lagShown = (ms: number) => (ms === 0 ? "0" : duration(ms));
 
-/** `42 s`, `7 min`, `5 h`, `3 d`. */
+/** Format a rough duration: `42 s`, `7 min`, `5 h`, `3 d`. */
 function roughly(seconds: number): string {
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3_600) return `${Math.floor(seconds / 60)} min`;
@@ -200,7 +200,7 @@ function roughly(seconds: number): string {
 function Tiles({ facts }: { facts: Facts }) {
   const now = samples.at(-1);
   const latency = samples.findLast((one) => one.p50 !== null);
-  const worst = Math.max(0, ...facts.kinds.filter((kind) => !isGuest(kind)).map((kind) => lagOf(facts, kind)));
+  const worst = Math.max(0, ...facts.kinds.filter((kind) => !isExternal(kind)).map((kind) => lagOf(facts, kind)));
   const behind = worst > facts.lease_seconds * 1000;
   const memory = facts.store.servers.reduce((sum, server) => sum + server.memory_bytes, 0);
   const limit = facts.store.servers.reduce((sum, server) => sum + (server.memory_limit_bytes ?? 0), 0);
@@ -209,13 +209,13 @@ function Tiles({ facts }: { facts: Facts }) {
   return (
     <dl class="ops-tiles">
       <Tile name="Turns per minute" value={number(Math.round((now?.answers ?? 0) + (now?.errors ?? 0)))} note={now?.errors ? `${number(Math.round(now.errors))} failed` : "none failed"} />
-      <Tile name="Events per second" value={now?.events === null || now === undefined ? "–" : rate(now.events)} note={`${number(facts.lanes.reduce((sum, lane) => sum + lane.events, 0))} kept`} />
+      <Tile name="Events per second" value={now?.events === null || now === undefined ? "–" : rate(now.events)} note={`${number(facts.lanes.reduce((sum, lane) => sum + lane.events, 0))} stored`} />
       <Tile name="HTTP latency" value={latency ? duration(latency.p50 ?? 0) : "–"} note={latency ? `p99 ${duration(latency.p99 ?? 0)}` : "no requests yet"} />
-      <Tile name="Worst lag" value={lagShown(worst)} note={behind ? "somebody is behind" : "workers keep up"} bad={behind} />
+      <Tile name="Worst lag" value={lagShown(worst)} note={behind ? "a worker is behind" : "workers keep up"} bad={behind} />
       <Tile name="Workers" value={number(alive)} note={plural(facts.kinds.length, "kind")} bad={alive === 0} />
       <Tile name="Sessions" value={number(facts.store.sessions)} note={plural(facts.store.breadcrumbs, "breadcrumb")} />
-      <Tile name="Memory" value={facts.store.servers.length ? bytes(memory) : "–"} note={limit ? `of ${bytes(limit)}` : server ? server.version : "the server does not tell"} />
-      <Tile name="Running for" value={roughly(facts.process.uptime_seconds)} note={`version ${facts.process.version}`} />
+      <Tile name="Memory" value={facts.store.servers.length ? bytes(memory) : "–"} note={limit ? `of ${bytes(limit)}` : server ? server.version : "not reported"} />
+      <Tile name="Uptime" value={roughly(facts.process.uptime_seconds)} note={`version ${facts.process.version}`} />
     </dl>
   );
 }
@@ -237,7 +237,7 @@ const LAG_COLOURS = ["--accent", "--violet", "--warn", "--info", "--bad"];
 function Plots({ facts }: { facts: Facts }) {
   const seen = samples;
   const times = useMemo(() => seen.map((one) => one.time), [seen]);
-  const kinds = facts.kinds.filter((kind) => !isGuest(kind) || facts.workers.some((worker) => worker.kind === kind && worker.alive));
+  const kinds = facts.kinds.filter((kind) => !isExternal(kind) || facts.workers.some((worker) => worker.kind === kind && worker.alive));
   return (
     <section class="ops-plots" aria-label="Over time">
       <Plot
@@ -271,7 +271,7 @@ function Plots({ facts }: { facts: Facts }) {
         ]}
       />
       <Plot
-        title="Lag of the workers"
+        title="Worker lag"
         times={times}
         shown={lagShown}
         atLeast={3_000}
@@ -297,7 +297,7 @@ function Table({ label, children }: { label: string; children: ComponentChildren
 
 function Workers({ facts }: { facts: Facts }) {
   const now = Date.parse(facts.at);
-  if (facts.workers.length === 0) return <p class="soft">None. Start one with crumb up, or crumb build-contexts and crumb run-agents.</p>;
+  if (facts.workers.length === 0) return <p class="soft">No workers. Start one with crumb up, or with crumb build-contexts and crumb run-agents.</p>;
   return (
     <Table label="All workers">
       <thead>
@@ -306,7 +306,7 @@ function Workers({ facts }: { facts: Facts }) {
           <th scope="col">Kind</th>
           <th scope="col">State</th>
           <th scope="col" class="ops-right">Lanes</th>
-          <th scope="col">Which</th>
+          <th scope="col">Lane numbers</th>
         </tr>
       </thead>
       <tbody>
@@ -332,7 +332,7 @@ function Workers({ facts }: { facts: Facts }) {
   );
 }
 
-/** All lanes as small squares, those of one worker filled. */
+/** All lanes as small squares. Those of one worker are filled. */
 function LaneStrip({ lanes, mine }: { lanes: readonly Lane[]; mine: ReadonlySet<number> }) {
   if (lanes.length > 64) return <>{ranges([...mine])}</>;
   return (
@@ -344,7 +344,7 @@ function LaneStrip({ lanes, mine }: { lanes: readonly Lane[]; mine: ReadonlySet<
   );
 }
 
-/** `0–3, 7` */
+/** Format numbers as ranges: `0–3, 7`. */
 function ranges(numbers: readonly number[]): string {
   const parts: [number, number][] = [];
   for (const one of [...numbers].sort((a, b) => a - b)) {
@@ -388,7 +388,7 @@ function Lanes({ facts }: { facts: Facts }) {
               </td>
               {lane.kinds.flatMap((share) => [
                 <td key={`${share.kind} who`} class="ops-group mono">
-                  {share.holder ? <span title={share.holder.worker}>{share.holder.worker}</span> : <span class="badge warn">nobody</span>}
+                  {share.holder ? <span title={share.holder.worker}>{share.holder.worker}</span> : <span class="badge warn">none</span>}
                 </td>,
                 <td key={`${share.kind} held`} class="soft">
                   {share.holder && (
@@ -424,7 +424,7 @@ function Lanes({ facts }: { facts: Facts }) {
   );
 }
 
-/** Nobody wants to see milliseconds of an hour go by. */
+/** Round to whole seconds, because smaller units are noise in a long duration. */
 function wholeSeconds(ms: number): number {
   return Math.max(0, Math.round(ms / 1000) * 1000);
 }

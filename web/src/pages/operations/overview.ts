@@ -1,4 +1,4 @@
-/** The state of the server, and rates that are computed from two readings of it. */
+/** State of the server, and rates computed from two consecutive samples. */
 
 import { client } from "../../lib/server";
 
@@ -82,9 +82,9 @@ export const operations = {
   discard: (id: string) => client.json(`/dlq/${encodeURIComponent(id)}`, { method: "DELETE" }),
 };
 
-// --- Over time --------------------------------------------------------------------------------------------
+// --- Samples ----------------------------------------------------------------------------------------------
 
-/** One moment. What is not known then is null: the line has a gap there. */
+/** One sample. Unknown values are null and leave a gap in the plot. */
 export interface Sample {
   /** Seconds since 1970. */
   time: number;
@@ -94,12 +94,12 @@ export interface Sample {
   requests: number | null;
   p50: number | null;
   p99: number | null;
-  /** By kind of worker, the worst lane. */
+  /** Lag of the worst lane, by kind of worker. */
   lag: Record<string, number>;
 }
 
-/** This page's own asking is not what it wants to show. */
-const OWN = "/operations";
+/** Requests of this page itself are not counted. */
+const OWN_ROUTE = "/operations";
 
 export function sampleOf(facts: Facts, before: Facts | undefined): Sample {
   const recent = (schema: string) => {
@@ -132,11 +132,11 @@ export function lagOf(facts: Facts, kind: string): number {
   return Math.max(0, ...facts.lanes.flatMap((lane) => lane.kinds.filter((one) => one.kind === kind).map((one) => one.lag_ms)));
 }
 
-/** How many requests were answered in which time, over all routes. */
+/** Return the latency histogram over all routes. */
 function requests(facts: Facts): number[] {
   const sum = new Array<number>(facts.http.bounds_ms.length + 1).fill(0);
   for (const route of facts.http.routes) {
-    if (route.route === OWN) continue;
+    if (route.route === OWN_ROUTE) continue;
     route.counts.forEach((count, place) => (sum[place] = (sum[place] ?? 0) + count));
   }
   return sum;
@@ -146,7 +146,7 @@ function difference(now: number[], before: number[]): number[] {
   return now.map((count, place) => Math.max(0, count - (before[place] ?? 0)));
 }
 
-/** The time within which this part of them was answered, as well as buckets can tell. */
+/** Estimate a quantile from a histogram, interpolated within its bucket. */
 export function quantile(part: number, counts: readonly number[], bounds: readonly number[]): number {
   const wanted = part * counts.reduce((sum, count) => sum + count, 0);
   let before = 0;
@@ -160,34 +160,37 @@ export function quantile(part: number, counts: readonly number[], bounds: readon
   return lower;
 }
 
-// --- What is wrong ----------------------------------------------------------------------------------------
+// --- Warnings ---------------------------------------------------------------------------------------------
 
-/** A kind of worker that somebody brought along; it is missed only while it is there. */
-export const isGuest = (kind: string) => kind.includes("/");
+/** Whether a kind belongs to agents that a program runs itself. It may have no worker at all. */
+export const isExternal = (kind: string) => kind.includes("/");
 
-export function troubles(facts: Facts): string[] {
+export function warnings(facts: Facts): string[] {
   const found: string[] = [];
   for (const kind of facts.kinds) {
     const alive = facts.workers.some((worker) => worker.kind === kind && worker.alive);
-    if (isGuest(kind) && !alive) continue;
+    if (isExternal(kind) && !alive) continue;
     if (!alive) {
-      found.push(`No worker of the kind “${kind}” is running: what it should do waits.`);
+      found.push(`No worker of kind “${kind}” is running. Its events are waiting.`);
       continue;
     }
     const free = facts.lanes.filter((lane) => lane.kinds.some((one) => one.kind === kind && !one.holder));
-    if (free.length > 0) found.push(`Nobody of the kind “${kind}” has lane ${free.map((lane) => lane.lane).join(", ")}.`);
+    if (free.length > 0) found.push(`No worker of kind “${kind}” holds lane ${free.map((lane) => lane.lane).join(", ")}.`);
     const behind = facts.lanes.filter((lane) => lane.kinds.some((one) => one.kind === kind && isBehind(one, facts)));
-    if (behind.length > 0) found.push(`“${kind}” is behind in lane ${behind.map((lane) => lane.lane).join(", ")}.`);
+    if (behind.length > 0) found.push(`Workers of kind “${kind}” are behind in lane ${behind.map((lane) => lane.lane).join(", ")}.`);
   }
   for (const server of facts.store.servers) {
     if (server.memory_limit_bytes && server.memory_bytes > 0.9 * server.memory_limit_bytes) {
-      found.push("The store's memory is almost full: soon it refuses writes.");
+      found.push("The memory of the store is almost full. When it is full, writes are refused.");
     }
   }
   return found;
 }
 
-/** What leads to nothing is ticked off only when a lease is kept, so a little lag says nothing. */
+/**
+ * Whether the lag is longer than a lease. A shorter lag is normal, because events without a turn are acknowledged
+ * only when the lease is renewed.
+ */
 export function isBehind(share: Share, facts: Facts): boolean {
   return share.lag_ms > facts.lease_seconds * 1000;
 }

@@ -1,4 +1,4 @@
-/** A plot over time. Its colours are those of the page; its last values stand beside its name, in words. */
+/** A plot over time, in the colours of the page. The last values are shown next to the title. */
 
 import uPlot from "uplot";
 import { useEffect, useRef } from "preact/hooks";
@@ -17,9 +17,9 @@ interface PlotProps {
   title: string;
   times: number[];
   lines: Line[];
-  /** A value in words. */
+  /** Formats a value. */
   shown: (value: number) => string;
-  /** The axis goes at least up to here: noise shall not look like a storm. */
+  /** Minimum of the upper end of the axis, so that noise does not fill the plot. */
   atLeast: number;
 }
 
@@ -95,13 +95,13 @@ function options(element: HTMLElement, lines: Line[], shown: (value: number) => 
     cursor: {
       y: false,
       points: { size: 7 },
-      // All plots show the same moment.
+      // All plots show the cursor at the same time.
       sync: { key: "operations" },
       drag: { x: false, y: false },
     },
     plugins: [tooltip(lines, shown)],
     scales: {
-      // Two minutes at least. From the times themselves: of a single one uPlot would make a day.
+      // At least two minutes. Computed here, because uPlot would show a whole day for a single sample.
       x: {
         range: (plot) => {
           const times = plot.data[0];
@@ -141,7 +141,7 @@ function translucent(hex: string): string {
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const clockTime = (seconds: number) => clock.format(seconds * 1000);
 
-/** What the lines say where the pointer is. */
+/** Tooltip with the values at the pointer. */
 function tooltip(lines: Line[], shown: (value: number) => string): uPlot.Plugin {
   const box = document.createElement("div");
   box.className = "ops-tip";

@@ -1,7 +1,7 @@
-// Runs before the first paint: a choice of light or dark that was made here earlier must not flash.
+// Sets the stored theme before the first paint, so that the page does not flash in another theme.
 try {
   var chosen = localStorage.getItem("crumb.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch (_) {
-  // Storage may be forbidden; then the system decides.
+  // Storage can be disabled. The theme of the system is used then.
 }
