@@ -1,1 +1,1 @@
-"""Benchmarks: ratios against a floor measured in the same run. See README.md."""
+"""Benchmarks. Each result is a ratio to a baseline measured in the same run. See README.md."""

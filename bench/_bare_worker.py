@@ -1,4 +1,4 @@
-"""The other side of the floor in turn.py: answers each entry of one stream with an entry in another."""
+"""Worker process of the baseline in turn.py. It answers each entry of one stream with an entry in another."""
 
 from __future__ import annotations
 

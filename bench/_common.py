@@ -1,4 +1,4 @@
-"""What both benchmarks share: rounds, tables, a server, and the very commands that the store sends."""
+"""Shared code of the benchmarks: rounds, tables, a server, and the commands that the store sends."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ OWNER = UUID("0197a3c4-5e6f-7007-8a9b-0c1d2e3f4a5b")
 AGENT = UUID("0197a3c4-5e6f-7008-8a9b-0c1d2e3f4a5c")
 SHARED_TAG = "extension:chat"
 MESSAGE_LENGTH = 1024
-FEWEST_ROUNDS = 3
+MIN_ROUNDS = 3
 
 
 def posted(session: str, *, extra_tag: str = "workspace:docs") -> dict[str, Any]:
-    """A message of 1 KB with five tags, as a client posts it."""
+    """Return a message of 1 KB with five tags, as a client posts it."""
     words = "the quick brown fox jumps over the lazy dog and says so in a chat window "
     return {
         "schema_name": USER_MESSAGE,
@@ -57,26 +57,26 @@ def posted(session: str, *, extra_tag: str = "workspace:docs") -> dict[str, Any]
 
 
 class _Recorder:
-    """Stands in for a connection, of which a create uses `run`, and keeps what it was asked to run."""
+    """Fake connection that records the script call of a create."""
 
     def __init__(self) -> None:
-        self.asked: tuple[int, Script, list[bytes], list[bytes | str | int]] | None = None
+        self.recorded: tuple[int, Script, list[bytes], list[bytes | str | int]] | None = None
 
     def reader_groups(self) -> list[list[int]]:
         return []
 
     async def run(self, lane: int, script: Script, keys: list[bytes], args: list[bytes | str | int]) -> Any:
-        self.asked = (lane, script, keys, args)
+        self.recorded = (lane, script, keys, args)
         return [0, b"1", b"0", b"0", b"1"]
 
 
 def packed(command: Command) -> bytes:
-    pack: Callable[[Any], bytes] = hiredis.pack_command  # typed there as a tuple of one
+    pack: Callable[[Any], bytes] = hiredis.pack_command  # hiredis types its argument as a tuple of one item
     return pack(command)
 
 
 class CreateCommand:
-    """The EVALSHA that `Store.create` sends for a breadcrumb, ready to be sent again with other ids."""
+    """The EVALSHA command that `Store.create` sends, which can be sent again with other ids."""
 
     def __init__(self, recorded: tuple[int, Script, list[bytes], list[bytes | str | int]]) -> None:
         self.lane, self.script, keys, args = recorded
@@ -87,24 +87,25 @@ class CreateCommand:
 
     @classmethod
     async def of(cls, document: dict[str, Any], *, owner: UUID = OWNER) -> CreateCommand:
+        """Record the command for a document."""
         recorder: Any = _Recorder()
         store = Store(recorder, Keys("bc", DEFAULT_LANES), secret=b"")
         await store.create(owner, BreadcrumbCreate.parse(document))
-        return cls(recorder.asked)
+        return cls(recorder.recorded)
 
     def packed(self) -> bytes:
-        """The bytes on the wire, with a fresh id in each of its places."""
+        """Return the encoded command with a new id."""
         return new_id(self.lane).bytes.join(self._pieces)
 
     def arguments(self) -> Command:
-        """What a client library is called with, with a fresh id in each of its places."""
+        """Return the arguments for a client library with a new id."""
         id = new_id(self.lane).bytes
         old: Any = self._id
         return tuple(part.replace(old, id) if isinstance(part, bytes) else part for part in self._command)
 
 
 class RawLink:
-    """A blocking socket and a parser: the least a client can do."""
+    """Minimal client: a blocking socket and a parser."""
 
     def __init__(self, url: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -119,26 +120,26 @@ class RawLink:
         self.call("SCRIPT", "LOAD", script.source)
 
     def pipeline(self, commands: Iterable[bytes], *, size: int = 50) -> None:
-        """Send packed commands in pipelines; the next is sent before the last is answered."""
+        """Send encoded commands in pipelines. Each pipeline is sent before the replies to the previous one are read."""
         batch: list[bytes] = []
-        under_way = 0
+        pending = 0
         for command in commands:
             batch.append(command)
             if len(batch) == size:
                 self._socket.sendall(b"".join(batch))
-                if under_way:
-                    self._replies(under_way)
-                under_way = len(batch)
+                if pending:
+                    self._replies(pending)
+                pending = len(batch)
                 batch.clear()
         self._socket.sendall(b"".join(batch))
-        self._replies(under_way + len(batch))
+        self._replies(pending + len(batch))
 
     def info(self, section: str) -> dict[str, str]:
         text: str = self.call("INFO", section).decode()
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
     def settle(self) -> None:
-        """Wait until the server does nothing on its own account."""
+        """Wait until the server has no background save or rewrite."""
         while (
             (state := self.info("persistence"))["aof_rewrite_in_progress"] != "0"
             or state["aof_rewrite_scheduled"] != "0"
@@ -147,7 +148,7 @@ class RawLink:
             time.sleep(0.05)
 
     def server_cpu(self) -> float:
-        """Seconds that the server's main thread has worked."""
+        """Return the CPU time of the server's main thread, in seconds."""
         info = self.info("cpu")
         return float(info["used_cpu_user_main_thread"]) + float(info["used_cpu_sys_main_thread"])
 
@@ -172,7 +173,7 @@ class RawLink:
 
 @contextmanager
 def embedded() -> Iterator[EmbeddedServer]:
-    """The real default: append-only file, unix socket, in a directory that goes away again."""
+    """Run the embedded server with its defaults (append-only file, unix socket) in a temporary directory."""
     directory = Path(tempfile.mkdtemp(prefix="breadcrumbs-bench-"))
     try:
         with EmbeddedServer(directory) as server:
@@ -186,7 +187,7 @@ def embedded() -> Iterator[EmbeddedServer]:
 
 @dataclass
 class Rounds:
-    """One number per round."""
+    """One measured value per round."""
 
     values: list[float] = field(default_factory=list)
 
@@ -195,7 +196,7 @@ class Rounds:
         return statistics.median(self.values)
 
     def per(self, floor: Rounds) -> Rounds:
-        """Ratios, each of two neighbours in time."""
+        """Return the ratio of each round to the same round of another side."""
         return Rounds([ours / theirs for ours, theirs in zip(self.values, floor.values, strict=True)])
 
     def as_json(self) -> dict[str, Any]:
@@ -214,7 +215,7 @@ class Rounds:
 
 
 Found: TypeAlias = dict[str, dict[str, Rounds]]
-"""Rounds by side and by what was measured."""
+"""Rounds by side and by name of the measured value."""
 
 
 def as_json(found: Found) -> dict[str, Any]:
@@ -222,26 +223,27 @@ def as_json(found: Found) -> dict[str, Any]:
 
 
 def percentile(values: list[float], share: float) -> float:
+    """Return the value that a share (0 to 1) of the values does not exceed."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 Side: TypeAlias = Callable[[], Awaitable[dict[str, float]]]
-"""Does its work once and gives back numbers by name."""
+"""Runs one round of a side. Returns the measured values by name."""
 
 
 async def interleaved(
     rounds: int, sides: Mapping[str, Side], *, seconds: float
 ) -> dict[str, dict[str, Rounds]]:
-    """Run every side once per round, beginning with another one each time: side -> what -> numbers.
+    """Run every side once per round. Return the rounds by side and by name of the value.
 
-    A round more is run first and thrown away: caches, scripts and connections are cold in it. When the time
-    is up no further round begins, but there are three at least.
+    Each round starts with another side. One additional round is run first and discarded, because caches, scripts and
+    connections are cold in it. After `seconds` no further round starts, but there are at least three.
     """
     deadline = time.monotonic() + seconds
     names = list(sides)
     found: dict[str, dict[str, Rounds]] = {name: {} for name in names}
     for number in range(-1, rounds):
-        if number >= FEWEST_ROUNDS and time.monotonic() > deadline:
+        if number >= MIN_ROUNDS and time.monotonic() > deadline:
             break
         first = number % len(names)
         for name in names[first:] + names[:first]:
@@ -253,16 +255,19 @@ async def interleaved(
     return found
 
 
-# What is printed
+# Reports
 
 
 @dataclass
 class Verdict:
+    """A result and its target."""
+
     what: str
     value: float
     aim: float | None
-    """None: a number to watch."""
+    """None: no target."""
     at_least: bool = False
+    """Whether the target is a minimum. Otherwise it is a maximum."""
     form: str = "{:.2f}"
 
     @property
@@ -273,7 +278,7 @@ class Verdict:
 
 
 class Report:
-    """Tables for people as they come, one JSON document for programs at the end."""
+    """Prints tables as the results arrive, or one JSON document at the end."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self._as_json: bool = options.json
@@ -329,9 +334,7 @@ def _sentence(verdict: Verdict) -> str:
     value = f"{verdict.what}: {verdict.form.format(verdict.value)}"
     if verdict.aim is None:
         return value
-    return (
-        f"{value} (aim: {'at least' if verdict.at_least else 'at most'} {verdict.form.format(verdict.aim)})"
-    )
+    return f"{value} (target: {'at least' if verdict.at_least else 'at most'} {verdict.form.format(verdict.aim)})"
 
 
 # Comparison with another checkout
@@ -341,24 +344,27 @@ OURS, OTHER = "this checkout", "other checkout"
 
 def add_against(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--against", type=Path, metavar="CHECKOUT", help="only compare with this checkout, which has a .venv"
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="only compare with another checkout, which needs a .venv",
     )
 
 
 def interpreter_of(checkout: Path) -> str:
-    """Return the Python interpreter of a checkout, which imports the code of that checkout."""
+    """Return the Python interpreter of a checkout, which imports that checkout's code."""
     return str(checkout.resolve() / ".venv" / "bin" / "python")
 
 
 def report_comparison(report: Report, title: str, found: Found) -> None:
-    """Print what both checkouts measured, and the ratios of neighbouring rounds."""
+    """Print the results of both checkouts, and the ratios of adjacent rounds."""
     ours, other = found[OURS], found[OTHER]
     ratios = {what: ours[what].per(other[what]) for what in ours}
     numbers = {what: ratio.as_json() for what, ratio in ratios.items()}
     report.section("against", title, {"sides": as_json(found), "ratios": numbers})
     form = "{:,.2f}"
     report.table(
-        ["", OURS, "low – high", OTHER, "low – high", "of medians", "of neighbours", "low – high"],
+        ["", OURS, "low – high", OTHER, "low – high", "ratio of medians", "median ratio", "low – high"],
         [
             [
                 what,
@@ -379,15 +385,16 @@ def report_comparison(report: Report, title: str, found: Found) -> None:
 
 def options(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="smaller and noisier, in half a minute at most")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
-    parser.add_argument("--only", metavar="LETTERS", default="", help="only these sections, such as ac")
+    parser.add_argument("--quick", action="store_true", help="smaller and noisier, takes up to half a minute")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    parser.add_argument("--only", metavar="LETTERS", default="", help="run only these sections, such as ac")
     return parser
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Run on uvloop; Ctrl-C and SIGTERM unwind everything, so that servers and directories go."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
+    """Run a benchmark on uvloop. Ctrl-C and SIGTERM end it cleanly, so that servers and directories are removed."""
+    # A shell starts background jobs with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         uvloop.run(_as_coroutine(main))

@@ -1,8 +1,8 @@
-"""Our session service for google-adk beside the ones that ADK brings, on the same calls.
+"""Compares our session service for google-adk with ADK's own session services.
 
-python bench/adk.py [--quick] [--json] [--only ab]
+    python bench/adk.py [--quick] [--json] [--only ab]
 
-ADK's Redis service is in another package, which asks for an older redis-py but works with ours:
+ADK's Redis service is in another package. It requires an older redis-py but works with ours:
 pip install --no-deps google-adk-community. The database service needs sqlalchemy[asyncio].
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# As a script's own folder on the path, this one would hide the standard library's `http` behind ours.
+# Python puts the folder of a script on the path. There, bench/http.py would hide the standard library's `http`.
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -54,7 +54,9 @@ _numbers = itertools.count()
 
 
 async def main() -> None:
-    options = _common.options("Our session service for google-adk beside ADK's own.").parse_args()
+    options = _common.options(
+        "Compare our session service for google-adk with ADK's own services."
+    ).parse_args()
     logging.disable(logging.WARNING)
     report = Report("adk", options)
     began = time.monotonic()
@@ -75,7 +77,7 @@ async def main() -> None:
 
 @asynccontextmanager
 async def _services(report: Report) -> AsyncIterator[dict[str, BaseSessionService]]:
-    """Each on a store of its own; ours and ADK's Redis service on the same server."""
+    """Open all services, each with its own data. Our service and ADK's Redis service share a server."""
     folder = Path(tempfile.mkdtemp(prefix="breadcrumbs-bench-"))
     try:
         with embedded() as server, _served(server.url) as url:
@@ -99,7 +101,7 @@ async def _services(report: Report) -> AsyncIterator[dict[str, BaseSessionServic
                     try:
                         services[name] = getattr(importlib.import_module(module), kind)(**made)
                     except ImportError as error:
-                        report.say(f"without {name}: {error}. See the first lines of bench/adk.py")
+                        report.say(f"skipped {name}: {error}. See the first lines of bench/adk.py")
                 yield services
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -107,7 +109,7 @@ async def _services(report: Report) -> AsyncIterator[dict[str, BaseSessionServic
 
 @contextmanager
 def _served(redis: str) -> Iterator[str]:
-    """A `crumb serve` in a process of its own; its address."""
+    """Run `crumb serve` in a separate process, and yield its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "breadcrumbs", "serve", "--redis", redis, "--port", "0"],
         stdout=subprocess.PIPE,
@@ -135,7 +137,7 @@ def _event(*, state: bool = True) -> Event:
 
 
 class Bench:
-    """A service with sessions to work on."""
+    """A session service and its test sessions."""
 
     def __init__(self, service: BaseSessionService) -> None:
         self.service = service
@@ -147,7 +149,7 @@ class Bench:
     async def session(self, length: int) -> Session:
         session = await self.service.create_session(app_name=APP, user_id=f"u{uuid4()}")
         if type(self.service).__name__ == "RedisSessionService":
-            # It writes what the caller holds: once, and not a thousand times more and more of it.
+            # This service writes the whole session on each append. One append stores all events at once.
             session.events.extend(_event() for _ in range(length - 1))
             length = 1
         for _ in range(length):
@@ -155,7 +157,7 @@ class Bench:
         return session
 
     async def append(self, session: Session, count: int) -> float:
-        """Microseconds per append, one after the other."""
+        """Append events one after the other. Return the microseconds per append."""
         events = [_event() for _ in range(count)]
         began = time.perf_counter()
         for event in events:
@@ -163,7 +165,7 @@ class Bench:
         return (time.perf_counter() - began) / count * 1e6
 
     async def get(self, config: GetSessionConfig | None, count: int) -> float:
-        """Microseconds per read of the long session."""
+        """Read the long session. Return the microseconds per read."""
         wanted: dict[str, Any] = {
             "app_name": APP,
             "user_id": self.long.user_id,
@@ -212,7 +214,7 @@ async def appends(options: argparse.Namespace, report: Report, benches: dict[str
             for name, got in found.items()
         ],
     )
-    report.verdict(Verdict(f"append at {LONG:,} events per append at {SHORT}", growth[OURS].median, 1.2))
+    report.verdict(Verdict(f"append at {LONG:,} events against {SHORT}", growth[OURS].median, 1.2))
 
 
 # (b)
@@ -241,14 +243,14 @@ async def throughput(options: argparse.Namespace, report: Report, benches: dict[
         {name: side(bench) for name, bench in benches.items()},
         seconds=8 if options.quick else 40,
     )
-    report.section("b", f"append_event, {callers} callers, each in a session of its own", as_json(found))
+    report.section("b", f"append_event, {callers} callers, each in its own session", as_json(found))
     report.table(
         ["appends/s", "median", "low – high"],
         [[name, got["rate"].text(), got["rate"].spread()] for name, got in found.items()],
     )
     if DATABASE in found:
         ratio = found[OURS]["rate"].per(found[DATABASE]["rate"])
-        report.verdict(Verdict(f"appends/s per those of {DATABASE}", ratio.median, 5, at_least=True))
+        report.verdict(Verdict(f"appends/s against {DATABASE}", ratio.median, 5, at_least=True))
 
 
 # (c)
@@ -269,14 +271,14 @@ async def reads(options: argparse.Namespace, report: Report, benches: dict[str, 
         {name: side(bench) for name, bench in benches.items()},
         seconds=8 if options.quick else 40,
     )
-    report.section("c", f"get_session of one with {LONG:,} events and more", as_json(found))
+    report.section("c", f"get_session of a session with at least {LONG:,} events", as_json(found))
     report.table(
         ["µs", f"the last {LAST}", "low – high", "all"],
         [[name, got["last"].text(), got["last"].spread(), got["all"].text()] for name, got in found.items()],
     )
     if REDIS in found:
         ratio: Rounds = found[OURS]["last"].per(found[REDIS]["last"])
-        report.verdict(Verdict(f"get of the last {LAST} per that of {REDIS}", ratio.median, 0.1))
+        report.verdict(Verdict(f"get of the last {LAST} against {REDIS}", ratio.median, 0.1))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""Measures other clients while the HTTP server is attacked without a token.
+"""Measures the effect on other clients while the HTTP server is attacked without a token.
 
     python bench/attacks.py [--quick] [--json] [--only half-sent,idle] [--python OTHER/.venv/bin/python]
 
-For each attack a fresh `crumb serve` is started. A client with an API key posts breadcrumbs over one
-connection and opens a new connection for every tenth request; its latencies and the memory of the server are
-measured while another process attacks. `--python` runs the server of another installation, so that two
-versions can be compared.
+Each attack has a new `crumb serve` process. A client with an API key posts breadcrumbs over one connection, and opens a
+new connection for every tenth request. Its latencies and the memory of the server are measured while another process
+attacks. `--python` runs the server of another installation, so that two versions can be compared.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# As a script's own folder on the path, this one would hide the standard library's `http` behind bench/http.py.
+# Python puts the folder of a script on the path. There, bench/http.py would hide the standard library's `http`.
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -49,10 +48,10 @@ MAX_GROWTH_MB: Final = 50.0
 MAX_P99_MS: Final = 100.0
 
 Attack = Callable[[int, float], None]
-"""Attacks a port until a time."""
+"""Attacks a port until a time of the monotonic clock."""
 
 
-# Attacks, each in a process of its own
+# Attacks, each in a separate process
 
 
 def _connection(port: int) -> socket.socket:
@@ -60,7 +59,7 @@ def _connection(port: int) -> socket.socket:
 
 
 def _send_until(links: list[socket.socket], chunk: bytes, size: int, end: float) -> None:
-    """Send `size` bytes over each connection, a chunk at a time, unless the server ends it earlier."""
+    """Send `size` bytes over each connection in chunks, unless the server closes it earlier."""
     left = dict.fromkeys(links, size)
     while left and time.monotonic() < end:
         for link in list(left):
@@ -75,7 +74,7 @@ def _send_until(links: list[socket.socket], chunk: bytes, size: int, end: float)
 
 
 def _hold(port: int, count: int, data: bytes, end: float) -> None:
-    """Open many connections as fast as possible, then open lost ones again, up to 200 per second."""
+    """Open many connections as fast as possible, then reopen closed ones, up to 200 per second."""
     links: list[socket.socket] = []
     wanted = count
     while time.monotonic() < end:
@@ -154,7 +153,7 @@ class Scenario:
     name: str
     attack: Attack
     development_mode: bool = False
-    """Without API keys: the server reads the bodies of clients without a token."""
+    """Without API keys, the server reads the bodies of clients without a token."""
 
 
 SCENARIOS: Final = (
@@ -178,7 +177,7 @@ SCENARIOS: Final = (
 
 
 def attack(name: str, port: int, seconds: float) -> None:
-    """The attacker would run on another machine: here it gets the lower priority."""
+    """Run an attack with low priority, because a real attacker would run on another machine."""
     os.nice(10)
     _allow_many_files()
     [scenario] = [each for each in SCENARIOS if each.name == name]
@@ -187,8 +186,8 @@ def attack(name: str, port: int, seconds: float) -> None:
 
 
 def _allow_many_files() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 # The server
@@ -196,7 +195,7 @@ def _allow_many_files() -> None:
 
 @contextlib.contextmanager
 def served(python: str, redis: EmbeddedServer, namespace: str, *, keys: bool) -> Iterator[tuple[int, int]]:
-    """`crumb serve` with the usual soft limit of 1,024 open files. Yields its process id and port."""
+    """Run `crumb serve` with the usual soft limit of 1,024 open files. Yield its process id and port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -207,7 +206,7 @@ def served(python: str, redis: EmbeddedServer, namespace: str, *, keys: bool) ->
         "CRUMB_NAMESPACE": namespace,
         "CRUMB_LOG_LEVEL": "error",
     }
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryDirectory(prefix="breadcrumbs-bench-") as folder:
         process = subprocess.Popen(
             [python, "-m", "breadcrumbs", "serve", "--redis", redis.url, "--port", str(port)],
@@ -216,7 +215,7 @@ def served(python: str, redis: EmbeddedServer, namespace: str, *, keys: bool) ->
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, most)),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard)),
         )
         try:
             _wait_until_ready(process, port)
@@ -229,7 +228,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError("the server ended by itself")
+            raise RuntimeError("the server exited unexpectedly")
         with contextlib.suppress(OSError), _connection(port):
             return
         time.sleep(0.05)
@@ -237,7 +236,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def peak_mb(pid: int) -> float:
-    """The highest resident memory since the last reset."""
+    """Return the peak resident memory since the last reset, in MB."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) * 1024 / MB if found else 0.0
 
@@ -251,8 +250,10 @@ def reset_peak(pid: int) -> None:
 
 @dataclass
 class Measured:
+    """Results of the measured client."""
+
     taken: list[float] = field(default_factory=list)
-    """Seconds of each request, those that failed included."""
+    """Duration of each request in seconds, including failed ones."""
     failed: int = 0
     growth_mb: float = 0.0
 
@@ -278,7 +279,7 @@ class Client:
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, *, fresh: bool) -> bool:
-        """Post over the open connection, or over a new one. False: there was no 201."""
+        """Post over the open connection, or over a new one if `fresh`. Return whether the status is 201."""
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 if self._kept is None or fresh:
@@ -329,11 +330,13 @@ async def measure(pid: int, port: int, scenario: Scenario, seconds: float) -> Me
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description="Attacks without a token, and what other clients notice.")
+    parser = argparse.ArgumentParser(description="Measure other clients during attacks without a token.")
     parser.add_argument("--quick", action="store_true", help="three seconds per attack instead of eight")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    parser.add_argument("--only", metavar="NAMES", default="", help="only these attacks, with commas between")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that runs the server")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+    parser.add_argument(
+        "--only", metavar="NAMES", default="", help="run only these attacks, separated by commas"
+    )
+    parser.add_argument("--python", default=sys.executable, help="interpreter that runs the server")
     options = parser.parse_args()
     report, began = Report("attacks", options), time.monotonic()
     seconds = 3.0 if options.quick else 8.0

@@ -1,10 +1,10 @@
-"""How fast the HTTP side is, and what an open event stream costs.
+"""Measures the speed of the HTTP API, and the cost of an open event stream.
 
     python bench/http.py [--quick] [--json] [--only bf] [--against CHECKOUT]
 
-`--against` compares creates with those of another checkout that has a `.venv`, in alternating rounds.
+`--against` compares creates with another checkout that has a `.venv`, in alternating rounds.
 
-The servers are processes of their own; this one makes the load.
+The servers are separate processes. This process generates the load.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# As a script's own folder on the path, this one would hide the standard library's `http` behind this file.
+# Python puts the folder of a script on the path. There, this file would hide the standard library's `http`.
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -50,7 +50,7 @@ OURS, BARE, OTHER = "Breadcrumbs", "bare ASGI app", "other checkout"
 
 
 async def main() -> None:
-    parser = _common.options("Breadcrumbs' HTTP side against a bare ASGI app on the same server.")
+    parser = _common.options("Compare the HTTP API with a bare ASGI app on the same server.")
     _common.add_against(parser)
     options = parser.parse_args()
     report = Report("http", options)
@@ -71,7 +71,10 @@ async def main() -> None:
 
 @contextlib.asynccontextmanager
 async def all_served(*servers_to_start: Served) -> AsyncIterator[dict[str, Served]]:
-    """Fresh processes for each section: memory that one has freed would hide what the next one takes."""
+    """Start the servers of a section.
+
+    Each section has new processes, because memory that one section freed would hide the memory that the next one uses.
+    """
     with contextlib.ExitStack() as running:
         servers = {server.name: running.enter_context(server) for server in servers_to_start}
         for server in servers.values():
@@ -80,17 +83,17 @@ async def all_served(*servers_to_start: Served) -> AsyncIterator[dict[str, Serve
 
 
 def _allow_many_files() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 3 * STREAMS
-    soft = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # The two servers
 
 
 class Served:
-    """A server in a process of its own that ends with this one."""
+    """A server in a child process, which ends together with this process."""
 
     def __init__(self, name: str, redis: EmbeddedServer, checkout: Path | None = None) -> None:
         self.name = name
@@ -104,7 +107,7 @@ class Served:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Served:
-        # A session of its own: Ctrl-C reaches us alone, and we end it.
+        # A new session, so that Ctrl-C reaches only this process, which ends the child.
         self._process = subprocess.Popen(self._argv, start_new_session=True)
         return self
 
@@ -122,7 +125,7 @@ class Served:
         while True:
             assert self._process is not None
             if self._process.poll() is not None:
-                raise RuntimeError(f"the server of {self.name!r} ended by itself")
+                raise RuntimeError(f"the server of {self.name!r} exited unexpectedly")
             try:
                 _, writer = await asyncio.open_connection(HOST, self.port)
             except OSError:
@@ -134,21 +137,21 @@ class Served:
                 return
 
     def cpu(self) -> float:
-        """Seconds that its main thread has worked; nan where the system does not tell."""
+        """Return the CPU time of its main thread in seconds, or nan if the system does not report it."""
         try:
             return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
         except OSError:
             return math.nan
 
     async def memory(self) -> int:
-        """Bytes, after a collection of garbage."""
+        """Return its private memory in bytes, after a garbage collection."""
         os.kill(self.pid, signal.SIGUSR1)
         await asyncio.sleep(1)
         return _private_bytes(self.pid)
 
 
 def _private_bytes(pid: int) -> int:
-    """The memory that a process shares with nobody; on macOS all that it has."""
+    """Return the private memory of a process; on macOS its resident memory."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -159,7 +162,7 @@ def _private_bytes(pid: int) -> int:
 
 
 def serve(name: str, redis_url: str, port: int, parent: int) -> None:
-    """What the child process does: the same server and options for both apps."""
+    """Run the child process, with the same server and options for both apps."""
     from breadcrumbs.runtime.http.server import HttpServer
 
     async def run() -> None:
@@ -176,8 +179,8 @@ def serve(name: str, redis_url: str, port: int, parent: int) -> None:
 
 
 async def _end_with(parent: int, server: Any) -> None:
-    """A benchmark that was killed leaves nobody behind."""
-    while os.getppid() == parent:  # noqa: ASYNC110 - nobody tells us
+    """Stop the server when the benchmark process is gone. A killed benchmark leaves no processes behind."""
+    while os.getppid() == parent:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(1)
     server.handle_exit(signal.SIGTERM, None)
 
@@ -209,7 +212,7 @@ async def _bare(url: str, parts: contextlib.AsyncExitStack) -> tuple[Any, Callab
 
 
 class BareApp:
-    """The floor: one SET per POST, and streams that pass on what was posted, with nothing in between."""
+    """The baseline: one SET per POST, and streams that forward the posted bytes without a store."""
 
     def __init__(self, redis: Any) -> None:
         self._redis = redis
@@ -256,7 +259,7 @@ class BareApp:
 
 
 class Poster(asyncio.Protocol):
-    """One keep-alive connection that posts until there is nothing left to post. It reads the least it can."""
+    """One keep-alive connection that posts all requests and parses as little as possible of the replies."""
 
     def __init__(self, requests: Iterator[bytes], taken: list[float], done: asyncio.Future[None]) -> None:
         self._requests = requests
@@ -305,7 +308,7 @@ _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 
 def post(path: str, document: Any, *, token: str | None = None) -> bytes:
-    """A whole request, as it goes over the wire."""
+    """Return an encoded POST request."""
     body = orjson.dumps(document)
     credential = f"authorization: Bearer {token}\r\n" if token else ""
     head = (
@@ -316,7 +319,7 @@ def post(path: str, document: Any, *, token: str | None = None) -> bytes:
 
 
 async def post_all(server: Served, requests: list[bytes], connections: int) -> dict[str, float]:
-    """Send all requests over some connections, the next as soon as the last was answered."""
+    """Send all requests over several connections, each as soon as the previous one was answered."""
     loop = asyncio.get_running_loop()
     left, taken = iter(requests), list[float]()
     done = [loop.create_future() for _ in range(connections)]
@@ -336,7 +339,7 @@ async def post_all(server: Served, requests: list[bytes], connections: int) -> d
 
 
 async def token_from(server: Served) -> str:
-    """As a client gets one in the development mode."""
+    """Get a token, as a client does in development mode."""
     reader, writer = await asyncio.open_connection(HOST, server.port)
     identity = {"owner_id": str(_common.OWNER), "agent_id": str(_common.AGENT), "roles": ["curator"]}
     writer.write(post("/auth/token", identity).replace(b"\r\nhost", b"\r\nconnection: close\r\nhost", 1))
@@ -365,7 +368,7 @@ async def creates(options: argparse.Namespace, report: Report, servers: dict[str
     title = f"HTTP creates per second, {CONNECTIONS} connections, {len(ours.values)} rounds of {count:,}"
     report.section("b", title, {"sides": as_json(found), "ratio": ratio.as_json()})
     report.table(
-        ["", "per second", "low – high", "CPU µs", "of the load", "p50 ms", "p99 ms"],
+        ["", "per second", "low – high", "CPU µs", "CPU µs of the load", "p50 ms", "p99 ms"],
         [
             [
                 side,
@@ -384,8 +387,8 @@ async def creates(options: argparse.Namespace, report: Report, servers: dict[str
 
 
 async def compare(options: argparse.Namespace, report: Report, servers: dict[str, Served]) -> None:
-    """Creates of this checkout against those of another one."""
-    # Short rounds: the neighbours in a pair then see the same load of the machine.
+    """Compare creates of this checkout with those of another one."""
+    # Short rounds, so that the two sides of a round see the same load of the machine.
     count, rounds, seconds = (500, 15, 20.0) if options.quick else (500, 101, 120.0)
     sides: dict[str, Side] = {}
     for name, server in servers.items():
@@ -422,7 +425,7 @@ async def compare(options: argparse.Namespace, report: Report, servers: dict[str
 
 
 class Listener(asyncio.Protocol):
-    """One open event stream; it notes when data arrives and keeps nothing."""
+    """One open event stream. It records arrival times and discards the data."""
 
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
@@ -434,7 +437,7 @@ class Listener(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if b": connected" in data:
             self._crowd.connected()
-        # Pings are `event: ping`; large events may come in pieces, of which the first one has this.
+        # Pings have `event: ping`. A large event can arrive in several pieces, and only the first contains `data: `.
         elif b"data: " in data and not data.startswith(b"event: ping") and b"event: ping" not in data[:12]:
             self._crowd.arrived(time.perf_counter())
 
@@ -458,6 +461,7 @@ class Crowd:
         self._closing = False
 
     async def gather(self) -> None:
+        """Open all streams, 100 at a time."""
         loop = asyncio.get_running_loop()
         while len(self._listeners) < self._size:
             batch = min(100, self._size - len(self._listeners))
@@ -468,7 +472,7 @@ class Crowd:
             await asyncio.wait_for(waiting, 30)
 
     async def hear(self, request: bytes) -> list[float]:
-        """Post once; the delay to each client, in milliseconds."""
+        """Post once. Return the delay until each client has the event, in milliseconds."""
         self._arrivals.clear()
         waiting = self._wait_for(self._size)
         began = time.perf_counter()
@@ -505,8 +509,8 @@ class Crowd:
 
 
 async def streams(options: argparse.Namespace, report: Report, servers: dict[str, Served]) -> None:
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    size = min(500 if options.quick else STREAMS, (most - 200) // 2)
+    max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    size = min(500 if options.quick else STREAMS, (max_files - 200) // 2)
     events = 5 if options.quick else 20
     token = await token_from(servers[OURS])
     request = post("/breadcrumbs", posted("chat-0"), token=token)
@@ -514,7 +518,7 @@ async def streams(options: argparse.Namespace, report: Report, servers: dict[str
     found: dict[str, dict[str, Rounds]] = {}
     crowds: dict[str, Crowd] = {}
     for name, server in servers.items():
-        # What is loaded or allocated once, by the first client and the first event, is not a client's.
+        # A few clients and one event first, because one-time allocations must not count as memory of a client.
         few = Crowd(server, 10, token=token)
         await few.gather()
         await few.hear(request)
@@ -537,7 +541,7 @@ async def streams(options: argparse.Namespace, report: Report, servers: dict[str
     title = f"{size:,} idle event streams, and one event to all of them ({events} times)"
     report.section("f", title, {"streams": size, "bytes_per_client": memory, "delay_ms": as_json(found)})
     report.table(
-        ["", "kB a client", "p50 ms", "p99 ms", "last ms", "low – high"],
+        ["", "kB per client", "p50 ms", "p99 ms", "last ms", "low – high"],
         [
             [
                 name,
@@ -550,7 +554,7 @@ async def streams(options: argparse.Namespace, report: Report, servers: dict[str
             for name, got in found.items()
         ],
     )
-    report.verdict(Verdict("(f) kB of server memory a stream", memory[OURS] / 1000, 30, form="{:.1f}"))
+    report.verdict(Verdict("(f) kB of server memory per stream", memory[OURS] / 1000, 30, form="{:.1f}"))
     ratio = found[OURS]["last"].per(found[BARE]["last"]).median
     report.verdict(Verdict("(f) delay to the last client, against the bare app", ratio, None))
 

@@ -1,8 +1,8 @@
-"""How fast the store is from one process, and what a message costs in the server's memory.
+"""Measures the speed of the store from one process, and the server memory per message.
 
     python bench/store.py [--quick | --full] [--json] [--only acde] [--against CHECKOUT]
 
-`--against` compares creates and last-ten reads with those of another checkout that has a `.venv`, in alternating runs.
+`--against` compares creates and last-ten reads with another checkout that has a `.venv`, in alternating runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# As a script's own folder on the path, this one would hide the standard library's `http` behind ours.
+# Python puts the folder of a script on the path. There, bench/http.py would hide the standard library's `http`.
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
@@ -31,8 +31,8 @@ from redis.asyncio import Redis
 from bench import _common
 from bench._common import (
     AGENT,
-    FEWEST_ROUNDS,
     MESSAGE_LENGTH,
+    MIN_ROUNDS,
     OWNER,
     SHARED_TAG,
     CreateCommand,
@@ -54,15 +54,15 @@ from breadcrumbs.runtime.schema_names import USER_MESSAGE
 from breadcrumbs.runtime.store.store import Store
 
 CALLERS = 50
-MOST_ROUNDS = 60
+MAX_ROUNDS = 60
 OURS, PLAIN = "Store.create", "redis-py, same script"
 
 _T = TypeVar("_T")
 
 
 async def main() -> None:
-    parser = _common.options("Breadcrumbs' store against what its server and plain redis-py can do.")
-    parser.add_argument("--full", action="store_true", help="(d) with 1,000,000 breadcrumbs; needs 3 GB")
+    parser = _common.options("Compare the store with plain redis-py and raw pipelines on the same server.")
+    parser.add_argument("--full", action="store_true", help="run (d) with 1,000,000 breadcrumbs; needs 3 GB")
     _common.add_against(parser)
     options = parser.parse_args()
     report = Report("store", options)
@@ -95,7 +95,7 @@ COMPARED = {
 
 
 async def compare(options: argparse.Namespace, report: Report) -> None:
-    """Run the quick sections (a) and (c) in this checkout and in another one, in turn."""
+    """Run the quick sections (a) and (c) in this checkout and in another one, alternately."""
     sides: dict[str, Side] = {
         _common.OURS: partial(measured_in, CHECKOUT, sys.executable),
         _common.OTHER: partial(measured_in, options.against, _common.interpreter_of(options.against)),
@@ -107,7 +107,7 @@ async def compare(options: argparse.Namespace, report: Report) -> None:
 
 async def measured_in(checkout: Path, python: str) -> dict[str, float]:
     """Run the benchmark of a checkout, and return its medians."""
-    # A process of its own: the modules of the two checkouts have the same names.
+    # A separate process, because the modules of the two checkouts have the same names.
     argv = [python, "bench/store.py", "--quick", "--json", "--only", "ac"]
     done = await asyncio.create_subprocess_exec(*argv, cwd=checkout, stdout=subprocess.PIPE)
     printed, _ = await done.communicate()
@@ -122,7 +122,7 @@ async def measured_in(checkout: Path, python: str) -> dict[str, float]:
 
 
 class Creates:
-    """The sides of (a): the same breadcrumbs on the same server, by five ways."""
+    """The sides of (a): five ways to write the same breadcrumbs to the same server."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Creates:
         self.names = itertools.count()
 
     def sides(self, count: int) -> dict[str, Side]:
-        """Each writes `count` times. What a side needs beforehand is made before its clock starts."""
+        """Return the sides. Each writes `count` times. Its input is prepared before its clock starts."""
         turns = [number % CALLERS for number in range(count)]
 
         async def ours() -> dict[str, float]:
@@ -195,7 +195,7 @@ class Creates:
         return stop()
 
     def _clock(self, count: int) -> Callable[[], dict[str, float]]:
-        self.raw.settle()  # a rewrite of the append-only file belongs to the side that caused it
+        self.raw.settle()  # a rewrite of the append-only file must not slow down the next side
         there, here, began = self.raw.server_cpu(), time.process_time(), time.perf_counter()
 
         def stop() -> dict[str, float]:
@@ -335,11 +335,11 @@ async def long_session(options: argparse.Namespace, report: Report) -> None:
 async def _compare(
     call: Callable[[Any], Awaitable[Any]], left: Any, right: Any, size: int, seconds: float
 ) -> dict[str, dict[str, Rounds]]:
-    """Call one and the other in turn: whatever slows the machine down slows both."""
+    """Call two targets alternately, so that load on the machine affects both."""
     found = {str(target): {"p50": Rounds()} for target in (left, right)}
     deadline = time.monotonic() + seconds
-    for number in range(-1, MOST_ROUNDS):
-        if number >= FEWEST_ROUNDS and time.monotonic() > deadline:
+    for number in range(-1, MAX_ROUNDS):
+        if number >= MIN_ROUNDS and time.monotonic() > deadline:
             break
         taken: dict[str, list[float]] = {str(target): [] for target in (left, right)}
         for turn in range(size):
@@ -358,7 +358,7 @@ def _comparison_row(name: str, left: dict[str, Rounds], right: dict[str, Rounds]
 
 
 def fill(raw: RawLink, commands: list[CreateCommand], count: int) -> None:
-    """Write `count` breadcrumbs, taking the commands in turn."""
+    """Write `count` breadcrumbs, cycling through the commands."""
     raw.load(commands[0].script)
     raw.pipeline(
         (command.packed() for command, _ in zip(itertools.cycle(commands), range(count), strict=False)),
@@ -372,7 +372,7 @@ RARE_TAG, RARE = "topic:rare", 50
 
 
 async def large_store(options: argparse.Namespace, report: Report) -> None:
-    large, small = (1_000_000 if options.full_view else 20_000 if options.quick else 200_000), 1_000
+    large, small = (1_000_000 if options.full else 20_000 if options.quick else 200_000), 1_000
     size, seconds = (30, 1.0) if options.quick else (50, 5.0)
     with ExitStack() as open_servers:
         stores: dict[int, Store] = {}
@@ -380,7 +380,7 @@ async def large_store(options: argparse.Namespace, report: Report) -> None:
             for count in (large, small):
                 server = open_servers.enter_context(embedded())
                 raw = RawLink(server.url)
-                # The same number in both, and enough for every lane: only the size differs.
+                # Both stores have the same sessions, enough for every lane. Only the number of breadcrumbs differs.
                 common = [await CreateCommand.of(posted(f"chat-{n}")) for n in range(200)]
                 rare = [await CreateCommand.of(posted(f"rare-{n}", extra_tag=RARE_TAG)) for n in range(RARE)]
                 half = (count - RARE) // 2
@@ -391,7 +391,7 @@ async def large_store(options: argparse.Namespace, report: Report) -> None:
                 raw.close()
                 stores[count] = await Store.open(server.url)
             rows, numbers, worst = [], {}, 0.0
-            for name, tag in {"a tag that all have": SHARED_TAG, f"a tag that {RARE} have": RARE_TAG}.items():
+            for name, tag in {"a tag on all": SHARED_TAG, f"a tag on {RARE}": RARE_TAG}.items():
                 query = Query(all_tags=(tag,), limit=10)
 
                 async def listed(count: int, query: Query = query) -> Page:
@@ -437,7 +437,7 @@ async def memory(options: argparse.Namespace, report: Report) -> None:
             as_read = len(orjson.dumps(crumbs[0].full_view()))
             as_posted = len(orjson.dumps(documents[0]))
             parts = _parts(raw, store, commands, crumbs[0].id.bytes, total)
-            parts["the rest: tables of keys, buffers, rounding"] = used - sum(parts.values())
+            parts["other: key tables, buffers, rounding"] = used - sum(parts.values())
             report.section(
                 "e",
                 f"server memory of a message: {sessions} sessions of {messages:,}, five tags",
@@ -449,11 +449,11 @@ async def memory(options: argparse.Namespace, report: Report) -> None:
                 },
             )
             report.table(
-                ["", "bytes", "over it"],
+                ["", "bytes", "overhead"],
                 [
                     ["used_memory, per message", f"{used:,.0f}", ""],
-                    ["its JSON as read back (GET /full)", f"{as_read:,}", f"+{used - as_read:,.0f}"],
-                    ["its JSON as posted", f"{as_posted:,}", f"+{used - as_posted:,.0f}"],
+                    ["JSON as read back (GET /full)", f"{as_read:,}", f"+{used - as_read:,.0f}"],
+                    ["JSON as posted", f"{as_posted:,}", f"+{used - as_posted:,.0f}"],
                 ],
             )
             report.table(
@@ -479,9 +479,9 @@ async def memory(options: argparse.Namespace, report: Report) -> None:
 
 
 def _used(raw: RawLink) -> int:
-    """What the data takes: without the output buffers and the buffer of the append-only file."""
+    """Return the memory of the data, without the output buffers and the buffer of the append-only file."""
     raw.settle()
-    time.sleep(1.2)  # tables are rehashed and the file is flushed once a second
+    time.sleep(1.2)  # the server rehashes tables and flushes the file once a second
     info = raw.info("memory")
     return int(info["used_memory"]) - int(info["mem_aof_buffer"]) - int(info["mem_clients_normal"])
 
@@ -489,7 +489,7 @@ def _used(raw: RawLink) -> int:
 def _parts(
     raw: RawLink, store: Store, commands: list[CreateCommand], id: bytes, total: int
 ) -> dict[str, float]:
-    """Bytes per message by kind of key, over every lane in use."""
+    """Return the bytes per message by kind of key, over all lanes in use."""
     keys, lanes = store.keys, sorted({command.lane for command in commands})
 
     def usage(key: bytes) -> int:

@@ -1,10 +1,11 @@
-"""How long expensive stream conditions of one tenant delay the events of another.
+"""Measures how long expensive stream conditions of one tenant delay the events of another.
 
     python -m bench.streams [--streams 40] [--conditions 16] [--events 20]
 
-The server is `crumb serve` in a process of its own with two API keys. One tenant opens streams with conditions that
-search the whole breadcrumb (`$..x..y`) and posts breadcrumbs of 9,000 values. The other tenant has one plain stream and
-posts small breadcrumbs. Printed is the time from its post to its event, without and with the first tenant's streams.
+The server is a separate `crumb serve` process with two API keys. One tenant opens streams with conditions that search
+the whole breadcrumb (`$..x..y`), and posts breadcrumbs of 9,000 values. The other tenant has one plain stream and posts
+small breadcrumbs. The benchmark prints the time from a post of the second tenant to its event, first without and then
+with the streams of the first tenant.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ async def main() -> None:
     options = _arguments()
     with embedded() as redis:
         port = _free_port()
-        process = subprocess.Popen(  # noqa: ASYNC220 - a moment, before anything is measured
+        process = subprocess.Popen(  # noqa: ASYNC220 - blocks briefly, before the measurement
             [sys.executable, "-m", "breadcrumbs", "serve", "--port", str(port)],
             env={**os.environ, **_settings(redis.url, options.streams)},
             start_new_session=True,
@@ -113,7 +114,7 @@ def _deep(number: int, conditions: int) -> str:
 async def _opened(
     client: httpx.AsyncClient, headers: dict[str, str], query: dict[str, str], arrived: asyncio.Queue[float]
 ) -> asyncio.Task[None]:
-    """Open a stream and note when each event arrives."""
+    """Open a stream that records the arrival time of each event."""
     ready = asyncio.Event()
 
     async def follow() -> None:
@@ -131,14 +132,17 @@ async def _opened(
 
 
 async def _delays(client: httpx.AsyncClient, arrived: asyncio.Queue[float], events: int) -> list[float]:
-    """Milliseconds from a post of the second tenant to its event, with a big one of the first tenant before it."""
+    """Return the delays from a post of the second tenant to its event, in milliseconds.
+
+    The first tenant posts a large breadcrumb before each post.
+    """
     delays = []
     for number in range(events + 1):
         await _post(client, HEAVY, {"title": "big", "tags": ["session:a"], "context": BIG})
         began = time.perf_counter()
         await _post(client, PLAIN, {"title": "small", "tags": ["session:b"], "context": {}})
         at = await asyncio.wait_for(arrived.get(), 60)
-        if number:  # the first one warms up
+        if number:  # the first one is a warm-up
             delays.append((at - began) * 1e3)
         await asyncio.sleep(0.1)
     return delays
@@ -152,7 +156,7 @@ async def _post(client: httpx.AsyncClient, headers: dict[str, str], document: di
 def _print(title: str, delays: list[float]) -> None:
     print(
         f"{title:45} p50 {percentile(delays, 0.5):7.1f} ms   p99 {percentile(delays, 0.99):7.1f} ms   "
-        f"most {max(delays):7.1f} ms",
+        f"max {max(delays):7.1f} ms",
         flush=True,
     )
 

@@ -1,16 +1,16 @@
-"""What a turn costs: from a posted message to its answer on the event stream, through everything.
+"""Measures a turn of the whole system, from a posted message to its answer on the event stream.
 
-(a) one session: time of a turn, against bare streams with a worker process on the same server
+(a) one session: time of a turn, against bare Redis streams with a worker process
 (b) 200 sessions at once: time of a turn, and turns per second of one process
 (c) building a context with 100,000 messages in the session, against 100
 (d) building a context with 10,000 other sessions, against 10
 
-`--against CHECKOUT` compares (a) with another checkout that has a `.venv`. Both systems run side by side, in
+`--against CHECKOUT` compares (a) with another checkout that has a `.venv`. Both systems run at the same time, in
 alternating rounds.
 
-How many round trips each hop takes is counted by a test (tests/turns).
+A test in tests/turns counts the round trips of each step.
 
-The model takes no time: the offline one. Everything runs as `crumb up` runs it, with the append-only file on.
+The system runs as `crumb up` starts it, with the append-only file on. The offline model takes no time.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ CONFIG = Path(__file__).parent.parent / "config" / "context-builder-config.json"
 
 @contextmanager
 def crumb_up(python: str = sys.executable) -> Iterator[str]:
-    """The whole system in a process of its own; its address. `python`: the interpreter, which decides on the code."""
+    """Run the whole system in a separate process, and yield its URL. `python` is the interpreter to use."""
     with tempfile.TemporaryDirectory(prefix="crumb-bench-") as data:
         process = subprocess.Popen(
             [python, "-m", "breadcrumbs", "up", "--port", "0", "--data", data],
             stdout=subprocess.PIPE,
-            cwd=data,  # away from this checkout, whose packages would come before those of `python`
+            cwd=data,  # in this checkout, its packages would have priority over those of `python`
             env={**os.environ, "CRUMB_LOG_LEVEL": "error"},
         )
         try:
@@ -76,7 +76,7 @@ def crumb_up(python: str = sys.executable) -> Iterator[str]:
 
 
 class Chat:
-    """A lean client: one keep-alive connection to post on, one stream to listen on."""
+    """Minimal client with one keep-alive connection for posts and one event stream."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self._reader, self._writer, self._host = reader, writer, host
@@ -84,7 +84,7 @@ class Chat:
         self._answers: dict[str, asyncio.Future[float]] = {}
 
     async def turn(self, session: str, text: str) -> float:
-        """Seconds from before the post to the answer on the stream."""
+        """Post a message. Return the seconds until its answer is on the stream."""
         key = f"{session}-{uuid4()}"
         answered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         body = json.dumps(
@@ -103,10 +103,11 @@ class Chat:
                 % (self._host.encode(), key.encode(), len(body), body)
             )
             id = json.loads(await _http_body(self._reader))["id"]
-        known = self._answers.setdefault(id, answered)
-        return await asyncio.wait_for(known, 30) - began
+        answer = self._answers.setdefault(id, answered)
+        return await asyncio.wait_for(answer, 30) - began
 
     async def listen(self, stream: asyncio.StreamReader) -> None:
+        """Record the arrival time of each answer."""
         loop = asyncio.get_running_loop()
         while line := await stream.readline():
             if line.startswith(b"data:") and b'"agent.response.v1"' in line:
@@ -126,10 +127,11 @@ async def _http_body(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def chats(url: str, count: int) -> AsyncIterator[list[Chat]]:
+    """Open clients that share one event stream."""
     host, _, port = url.removeprefix("http://").partition(":")
     opened: list[Chat] = []
-    stream, asking = await asyncio.open_connection(host, int(port), limit=1 << 22)
-    asking.write(
+    stream, writer = await asyncio.open_connection(host, int(port), limit=1 << 22)
+    writer.write(
         b"GET /events/stream?schema_name=agent.response.v1 HTTP/1.1\r\nHost: %s\r\n\r\n" % host.encode()
     )
     await stream.readuntil(b": connected")
@@ -147,7 +149,7 @@ async def chats(url: str, count: int) -> AsyncIterator[list[Chat]]:
 
 
 async def bare_streams(url: str, turns: int) -> list[float]:
-    """The floor of (a): one XADD to a worker process, its XADD back."""
+    """Measure the baseline of (a): one XADD to a worker process, and its XADD back."""
     worker = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench._bare_worker", url, str(turns))
     link = RawLink(url)
     try:
@@ -168,19 +170,19 @@ async def bare_streams(url: str, turns: int) -> list[float]:
 
 
 async def talk(chat: Chat, turns: int) -> dict[str, float]:
-    """Take some turns in a new session, in milliseconds."""
+    """Run some turns in a new session. Return percentiles of their times in milliseconds."""
     session = str(uuid4())
     times = [await chat.turn(session, "Hello") for _ in range(turns)]
     return {"p50": percentile(times, 0.5) * 1000, "p99": percentile(times, 0.99) * 1000}
 
 
 async def compare(report: Report, quick: bool, checkout: Path) -> None:
-    """(a) of this checkout against that of another one."""
-    # Short rounds: the neighbours in a pair then see the same load of the machine.
+    """Compare (a) of this checkout with another one."""
+    # Short rounds, so that the two sides of a round see the same load of the machine.
     turns, rounds = 20, (15 if quick else 101)
     with crumb_up() as here, crumb_up(interpreter_of(checkout)) as there:
         async with chats(here, 1) as (ours,), chats(there, 1) as (others,):
-            await asyncio.sleep(1.5)  # leases
+            await asyncio.sleep(1.5)  # until the workers have their leases
             sides: dict[str, Side] = {OURS: partial(talk, ours, turns), OTHER: partial(talk, others, turns)}
             found = await interleaved(rounds, sides, seconds=120)
     done = len(found[OURS]["p50"].values)
@@ -191,7 +193,7 @@ async def one_session(report: Report, quick: bool) -> None:
     turns, rounds = (60, 3) if quick else (200, 5)
     with crumb_up() as url, embedded() as floor_server:
         async with chats(url, 1) as (chat,):
-            await asyncio.sleep(1.5)  # leases
+            await asyncio.sleep(1.5)  # until the workers have their leases
 
             async def floor() -> dict[str, float]:
                 times = await bare_streams(floor_server.url, turns)
@@ -200,10 +202,14 @@ async def one_session(report: Report, quick: bool) -> None:
             found = await interleaved(
                 rounds, {"turn": partial(talk, chat, turns), "bare streams": floor}, seconds=60
             )
-    _table(report, "a", f"one session, {turns} turns a round (ms)", found)
+    _table(report, "a", f"one session, {turns} turns per round (ms)", found)
     report.verdict(Verdict("p50 of a turn in ms", found["turn"]["p50"].median, 5.0))
     report.verdict(
-        Verdict("times bare streams", found["turn"]["p50"].per(found["bare streams"]["p50"]).median, None)
+        Verdict(
+            "p50 of a turn against bare streams",
+            found["turn"]["p50"].per(found["bare streams"]["p50"]).median,
+            None,
+        )
     )
 
 
@@ -229,13 +235,11 @@ async def many_sessions(report: Report, quick: bool) -> None:
                 }
 
             found = await interleaved(rounds, {"200 sessions": at_once}, seconds=60)
-    _table(report, "b", f"{sessions} sessions at once, {each} turns each (ms, and turns a second)", found)
-    report.verdict(
-        Verdict("turns a second, one process for all", found["200 sessions"]["turns/s"].median, None)
-    )
+    _table(report, "b", f"{sessions} sessions at once, {each} turns each (ms, and turns per second)", found)
+    report.verdict(Verdict("turns per second of one process", found["200 sessions"]["turns/s"].median, None))
 
 
-# (c), (d) and (e)
+# (c) and (d)
 
 
 async def _fill(store: Store, session: str, count: int) -> None:
