@@ -98,7 +98,7 @@ def main() -> None:
         taken(window(browser, f"{url}/#/chat/{HARBOUR}"), "chat")
         taken(window(browser, f"{url}/#/chat/{GARDEN}", narrow=True, dark=True), "chat-narrow")
         why = window(browser, f"{url}/#/chat/{HARBOUR}")
-        why.get_by_role("button", name="Why did it say that?").last.click()
+        why.get_by_role("button", name="Why this answer?").last.click()
         why.wait_for_timeout(1_500)
         taken(why, "why")
         taken(window(browser, f"{url}/#/board"), "board")

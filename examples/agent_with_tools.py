@@ -1,6 +1,13 @@
-"""A tool of one's own, and an agent whose model may use it. The model here is the offline one: no key, no network.
+"""Agent with tools: a Python function as a tool, and an agent whose model calls it.
 
-Start a server first (crumb up). On a server of its own data or Redis, set CRUMB_DATA or CRUMB_REDIS as there.
+Shows: `@tool`, an agent definition, and `running_agents`. The model is the offline model, which needs no key and no
+network. It calls a tool when a message is `use TOOL {ARGUMENTS}`.
+
+Run a server (`crumb up`), then:
+
+    python examples/agent_with_tools.py
+
+If the server was started with `--data` or `--redis`, set `CRUMB_DATA` or `CRUMB_REDIS` to the same value.
 """
 
 from typing import Annotated
@@ -11,8 +18,8 @@ from breadcrumbs import Client, running_agents, tool
 
 
 @tool
-def reverse(text: Annotated[str, Field(description="What to turn round")]) -> str:
-    """Spell a text backwards."""
+def reverse(text: Annotated[str, Field(description="Text to reverse")]) -> str:
+    """Reverse the characters of a text."""
     return text[::-1]
 
 
@@ -30,6 +37,6 @@ with running_agents([librarian], tools=[reverse]), Client() as client:
     print(answer)
     assert "stressed" in answer.text
 
-    # Every step on the way is a breadcrumb.
+    # Each tool call and each result is a breadcrumb of the session.
     for crumb in client.list(session=session.id, schema_name="tool.response.v1"):
         print(crumb.context["tool"], crumb.context["output"])

@@ -1,6 +1,12 @@
-"""Two conversations with the same agent, and neither knows of the other.
+"""Chat client: two sessions with the same agent that do not see each other.
 
-Start a server first (crumb up). CRUMB_URL says where it is, if it is not on its usual port.
+Shows: `Client`, `Session.say`, streaming with `Session.stream`, and reading a conversation.
+
+Run a server (`crumb up`), then:
+
+    python examples/chat_client.py
+
+`CRUMB_URL` is the address of the server, by default http://127.0.0.1:8081.
 """
 
 from breadcrumbs import Answer, Client
@@ -10,7 +16,7 @@ with Client() as client:
     first.say("Hello session 1")
     second.say("Hello session 2")
 
-    # The answer comes in pieces while it is being made, and then whole.
+    # Deltas arrive while the agent writes. The complete answer is the last value.
     for piece in first.stream("What did I say?"):
         if isinstance(piece, Answer):
             print(f"\n{piece.agent_id} answered {len(piece.text)} characters")
